@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything a checkout needs is made below .venv/, .cache/ and build/; nothing outside the checkout is touched.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(CURDIR)/$(VENV)/bin/python
+CACHE := $(CURDIR)/.cache
+JAVA := $(CACHE)/java
+RUN := JAVA_HOME=$(JAVA) PYSPARK_PYTHON=$(PY) $(PY)
+
+export PIP_CACHE_DIR ?= $(CACHE)/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(wildcard src/kcodec/_fast.pyx src/kcodec/_fast/*.pxi src/kcodec/_fast/*.c src/kcodec/_fast/*.h)
+RELEASE := $(VENV)/.built-release
+DEBUG := $(VENV)/.built-debug
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz lock clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-12s %s\n", $$1, $$2}'
+
+demo: build java  ## real broker bytes to Python, Arrow and Spark, on one screen
+	@$(RUN) examples/demo.py $(ARGS)
+
+test: build lint types java jars  ## everything a change must pass: lint, types, then all tests with short seeds
+	@KCODEC_PROFILE=short $(RUN) -m pytest $(ARGS)
+
+prove: build java jars  ## the long forms: many edits, big files, sanitizers, older Sparks
+	@KCODEC_PROFILE=long $(RUN) tools/prove.py $(ARGS)
+
+venv: $(VENV)/.dev  ## the virtual environment with everything development needs
+
+build: $(RELEASE)  ## the compiled core, in place
+
+debug: $(DEBUG)  ## the core without optimisation, with symbols and assertions
+
+java: $(VENV)/.dev  ## a Java that Spark runs on, in .cache/java
+	@$(PY) tools/java_home.py $(JAVA) --pip requirements/java.txt
+
+jars: java  ## Kafka's own classes, the judge of the tests
+	@$(RUN) tools/fetch_kafka_jars.py
+
+lint: $(VENV)/.dev  ## ruff and cython-lint
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
+	@$(VENV)/bin/cython-lint src/kcodec
+
+types: build  ## mypy --strict, and the stub of the core against the core
+	@$(PY) -m mypy --strict src tools $(wildcard tests/typing)
+	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise
+
+bench: build java  ## beside aiokafka, kafka-python and the C floor
+	@$(RUN) benchmarks/run.py $(ARGS)
+
+bench-peers: build java jars  ## beside Java, and Go and Rust where installed
+	@$(RUN) benchmarks/peers/run.py $(ARGS)
+
+fuzz: build  ## hostile bytes, for as long as ARGS says
+	@$(RUN) tests/fuzz/run.py $(ARGS)
+
+lock:  ## pin requirements/*.txt anew from pyproject.toml
+	@$(PYTHON) tools/lock_requirements.py $(ARGS)
+
+clean:  ## remove what make made, but the downloads in .cache
+	rm -rf $(VENV) build dist src/*.egg-info src/kcodec/*.so $(CACHE)/java $(CACHE)/mypy $(CACHE)/ruff $(CACHE)/pytest
+	find src tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# The machine's Python makes the venv, after one look at what it may lack; pip itself is brought up to date first.
+$(VENV)/.pip: requirements/pip.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer with venv" >&2; exit 1; }
+	@$(PYTHON) tools/preflight.py
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --require-hashes --upgrade -r requirements/pip.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.pip
+	@echo "installing requirements/dev.txt into $(VENV) (some minutes the first time)"
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# pip builds the extension as it would for any user; after that, only what changed is compiled again.
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.dev
+	@$(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# The two variants share one place: each removes the other's stamp, and starts afresh where the other was.
+$(RELEASE): $(SOURCES) $(VENV)/.installed
+	@$(PY) setup.py --quiet build_ext --inplace $(if $(wildcard $(DEBUG)),--force)
+	@rm -f $(DEBUG) && touch $@
+
+$(DEBUG): $(SOURCES) $(VENV)/.installed
+	@KCODEC_DEBUG=1 $(PY) setup.py --quiet build_ext --inplace --force
+	@rm -f $(RELEASE) && touch $@

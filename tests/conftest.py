@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: how long hypothesis searches, which Python and Java Spark takes, one Spark for the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+# Programs and files for other tools live below these; pytest must not import them in search of doctests.
+collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
+
+SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("short", max_examples=100, derandomize=True, database=None, **SHARED)
+hypothesis.settings.register_profile("long", max_examples=5000, print_blob=True, **SHARED)
+hypothesis.settings.load_profile(os.environ.get("KCODEC_PROFILE", "short"))
+
+# Spark's workers would otherwise be the first python3 on PATH, which lacks everything.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@pytest.fixture(scope="session")
+def java_home() -> Path:
+    """The JAVA_HOME that `make java` brings about, made here if pytest was started by hand."""
+    target = ROOT / ".cache" / "java"
+    script, requirements = ROOT / "tools" / "java_home.py", ROOT / "requirements" / "java.txt"
+    subprocess.run([sys.executable, script, target, "--pip", requirements], check=True)
+    os.environ["JAVA_HOME"] = str(target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark on local[2], bound to the loopback interface, its files in the temporary folder of the run."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(tmp_path_factory.getbasetemp()),
+        "spark.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("kcodec tests")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

