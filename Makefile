@@ -45,10 +45,10 @@ jars: java  ## Kafka's own classes, the judge of the tests
 lint: $(VENV)/.dev  ## ruff and cython-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
-	@$(VENV)/bin/cython-lint src/kcodec
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
 
 types: build  ## mypy --strict, and the stub of the core against the core
-	@$(PY) -m mypy --strict src tools $(wildcard tests/typing)
+	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise
 
 bench: build java  ## beside aiokafka, kafka-python and the C floor

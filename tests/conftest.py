@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,9 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.
 collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
 
-SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("short", max_examples=100, derandomize=True, database=None, **SHARED)
-hypothesis.settings.register_profile("long", max_examples=5000, print_blob=True, **SHARED)
+SHARED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
+hypothesis.settings.register_profile("short", SHARED, max_examples=100, derandomize=True, database=None)
+hypothesis.settings.register_profile("long", SHARED, max_examples=5000, print_blob=True, database=EXAMPLES)
 hypothesis.settings.load_profile(os.environ.get("KCODEC_PROFILE", "short"))
 
 # Spark's workers would otherwise be the first python3 on PATH, which lacks everything.
@@ -55,9 +57,7 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(tmp_path_factory.getbasetemp()),
         "spark.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
     }
     builder = SparkSession.builder.master("local[2]").appName("kcodec tests")
     for name, value in options.items():

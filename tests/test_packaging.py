@@ -42,7 +42,7 @@ def test_sdist_holds_every_source_of_the_package(sdist: tarfile.TarFile) -> None
     kinds = {".py", ".pyi", ".pyx", ".pxi", ".c", ".h"}
     sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in kinds or path.name == "py.typed"]
     wanted = {str(path.relative_to(ROOT)) for path in sources} | {"LICENSE", "NOTICE", "README.md", "pyproject.toml"}
-    assert len(sources) > 10
+    assert len(sources) >= 8
     assert wanted - shipped == set()
 
 

@@ -2,7 +2,7 @@
 """Say in one line what this machine lacks for building kcodec; say nothing when nothing is missing.
 
 Run by the Makefile before anything else, with the machine's own python3. Written so that a Python too old for
-kcodec still gets as far as telling so: no annotations, no f-strings, standard library only.
+kcodec still gets as far as telling so: annotations in quotes, no f-strings, standard library only.
 """
 
 import os
@@ -15,7 +15,7 @@ import tempfile
 PROBE = "#include <Python.h>\n#include <pthread.h>\nint main(void) { return PY_MAJOR_VERSION - 3; }\n"
 
 
-def c_compiler():
+def c_compiler() -> "list[str] | None":
     """The compiler the extension will be built with: $CC, else the one Python was built with, else cc."""
     for candidate in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
         if candidate and shutil.which(candidate.split()[0]):
@@ -23,7 +23,7 @@ def c_compiler():
     return None
 
 
-def compiles(compiler, source):
+def compiles(compiler: "list[str]", source: str) -> bool:
     """Whether `compiler` accepts `source` with Python's headers on its path."""
     folder = tempfile.mkdtemp()
     try:
@@ -37,7 +37,7 @@ def compiles(compiler, source):
         shutil.rmtree(folder)
 
 
-def missing():
+def missing() -> "str | None":
     """One line that says what to install, or None."""
     version = "%d.%d" % sys.version_info[:2]
     if sys.version_info < (3, 11):
