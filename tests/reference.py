@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle: a slow, plain decoder of record batches of magic 2, and the rules of decoding written down as code.
+
+It imports nothing of kcodec. It is proved on bytes a broker wrote (test_reference.py); everything else is compared
+with it. A record that differs from what this module says about the same bytes is a wrong record.
+
+    decode(data, *, isolation_level="read_uncommitted", aborted_transactions=None, last_stable_offset=None,
+           start_offset=None, end_offset=None, control_records="skip", on_error="raise", verify_crc=True,
+           max_batch_bytes=128 << 20, max_decompressed_bytes=128 << 20) -> Result
+        aborted_transactions: None, or (producer_id, first_offset) / (producer_id, first_offset, last_offset or None)
+    Result: .records (list of Record) .counts (Counts) .next_offset .remaining_bytes .bytes_needed .limit .error
+    walk(data, max_batch_bytes) -> (list of Header, bytes left, bytes needed); raises where structure is wrong
+    read_records(data, header) -> list of Record of one batch
+    DecodeError, CorruptBatchError, UnsupportedError, LimitExceededError: .reason (text) .kind (short, for tables)
+        .position .base_offset .record .next_offset .decoded (the Result of what came before)
+
+Checks, in this order, for each batch:
+1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 2:
+   UnsupportedError. length < 49: DecodeError. length > max_batch_bytes: LimitExceededError. Fewer bytes left than
+   12 + length: a cut tail. A cut tail is never an error.
+2. CRC (unless verify_crc is off): CorruptBatchError.
+3. Codec 5 to 7: UnsupportedError. last_offset_delta < 0, records_count < 0, a last offset beyond int64: DecodeError.
+4. Under read_committed, of a control batch with a producer id > -1 and records: the key of its first record has to be
+   readable, as it says whether the batch is a marker (ControlRecordType.parse).
+Only what is delivered is opened: 5. records_count 0 with bytes behind it, 6. the compressed stream, 7. the records.
+
+Isolation. A transaction under `None` begins with a producer's first transactional batch that holds records (an empty
+one was kept by the cleaner, which never goes past the last stable offset: it decides nothing) and ends with its marker:
+a control batch with a producer id > -1 and type 0 (ABORT) or 1 (COMMIT). Undecided ones set the limit, except those
+that lay open at a damaged batch which was skipped. With a list, Java's rule (CompletedFetch) for entries without
+last_offset; entries with one filter what overlaps [first_offset, last_offset].
+
+Damage. "stop", and what `raise` hands over as .decoded, is the answer to the bytes before the damaged batch alone: a
+marker behind it settles nothing. next_offset does not pass the damaged batch's base offset. A batch may be skipped if
+a provable one stands where its length points: structure, CRC and header fields right, base offset above the last offset
+of the last undamaged batch before it. Every skipped batch counts as one that may have been a marker.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reference_batch import (
+    ABORT,
+    COMMIT,
+    MIB_128,
+    CorruptBatchError,
+    DecodeError,
+    Header,
+    LimitExceededError,
+    RawRecord,
+    Record,
+    UnsupportedError,
+    check_fields,
+    complete,
+    control_type_of,
+    crc_is_right,
+    java_string,
+    parse_header,
+    payload_of,
+    raw_records,
+)
+from reference_codecs import crc32c
+from reference_isolation import Step, aborted_by_list, transactions
+
+__all__ = [
+    "ABORT",
+    "COMMIT",
+    "CorruptBatchError",
+    "Counts",
+    "DecodeError",
+    "Header",
+    "LimitExceededError",
+    "RawRecord",
+    "Record",
+    "Result",
+    "UnsupportedError",
+    "crc32c",
+    "crc_is_right",
+    "decode",
+    "java_string",
+    "read_records",
+    "walk",
+]
+
+UNBOUNDED = 1 << 63
+
+
+@dataclass
+class Counts:
+    """Batches, and records by what became of them; the first that applies counts."""
+
+    batches: int = 0
+    skipped_batches: int = 0
+    records: int = 0
+    aborted: int = 0
+    control: int = 0
+    undecided: int = 0
+    out_of_range: int = 0
+
+
+@dataclass
+class Result:
+    """What decode answers."""
+
+    records: list[Record] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    next_offset: int | None = None
+    remaining_bytes: int = 0
+    bytes_needed: int = 0
+    limit: int | None = None
+    error: DecodeError | None = None
+
+
+class _Options(NamedTuple):
+    isolation_level: str
+    aborted_transactions: tuple[tuple[int, int, int | None], ...] | None
+    last_stable_offset: int | None
+    start_offset: int | None
+    end_offset: int | None
+    include_control: bool
+    on_error: str
+    verify_crc: bool
+    max_batch_bytes: int
+    max_decompressed_bytes: int
+
+
+@dataclass
+class _Walk:
+    steps: list[Step] = field(default_factory=list)
+    errors: list[DecodeError] = field(default_factory=list)
+    stopped_by: DecodeError | None = None
+    remaining_bytes: int = 0
+    bytes_needed: int = 0
+
+
+def walk(data: bytes, max_batch_bytes: int = MIB_128) -> tuple[list[Header], int, int]:
+    """The headers, and what a cut tail holds and its batch needs; raises where structure is wrong (rule 1 only)."""
+    headers: list[Header] = []
+    at = 0
+    while True:
+        header = parse_header(data, at, max_batch_bytes)
+        if isinstance(header, int):
+            return headers, len(data) - at, header
+        headers.append(header)
+        at = header.end
+
+
+def read_records(data: bytes, header: Header, max_decompressed_bytes: int = MIB_128) -> list[Record]:
+    """All records of one batch, whatever isolation says (rules 5 to 7)."""
+    return [complete(header, raw) for raw in raw_records(header, payload_of(data, header, max_decompressed_bytes))]
+
+
+# ---------------------------------------------------------------------------------------------------- walking, skipping
+
+
+def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
+    """Rule 4: ABORT, COMMIT, or None for what is no marker."""
+    if options.isolation_level == "read_uncommitted" or not header.is_control or header.producer_id < 0:
+        return None
+    if header.records_count == 0:
+        return None
+    loose = header._replace(last_offset_delta=(1 << 31) - 1)  # the range of offset deltas is rule 7
+    first = next(raw_records(loose, payload_of(data, header, options.max_decompressed_bytes)))
+    control_type = control_type_of(first.key)
+    return control_type if control_type in (ABORT, COMMIT) else None
+
+
+def _check(data: bytes, header: Header, options: _Options) -> None:
+    """Rules 2 and 3."""
+    if options.verify_crc and not crc_is_right(data, header):
+        raise CorruptBatchError("crc", f"crc {header.crc:08x} is wrong")
+    check_fields(header)
+
+
+def _provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> bool:
+    """Whether a header stands there that can be believed although what came before it was damaged."""
+    try:
+        header = parse_header(data, at, max_batch_bytes)
+        if isinstance(header, int):
+            return False
+        check_fields(header)
+    except DecodeError:
+        return False
+    return crc_is_right(data, header) and (above is None or header.base_offset > above)
+
+
+def _skip_target(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> int | None:
+    """Where the length of the damaged batch at `at` points, if a provable batch stands there."""
+    length = struct.unpack_from(">i", data, at + 8)[0]
+    target = at + 12 + length
+    return target if length >= 0 and _provable(data, target, above, max_batch_bytes) else None
+
+
+def _next_offset_after(data: bytes, at: int, max_batch_bytes: int) -> int | None:
+    """last_offset + 1 of a damaged batch, if its header can be believed: by its CRC, or by the batch behind it."""
+    try:
+        header = parse_header(data, at, max_batch_bytes)
+        if isinstance(header, int):
+            return None
+        check_fields(header)
+    except DecodeError:
+        return None
+    if crc_is_right(data, header) or _provable(data, header.end, header.last_offset, max_batch_bytes):
+        return header.last_offset + 1
+    return None
+
+
+def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Walk:
+    """Walks the batches; `opened` holds what was found wrong, by position, when their records were read."""
+    walked = _Walk()
+    at, above = 0, None
+    while True:
+        try:
+            header = parse_header(data, at, options.max_batch_bytes)
+            if isinstance(header, int):
+                walked.remaining_bytes, walked.bytes_needed = len(data) - at, header
+                return walked
+            if at in opened:
+                raise opened[at]
+            _check(data, header, options)
+            walked.steps.append(Step(header, _marker_type(data, header, options)))
+            at, above = header.end, header.last_offset
+        except DecodeError as error:
+            error.position, error.base_offset = at, struct.unpack_from(">q", data, at)[0]
+            error.next_offset = _next_offset_after(data, at, options.max_batch_bytes)
+            walked.errors.append(error)
+            target = _skip_target(data, at, above, options.max_batch_bytes) if options.on_error == "skip" else None
+            if target is None:
+                walked.stopped_by = error
+                return walked
+            walked.steps.append(Step(None))
+            at = target
+
+
+# ------------------------------------------------------------------------------------------------- isolation, decoding
+
+
+def _settle(steps: list[Step], options: _Options) -> tuple[int, set[int], set[int]]:
+    """(limit, steps of aborted transactions, steps of those that can no longer be settled)."""
+    if options.isolation_level == "read_uncommitted":
+        return UNBOUNDED, set(), set()
+    limit = UNBOUNDED if options.last_stable_offset is None else options.last_stable_offset
+    if options.aborted_transactions is not None:
+        return limit, aborted_by_list(steps, options.aborted_transactions), set()
+    aborted: set[int] = set()
+    lost: set[int] = set()
+    for transaction in transactions(steps):
+        if transaction.is_lost:
+            lost.update(transaction.steps)
+        elif transaction.marker is None:
+            limit = min(limit, transaction.first_offset)
+        elif transaction.marker == ABORT:
+            aborted.update(transaction.steps)
+    return limit, aborted, lost
+
+
+def _deliver(data: bytes, header: Header, options: _Options, limit: int, result: Result) -> None:
+    """Opens a batch and adds its records; nothing of it if anything in it is wrong."""
+    start = -UNBOUNDED if options.start_offset is None else options.start_offset
+    end = UNBOUNDED if options.end_offset is None else options.end_offset
+    records: list[Record] = []
+    undecided = out_of_range = 0
+    payload = payload_of(data, header, options.max_decompressed_bytes)
+    for index, raw in enumerate(raw_records(header, payload)):
+        offset = header.base_offset + raw.offset_delta
+        if offset >= limit:
+            undecided += 1
+        elif not start <= offset < end:
+            out_of_range += 1
+        else:
+            try:
+                records.append(complete(header, raw))
+            except DecodeError as error:  # a control record's key
+                error.record = index
+                raise
+    result.records += records
+    result.counts.records += len(records)
+    result.counts.undecided += undecided
+    result.counts.out_of_range += out_of_range
+
+
+def _take(data: bytes, step: Step, options: _Options, fate: tuple[int, bool, bool], result: Result) -> None:
+    """One batch: counted by its header where isolation or range rule it out, else opened. First match wins."""
+    limit, is_aborted, is_lost = fate
+    counts, header = result.counts, step.header
+    if header is None:
+        counts.skipped_batches += 1
+    elif is_lost or header.base_offset >= limit:
+        counts.undecided += header.records_count
+    elif (options.start_offset is not None and header.last_offset < options.start_offset) or (
+        options.end_offset is not None and header.base_offset >= options.end_offset
+    ):
+        counts.out_of_range += header.records_count
+    elif header.is_control and not options.include_control:
+        counts.control += header.records_count
+    elif is_aborted:
+        counts.aborted += header.records_count
+    else:
+        _deliver(data, header, options, limit, result)
+    counts.batches += 1
+
+
+def _next_offset(walked: _Walk, options: _Options, limit: int) -> int | None:
+    headers = [step.header for step in walked.steps if step.header is not None]
+    if not headers:
+        return options.start_offset
+    bounds = [headers[-1].last_offset + 1, limit]
+    if options.end_offset is not None:
+        bounds.append(options.end_offset)
+    if walked.stopped_by is not None and walked.stopped_by.base_offset is not None:
+        bounds.append(walked.stopped_by.base_offset)
+    return min(bounds) if options.start_offset is None else max(min(bounds), options.start_offset)
+
+
+def _answer(data: bytes, options: _Options) -> Result:
+    """Walks, settles, opens; whatever is found wrong on opening is known on the next round, which settles anew."""
+    opened: dict[int, DecodeError] = {}
+    while True:
+        walked = _walk(data, options, opened)
+        limit, aborted, lost = _settle(walked.steps, options)
+        result = Result(limit=None if limit == UNBOUNDED else limit)
+        for index, step in enumerate(walked.steps):
+            try:
+                _take(data, step, options, (limit, index in aborted, index in lost), result)
+            except DecodeError as error:
+                assert step.header is not None
+                opened[step.header.position] = error
+                break
+        else:
+            result.error = min(walked.errors, key=lambda error: error.position, default=None)
+            result.next_offset = _next_offset(walked, options, limit)
+            result.remaining_bytes, result.bytes_needed = walked.remaining_bytes, walked.bytes_needed
+            return result
+
+
+def decode(
+    data: bytes,
+    *,
+    isolation_level: str = "read_uncommitted",
+    aborted_transactions: Iterable[tuple[int, ...]] | None = None,
+    last_stable_offset: int | None = None,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    control_records: str = "skip",
+    on_error: str = "raise",
+    verify_crc: bool = True,
+    max_batch_bytes: int = MIB_128,
+    max_decompressed_bytes: int = MIB_128,
+) -> Result:
+    """The records of a sequence of batches by the rules above."""
+    told = None
+    if aborted_transactions is not None:
+        told = tuple((entry[0], entry[1], entry[2] if len(entry) > 2 else None) for entry in aborted_transactions)
+    options = _Options(
+        isolation_level,
+        told,
+        last_stable_offset,
+        start_offset,
+        end_offset,
+        control_records == "include",
+        on_error,
+        verify_crc,
+        max_batch_bytes,
+        max_decompressed_bytes,
+    )
+    result = _answer(bytes(data), options)
+    if result.error is not None and on_error == "raise":
+        error, result.error = result.error, None
+        error.decoded = result
+        raise error
+    return result
