@@ -59,7 +59,7 @@ public final class ConsumerJudge {
                 delivered.addAll(next);
                 next = fetch.fetchRecords(config, deserializers, 1);
             }
-        } catch (RuntimeException | OutOfMemoryError refused) {
+        } catch (RuntimeException | Error refused) {
             error = refused;
         }
         writeRecords(delivered, out);

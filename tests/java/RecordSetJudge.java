@@ -9,6 +9,7 @@ import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import java.util.OptionalLong;
+import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.record.internal.ControlRecordType;
 import org.apache.kafka.common.record.internal.DefaultRecordBatch;
 import org.apache.kafka.common.record.internal.EndTransactionMarker;
@@ -114,28 +115,38 @@ final class RecordSetJudge {
         }
     }
 
+    /** A record with everything read: legacy records look into their bytes only when asked, and may refuse then. */
+    private record ReadRecord(
+            Record source, long offset, long timestamp, int sequence, ByteBuffer key, ByteBuffer value,
+            List<Header> headers) {
+        static ReadRecord of(Record record) {
+            return new ReadRecord(record, record.offset(), record.timestamp(), record.sequence(), record.key(),
+                    record.value(), Arrays.asList(record.headers()));
+        }
+    }
+
     private static void writeRecords(RecordBatch batch, JsonGenerator out) throws IOException {
-        List<Record> records = new ArrayList<>();
+        List<ReadRecord> records = new ArrayList<>();
         Throwable error = null;
-        // OutOfMemoryError: a length that Kafka believed, which is an answer too.
+        // Error: SnappyError is one, and OutOfMemoryError, from a length that Kafka believed; they are answers too.
         try (CloseableIterator<Record> iterator = batch.streamingIterator(BufferSupplier.NO_CACHING)) {
             while (iterator.hasNext()) {
-                records.add(iterator.next());
+                records.add(ReadRecord.of(iterator.next()));
             }
-        } catch (RuntimeException | OutOfMemoryError refused) {
+        } catch (RuntimeException | Error refused) {
             error = refused;
         }
         out.writeArrayFieldStart("records");
-        for (Record record : records) {
+        for (ReadRecord record : records) {
             out.writeStartObject();
             out.writeNumberField("offset", record.offset());
             out.writeNumberField("timestamp", record.timestamp());
             out.writeNumberField("sequence", record.sequence());
             Answers.writeBytes(out, "key", record.key());
             Answers.writeBytes(out, "value", record.value());
-            Answers.writeHeaders(out, Arrays.asList(record.headers()));
+            Answers.writeHeaders(out, record.headers());
             if (batch.isControlBatch()) {
-                writeControl(record, out);
+                writeControl(record.source(), out);
             }
             out.writeEndObject();
         }

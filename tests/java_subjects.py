@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Those whom Kafka's classes judge, behind one face: kcodec, and the oracle that the other tests hold kcodec to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import reference
+from java_answers import JudgedRecord
+
+Aborted = tuple[int, int, int | None]  # producer id, first offset, offset of the ABORT marker if known
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a decoder made of bytes, its records in the judge's form."""
+
+    records: list[JudgedRecord]
+    timestamp_types: list[str]
+    sequences: list[int]
+    controls: list[tuple[int | None, int | None]]
+    next_offset: int | None
+    remaining_bytes: int
+    error: ValueError | None
+    error_position: int
+    is_over_limit: bool
+
+
+def reference_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None = None, **options: Any) -> Outcome:
+    """The oracle's answer."""
+    result = reference.decode(data, aborted_transactions=aborted_transactions, on_error="stop", **options)
+    records = []
+    for record in result.records:
+        names = (reference.java_string(name.encode("utf-8", "surrogateescape")) for name, _ in record.headers)
+        headers = tuple(zip(names, (value for _, value in record.headers), strict=True))
+        records.append(JudgedRecord(record.offset, record.timestamp, record.key, record.value, headers))
+    return Outcome(
+        records=records,
+        timestamp_types=[("CreateTime", "LogAppendTime")[record.timestamp_type] for record in result.records],
+        sequences=[record.sequence for record in result.records],
+        controls=[(record.control_type, record.coordinator_epoch) for record in result.records],
+        next_offset=result.next_offset,
+        remaining_bytes=result.remaining_bytes,
+        error=result.error,
+        error_position=-1 if result.error is None else result.error.position,
+        is_over_limit=isinstance(result.error, reference.LimitExceededError),
+    )
+
+
+def kcodec_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None = None, **options: Any) -> Outcome:
+    """kcodec's answer; header names come from the Arrow column, where they are text as Java makes it."""
+    import pyarrow
+
+    import kcodec
+
+    aborted = None
+    if aborted_transactions is not None:
+        aborted = [kcodec.AbortedTransaction(*entry) for entry in aborted_transactions]
+    decoded = kcodec.decode(data, aborted_transactions=aborted, on_error="stop", **options)
+    found = list(decoded.records())
+    names = pyarrow.chunked_array(decoded.column("headers")).to_pylist()
+    records = []
+    for record, headers in zip(found, names, strict=True):
+        pairs = tuple((header["key"], header["value"]) for header in headers)
+        assert [value for _, value in record.headers] == [value for _, value in pairs]
+        records.append(JudgedRecord(record.offset, record.timestamp, record.key, record.value, pairs))
+    assert decoded.error is None or isinstance(decoded.error, kcodec.DecodeError)
+    position = -1 if decoded.error is None else decoded.error.position
+    assert position is not None
+    return Outcome(
+        records=records,
+        timestamp_types=[str(record.timestamp_type) for record in found],
+        sequences=[record.sequence for record in found],
+        controls=[(record.control_type, record.coordinator_epoch) for record in found],
+        next_offset=decoded.next_offset,
+        remaining_bytes=decoded.remaining_bytes,
+        error=decoded.error,
+        error_position=position,
+        is_over_limit=isinstance(decoded.error, kcodec.LimitExceededError),
+    )
+
+
+SUBJECTS: dict[str, Callable[..., Outcome]] = {"kcodec": kcodec_outcome, "reference": reference_outcome}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a decoder's answer is held to that of Kafka's classes, and the tables of where the two may differ.
+
+Where Kafka reads a batch, the decoder reads the same or refuses it for a reason of STRICTER (a fault that would lose
+or change data unseen, or one of the compressed stream that Kafka's libraries overlook). Where Kafka refuses one, the
+decoder refuses it too, but for the reasons of LENIENT (what other clients may write). Each entry tells from the bytes
+and the judge's answer alone whether a batch is a case of it, so a fault of the decoder finds no excuse there.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Callable, Sequence
+
+import lz4.frame
+import zstandard
+from java_answers import JudgedBatch, JudgedRecord, JudgedRecordSet
+from java_edits import HEADER, field
+from java_logs import ABORT, COMMIT
+from java_subjects import Outcome
+
+Decode = Callable[..., Outcome]
+Table = dict[str, Callable[[JudgedBatch, bytes], bool]]
+
+SNAPPY, LZ4, ZSTD = 2, 3, 4
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = 16
+ODD_END_MARK = b"\x00\x00\x00\x80"
+
+
+def accepted_prefix(judged: JudgedRecordSet) -> int | None:
+    """Index of the first batch that Kafka's consumer refuses, len(batches) if walking them stopped, else None."""
+    for index, batch in enumerate(judged.batches):
+        if not batch.accepted:
+            return index
+    return len(judged.batches) if judged.error else None
+
+
+# Where kcodec is stricter than Kafka: whether this batch, which Kafka reads, is a case of it.
+
+
+def codec(raw: bytes) -> int:
+    """The codec bits, -1 in a batch too short to have them."""
+    return field(raw, "attributes") & 7 if len(raw) >= HEADER else -1
+
+
+def offset_deltas(batch: JudgedBatch) -> list[int]:
+    return [record.offset - batch.header["baseOffset"] for record in batch.records]
+
+
+def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
+    """Kafka's reader skips the content checksum; liblz4, the judge of this, does not."""
+    if codec(raw) != LZ4:
+        return False
+    try:
+        lz4.frame.decompress(raw[HEADER:])
+    except RuntimeError as error:
+        return "hecksum" in str(error)
+    return False
+
+
+def xerial_leftover(raw: bytes) -> int:
+    """How many bytes stand behind the last whole block of a xerial stream; snappy-java overlooks up to three."""
+    if codec(raw) != SNAPPY or not raw[HEADER:].startswith(XERIAL_MAGIC):
+        return 0
+    position = HEADER + XERIAL_HEADER
+    while len(raw) - position >= 4:
+        position += 4 + max(0, struct.unpack_from(">i", raw, position)[0])
+    return max(0, len(raw) - position)
+
+
+def xerial_version(raw: bytes) -> int:
+    """The version in a xerial stream's header, 1 if it has none: snappy-java does not look at it."""
+    if codec(raw) != SNAPPY or not raw[HEADER:].startswith(XERIAL_MAGIC):
+        return 1
+    version: int = struct.unpack_from(">i", raw, HEADER + len(XERIAL_MAGIC))[0]
+    return version
+
+
+def has_cut_zstd_frame_behind(raw: bytes) -> bool:
+    """A frame behind the first one that ends early: zstd-jni does not miss what it has not begun to give out."""
+    frames = 0
+    left = raw[HEADER:] if codec(raw) == ZSTD else b""
+    while left:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            decompressor.decompress(left)
+        except zstandard.ZstdError:
+            return False
+        if not decompressor.eof:
+            return frames > 0
+        frames, left = frames + 1, decompressor.unused_data
+    return False
+
+
+STRICTER: Table = {
+    "magic 0 or 1": lambda batch, raw: batch.magic < 2,
+    "count 0 with bytes behind": lambda batch, raw: batch.header["recordsCount"] == 0 and len(raw) > HEADER,
+    "lastOffsetDelta below 0": lambda batch, raw: field(raw, "last_offset_delta") < 0,
+    "an offset delta below 0": lambda batch, raw: any(delta < 0 for delta in offset_deltas(batch)),
+    "an offset delta above lastOffsetDelta": lambda batch, raw: any(
+        delta > field(raw, "last_offset_delta") for delta in offset_deltas(batch)
+    ),
+    "an offset not above the last one in a compressed batch": lambda batch, raw: (
+        codec(raw) != 0
+        and any(after <= before for before, after in zip(offset_deltas(batch), offset_deltas(batch)[1:], strict=False))
+    ),
+    "offsets beyond int64": lambda batch, raw: field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63,
+    "a wrong lz4 content checksum": lz4_checksum_is_wrong,
+    "an lz4 end mark with its top bit set": lambda batch, raw: (
+        codec(raw) == LZ4 and b"\x00\x00\x00\x80" in raw[HEADER:]
+    ),
+    "one to three bytes behind the last xerial block": lambda batch, raw: 0 < xerial_leftover(raw) < 4,
+    "a xerial version below 1": lambda batch, raw: xerial_version(raw) < 1,
+    "a cut zstd frame behind the first": lambda batch, raw: has_cut_zstd_frame_behind(raw),
+    "a control record without a readable type": lambda batch, raw: any(control.error for control in batch.controls),
+}
+
+# Where kcodec reads what Kafka refuses.
+
+LENIENT: Table = {
+    "linked lz4 blocks": lambda batch, raw: codec(raw) == LZ4 and len(raw) > HEADER + 4 and not raw[HEADER + 4] & 0x20,
+}
+
+
+def reasons(table: Table, batch: JudgedBatch, data: bytes) -> list[str]:
+    """The names of the cases in `table` that this batch is one of."""
+    raw = data[batch.position : batch.position + batch.size]
+    return [name for name, applies in table.items() if applies(batch, raw)]
+
+
+def judged_records(batches: Sequence[JudgedBatch]) -> list[JudgedRecord]:
+    return [record for batch in batches for record in batch.records]
+
+
+def compare(data: bytes, judged: JudgedRecordSet, decode: Decode) -> str:
+    """Hold a decoder to the judge's answer; returns which way it went, for the count of cases."""
+    outcome = decode(data, control_records="include")
+    refused = accepted_prefix(judged)
+    if outcome.error is None:
+        if refused is None:
+            assert_same_records(outcome, judged.batches)
+            return "read by both"
+        assert refused < len(judged.batches), f"Kafka stops at byte {judged.valid_bytes}: {judged.error}"
+        batch = judged.batches[refused]
+        assert reasons(LENIENT, batch, data), f"Kafka refuses {batch}"
+        before = judged_records(judged.batches[:refused])
+        assert outcome.records[: len(before)] == before
+        return "read by us alone"
+    stopped = bisect.bisect_right([batch.position for batch in judged.batches], outcome.error_position) - 1
+    stopped = len(judged.batches) if outcome.error_position >= judged.valid_bytes else stopped
+    if refused is not None and stopped > refused:
+        assert reasons(LENIENT, judged.batches[refused], data), f"Kafka refuses {judged.batches[refused]}"
+        return "refused by both"
+    assert_same_records(outcome, judged.batches[:stopped])
+    if refused == stopped:
+        return "refused by both"
+    if stopped == len(judged.batches):
+        magic = data[judged.valid_bytes + 16]  # magic 0 and 1 are refused before it is known that the batch is cut
+        assert outcome.is_over_limit or magic in (0, 1), outcome.error
+    else:
+        batch = judged.batches[stopped]
+        assert reasons(STRICTER, batch, data), f"refused: {outcome.error}; Kafka reads {batch}"
+    return "refused by us alone"
+
+
+def assert_same_records(outcome: Outcome, batches: Sequence[JudgedBatch]) -> None:
+    """All that both read out of each record."""
+    assert outcome.records == judged_records(batches)
+    types = [batch.header["timestampType"] for batch in batches for _ in batch.records]
+    assert outcome.timestamp_types == types
+    assert outcome.sequences == [sequence for batch in batches for sequence in batch.sequences]
+    told = [pair for pair in outcome.controls if pair[0] is not None]
+    controls = [(control.type_id, control.coordinator_epoch) for batch in batches for control in batch.controls]
+    assert [type_id for type_id, _ in told] == [type_id for type_id, _ in controls]
+    ends = [(type_id, epoch) for type_id, epoch in controls if type_id in (ABORT, COMMIT)]
+    assert [pair for pair in told if pair[0] in (ABORT, COMMIT)] == ends
