@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec: Kafka record batches to Python, Arrow and Spark.
+
+The names here are the public face; each says in its docstring what it takes and gives.
+"""
+
+from kcodec._fast import (
+    COLUMNS,
+    AbortedTransaction,
+    Column,
+    Counts,
+    DecodedRecords,
+    Record,
+    RecordBatch,
+    RecordBatches,
+    batches,
+    decode,
+)
+from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.errors import (
+    CorruptBatchError,
+    DecodeError,
+    KcodecError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedError,
+)
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "COLUMNS",
+    "DEFAULT_LIMITS",
+    "AbortedTransaction",
+    "Column",
+    "Compression",
+    "ControlType",
+    "CorruptBatchError",
+    "Counts",
+    "DecodeError",
+    "DecodeLimits",
+    "DecodedRecords",
+    "IsolationLevel",
+    "KcodecError",
+    "LimitExceededError",
+    "Record",
+    "RecordBatch",
+    "RecordBatches",
+    "TimestampType",
+    "TruncatedError",
+    "UnsupportedError",
+    "batches",
+    "decode",
+    "open",
+    "spark",
+]
+
+
+def __getattr__(name: str) -> object:
+    """`open` and `spark` are imported when first asked for."""
+    if name == "open":
+        from kcodec.log import open as found
+
+        globals()["open"] = found
+        return found
+    if name == "spark":
+        import importlib
+
+        return importlib.import_module("kcodec.spark")
+    raise AttributeError(f"module 'kcodec' has no attribute {name!r}")

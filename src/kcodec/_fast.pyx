@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
+"""The compiled core: record batches to columns. This file is its table of contents.
+
+Everything that touches bytes without the GIL is C, one subject a file, in `_fast/`:
+
+    fault.h        what was wrong and where              bounds.h       reading bytes nobody vouches for
+    header.c       the 61-byte header                    scan.c         a walk over headers -> batch table
+    visibility.c   isolation, before decompression       crc32c.c       the checksum, four ways
+    decompress.c   codec -> function                     snappy.c lz4.c zstd.c
+    records.c      one batch -> columns                  columns.c      a chunk: columns that are Arrow buffers
+    decode.c       the run over a table, threads         pool.c         output memory that is used again
+    utf8.c         header names                          arrow_export.c chunks as Arrow
+
+What Python sees is made by the parts included below.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport (INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t)
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.errors import CorruptBatchError, DecodeError, LimitExceededError, TruncatedError, UnsupportedError
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+
+include "_fast/declarations.pxi"   # the C parts, as Cython knows them
+include "_fast/faults.pxi"         # Fault -> exception, the one place
+include "_fast/source.pxi"         # the caller's bytes, and limits
+include "_fast/packages.pxi"       # zstd and gzip by their Python packages
+include "_fast/aborted.pxi"        # AbortedTransaction, AbortedTransactions
+include "_fast/record.pxi"         # Record
+include "_fast/columns.pxi"        # column names and layouts; Column
+include "_fast/decoded.pxi"        # DecodedRecords, Counts
+include "_fast/arrow.pxi"          # capsules, streams
+include "_fast/decode.pxi"         # decode(): one call over bytes
+include "_fast/decoder.pxi"        # Decoder: windows of a file
+include "_fast/batches.pxi"        # RecordBatch, RecordBatches
+include "_fast/scanner.pxi"        # TransactionScanner
+include "_fast/switches.pxi"       # processor paths, system libraries, memory: start-up and tests

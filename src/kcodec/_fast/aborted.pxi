@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a broker (or a scan of markers) says was aborted.
+
+cdef class AbortedTransaction:
+    """A transaction that was aborted, as a Fetch response names it (KIP-98). Frozen.
+
+    producer_id, first_offset: of the transaction's first record, as the response has them.
+    last_offset:               of its ABORT marker, where it is known (a log on disk); None from a broker.
+    """
+
+    cdef readonly int64_t producer_id
+    cdef readonly int64_t first_offset
+    cdef readonly object last_offset
+
+    def __init__(self, producer_id, first_offset, last_offset=None):
+        self.producer_id = producer_id
+        self.first_offset = first_offset
+        self.last_offset = None if last_offset is None else int(last_offset)
+
+    def __iter__(self):
+        return iter((self.producer_id, self.first_offset, self.last_offset))
+
+    def __eq__(self, other):
+        return tuple(self) == tuple(other) if isinstance(other, AbortedTransaction) else NotImplemented
+
+    def __hash__(self):
+        return hash(tuple(self))
+
+    def __repr__(self):
+        last = "" if self.last_offset is None else f", last_offset={self.last_offset}"
+        return f"AbortedTransaction(producer_id={self.producer_id}, first_offset={self.first_offset}{last})"
+
+    def __reduce__(self):
+        return AbortedTransaction, tuple(self)
+
+
+cdef class AbortedTransactions:
+    """Many of them, sorted once for look-up: give this to a Decoder that reads window after window.
+
+    entries: AbortedTransaction, or (producer_id, first_offset[, last_offset]) in any order.
+    """
+
+    cdef AbortedIndex index
+    cdef readonly tuple entries
+
+    def __cinit__(self, entries=()):
+        self.entries = tuple(
+            entry if isinstance(entry, AbortedTransaction) else AbortedTransaction(*entry) for entry in entries
+        )
+        cdef Py_ssize_t count = len(self.entries), at
+        cdef Aborted *values = <Aborted *>malloc((count + 1) * sizeof(Aborted))
+        cdef AbortedTransaction entry
+        if values == NULL:
+            raise MemoryError("no memory for aborted transactions")
+        for at in range(count):
+            entry = self.entries[at]
+            values[at].producer_id = entry.producer_id
+            values[at].first_offset = entry.first_offset
+            values[at].last_offset = NO_LAST_OFFSET if entry.last_offset is None else <int64_t>entry.last_offset
+        cdef int failed = aborted_index_build(&self.index, values, count)
+        free(values)
+        if failed:
+            raise MemoryError("no memory for aborted transactions")
+
+    def __dealloc__(self):
+        aborted_index_free(&self.index)
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __eq__(self, other):
+        return self.entries == other.entries if isinstance(other, AbortedTransactions) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.entries)
+
+    def __repr__(self):
+        return f"AbortedTransactions({list(self.entries)!r})"
+
+    def __reduce__(self):
+        return AbortedTransactions, (self.entries,)
+
+
+cdef AbortedTransactions _as_aborted(object value):
+    return value if isinstance(value, AbortedTransactions) else AbortedTransactions(value)

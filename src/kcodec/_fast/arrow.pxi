@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Arrow PyCapsule interface, without pyarrow.
+
+cdef void _free_schema_capsule(object capsule) noexcept:
+    cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(capsule, b"arrow_schema")
+    if schema.release != NULL:
+        schema.release(schema)
+    free(schema)
+
+
+cdef void _free_array_capsule(object capsule) noexcept:
+    cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, b"arrow_array")
+    if array.release != NULL:
+        array.release(array)
+    free(array)
+
+
+cdef void _free_stream_capsule(object capsule) noexcept:
+    cdef ArrowArrayStream *stream = <ArrowArrayStream *>PyCapsule_GetPointer(capsule, b"arrow_array_stream")
+    if stream.release != NULL:
+        stream.release(stream)
+    free(stream)
+
+
+cdef object _schema_capsule(_Layout layout):
+    cdef ArrowSchema *schema = <ArrowSchema *>calloc(1, sizeof(ArrowSchema))
+    if schema == NULL or arrow_export_schema(&layout.chunk, &layout.order, schema):
+        free(schema)
+        raise MemoryError("no memory for an Arrow schema")
+    return PyCapsule_New(schema, b"arrow_schema", _free_schema_capsule)
+
+
+cdef object _column_schema_capsule(_Layout layout, int column):
+    cdef ArrowSchema *schema = <ArrowSchema *>calloc(1, sizeof(ArrowSchema))
+    if schema == NULL or arrow_export_column_schema(&layout.chunk, column, layout.order.all_nullable, schema):
+        free(schema)
+        raise MemoryError("no memory for an Arrow schema")
+    return PyCapsule_New(schema, b"arrow_schema", _free_schema_capsule)
+
+
+cdef object _array_capsule(_Layout layout, _Rows rows):
+    cdef ArrowArray *array = <ArrowArray *>calloc(1, sizeof(ArrowArray))
+    if array == NULL or arrow_export_rows(rows.chunk, &layout.order, rows.first, rows.count, array):
+        free(array)
+        raise MemoryError("no memory for an Arrow array")
+    return PyCapsule_New(array, b"arrow_array", _free_array_capsule)
+
+
+cdef class _Stream:
+    """An Arrow C stream over an iterator of _Rows or DecodedRecords."""
+
+    cdef _Layout layout
+    cdef object source
+    cdef int column           # -1: all columns, as a struct
+    cdef list waiting
+    cdef bytes error
+
+    cdef int next_array(self, ArrowArray *out) except -1:
+        cdef _Rows rows
+        while not self.waiting:
+            item = next(self.source, None)
+            if item is None:
+                memset(out, 0, sizeof(ArrowArray))  # the end: an array without a release function
+                return 0
+            self.waiting = list((<DecodedRecords>item)._parts) if isinstance(item, DecodedRecords) else [item]
+        rows = self.waiting.pop(0)
+        cdef int failed
+        if self.column < 0:
+            failed = arrow_export_rows(rows.chunk, &self.layout.order, rows.first, rows.count, out)
+        else:
+            failed = arrow_export_column(rows.chunk, self.column, rows.first, rows.count, out)
+        if failed:
+            raise MemoryError("no memory for an Arrow array")
+        return 0
+
+
+cdef enum:
+    _EINVAL = 22
+    _ENOMEM = 12
+
+
+cdef int _stream_get_schema(ArrowArrayStream *stream, ArrowSchema *out) noexcept nogil:
+    cdef int failed
+    with gil:
+        state = <_Stream>stream.private_data
+        if state.column < 0:
+            failed = arrow_export_schema(&state.layout.chunk, &state.layout.order, out)
+        else:
+            failed = arrow_export_column_schema(&state.layout.chunk, state.column, state.layout.order.all_nullable, out)
+    return _ENOMEM if failed else 0
+
+
+cdef int _stream_get_next(ArrowArrayStream *stream, ArrowArray *out) noexcept nogil:
+    with gil:
+        state = <_Stream>stream.private_data
+        try:
+            state.next_array(out)
+            return 0
+        except Exception as error:  # noqa: BLE001  the C interface knows a number and a text, nothing else
+            state.error = str(error).encode("utf-8", "replace")
+            return _EINVAL
+
+
+cdef const char *_stream_get_last_error(ArrowArrayStream *stream) noexcept nogil:
+    with gil:
+        state = <_Stream>stream.private_data
+        if state.error is None:
+            return NULL
+        return PyBytes_AS_STRING(state.error)
+
+
+cdef void _stream_release(ArrowArrayStream *stream) noexcept nogil:
+    with gil:
+        Py_DECREF(<object>stream.private_data)
+        stream.release = NULL
+
+
+cdef object _stream_capsule(_Layout layout, object source, int column):
+    cdef _Stream state = _Stream.__new__(_Stream)
+    state.layout = layout
+    state.source = source
+    state.column = column
+    state.waiting = []
+    cdef ArrowArrayStream *stream = <ArrowArrayStream *>calloc(1, sizeof(ArrowArrayStream))
+    if stream == NULL:
+        raise MemoryError("no memory for an Arrow stream")
+    stream.get_schema = _stream_get_schema
+    stream.get_next = _stream_get_next
+    stream.get_last_error = _stream_get_last_error
+    stream.release = _stream_release
+    Py_INCREF(state)
+    stream.private_data = <void *>state
+    return PyCapsule_New(stream, b"arrow_array_stream", _free_stream_capsule)
+
+
+def stream_capsule(columns, binary_type, iterator, spark_layout=False):
+    """An ``arrow_array_stream`` capsule over an iterator of DecodedRecords, drawn as the consumer asks.
+
+    What the iterator raises becomes the stream's error, with its text.
+    """
+    return _stream_capsule(_Layout(columns, binary_type, spark_layout, True), iter(iterator), -1)
+
+
+def schema_of(columns, binary_type="binary", spark_layout=False):
+    """The ColumnsSchema of results with these columns."""
+    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True))

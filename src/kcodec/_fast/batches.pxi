@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+# Headers: RecordBatch, and the lazy sequence of them.
+
+_ALL_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+cdef object _readable_size(int64_t size):
+    return f"{size} B" if size < 1024 else f"{size / 1024:.1f} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
+
+
+cdef class RecordBatch:
+    """The header of one record batch of magic 2, and the way to its records. Frozen.
+
+    Fields as Kafka names them (DefaultRecordBatch); base_timestamp is the field as stored, delete_horizon_ms that field
+    where attribute bit 6 says so, else None. position: byte in the input or file; path: the file, or None.
+    The CRC is checked by records() and ensure_valid(), not before.
+    """
+
+    cdef BatchHeader header
+    cdef object source, loader
+    cdef readonly object path
+    cdef object limits
+
+    base_offset = property(lambda self: (<RecordBatch>self).header.base_offset, doc="Offset of the first record there ever was in it.")
+    batch_length = property(lambda self: (<RecordBatch>self).header.batch_length, doc="Bytes after this field.")
+    partition_leader_epoch = property(lambda self: (<RecordBatch>self).header.partition_leader_epoch)
+    magic = property(lambda self: (<RecordBatch>self).header.magic)
+    crc = property(lambda self: (<RecordBatch>self).header.crc, doc="CRC-32C as stored.")
+    attributes = property(lambda self: (<RecordBatch>self).header.attributes)
+    last_offset_delta = property(lambda self: (<RecordBatch>self).header.last_offset_delta)
+    base_timestamp = property(lambda self: (<RecordBatch>self).header.base_timestamp)
+    max_timestamp = property(lambda self: (<RecordBatch>self).header.max_timestamp)
+    producer_id = property(lambda self: (<RecordBatch>self).header.producer_id)
+    producer_epoch = property(lambda self: (<RecordBatch>self).header.producer_epoch)
+    base_sequence = property(lambda self: (<RecordBatch>self).header.base_sequence)
+    records_count = property(lambda self: (<RecordBatch>self).header.records_count)
+    position = property(lambda self: (<RecordBatch>self).header.position, doc="Byte in the input or file.")
+
+    def __init__(self):
+        raise TypeError("RecordBatch comes from kcodec.batches() or a log")
+
+    @property
+    def last_offset(self):
+        """base_offset + last_offset_delta, kept by compaction."""
+        return self.base_offset + self.header.last_offset_delta
+
+    @property
+    def next_offset(self):
+        """last_offset + 1."""
+        return self.last_offset + 1
+
+    @property
+    def last_sequence(self):
+        """Of the last record there ever was; after 2147483647 comes 0. -1 without sequences."""
+        return sequence_after(self.header.base_sequence, self.header.last_offset_delta)
+
+    @property
+    def size_in_bytes(self):
+        """The whole batch, header included."""
+        return header_size(&self.header)
+
+    @property
+    def compression(self):
+        """Compression, or the plain number of an id that is unknown."""
+        cdef int codec = header_compression(&self.header)
+        return Compression(codec) if codec <= 4 else codec
+
+    @property
+    def timestamp_type(self):
+        """TimestampType of all its records."""
+        return TimestampType.LOG_APPEND_TIME if self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME else TimestampType.CREATE_TIME
+
+    @property
+    def delete_horizon_ms(self):
+        """When the cleaner may drop its markers and tombstones (KIP-534), or None."""
+        return self.header.base_timestamp if self.header.attributes & ATTRIBUTE_DELETE_HORIZON else None
+
+    @property
+    def is_transactional(self):
+        """Attribute bit 4."""
+        return bool(header_is_transactional(&self.header))
+
+    @property
+    def is_control_batch(self):
+        """Attribute bit 5: end-transaction markers and the like, not user records."""
+        return bool(header_is_control(&self.header))
+
+    @property
+    def data(self):
+        """The raw batch as a memoryview. TruncatedError if its bytes are not (or no longer) all there."""
+        cdef int64_t size = header_size(&self.header)
+        if self.loader is not None:
+            raw = memoryview(self.loader()).cast("B")
+        else:
+            raw = memoryview(self.source).cast("B") if self.source is not None else memoryview(b"")
+        if len(raw) < size:
+            raise TruncatedError(
+                f"{size} bytes are needed but {len(raw)} are there", needed=size, available=len(raw),
+                position=self.position, base_offset=self.base_offset, path=self.path,
+            )
+        return raw[:size]
+
+    def is_valid(self):
+        """Whether the CRC is that of the bytes."""
+        try:
+            self.ensure_valid()
+        except CorruptBatchError:
+            return False
+        return True
+
+    def ensure_valid(self):
+        """Raise CorruptBatchError unless the CRC is that of the bytes."""
+        cdef Source source = Source(self.data)
+        cdef uint32_t computed
+        cdef int64_t size = header_size(&self.header) - ATTRIBUTES_POSITION
+        with nogil:
+            computed = _crc32c(0, source.data() + ATTRIBUTES_POSITION, size)
+        if computed != self.header.crc:
+            raise CorruptBatchError(
+                f"crc {self.header.crc:#010x} is stored but the bytes have {computed:#010x}",
+                stored_crc=self.header.crc, computed_crc=computed, position=self.position,
+                base_offset=self.base_offset, path=self.path,
+            )
+
+    def decode(self, **options):
+        """Decode this batch alone: decode() with the same options, limits and place in errors."""
+        try:
+            return decode(self.data, limits=options.pop("limits", self.limits), **options)
+        except DecodeError as error:
+            error.position = self.position
+            error.path = self.path
+            raise
+
+    def records(self):
+        """An iterator of its records, after a check of the CRC; of a control batch its control records."""
+        return self.decode(control_records="include").records()
+
+    def _with_loader(self, loader):
+        """A copy whose bytes loader() brings when they are asked for."""
+        cdef RecordBatch batch = _batch_of(&self.header, None, self.path, self.limits)
+        batch.loader = loader
+        return batch
+
+    def _key(self):
+        cdef BatchHeader *header = &self.header
+        return (header.position, self.path, header.base_offset, header.batch_length, header.partition_leader_epoch,
+                header.crc, header.attributes, header.last_offset_delta, header.base_timestamp, header.max_timestamp,
+                header.producer_id, header.producer_epoch, header.base_sequence, header.records_count)
+
+    def __eq__(self, other):
+        return self._key() == other._key() if isinstance(other, RecordBatch) else NotImplemented
+
+    def __hash__(self):
+        return hash(self._key())
+
+    def __repr__(self):
+        notes = [f"{self.base_offset}..{self.last_offset}", str(self.compression)]
+        if self.is_control_batch:
+            notes.append("control")
+        elif self.is_transactional:
+            notes.append("txn")
+        if self.producer_id > -1:
+            notes.append(f"producer_id={self.producer_id}/{self.producer_epoch}")
+        if self.delete_horizon_ms is not None:
+            notes.append(f"delete_horizon_ms={self.delete_horizon_ms}")
+        notes.append(f"{self.records_count} records")
+        notes.append(_readable_size(self.size_in_bytes))
+        return f"<RecordBatch {' '.join(notes)}>"
+
+    def __reduce__(self):
+        return _rebuild_batch, (bytes(self.data), self.position, self.path, self.limits)
+
+
+cdef RecordBatch _batch_of(const BatchHeader *header, object source, object path, object limits):
+    cdef RecordBatch batch = RecordBatch.__new__(RecordBatch)
+    batch.header = header[0]
+    batch.source = source
+    batch.path = path
+    batch.limits = limits
+    return batch
+
+
+def _rebuild_batch(raw, position, path, limits):
+    """Undo RecordBatch.__reduce__."""
+    return header_at(raw, position, path, limits)
+
+
+def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
+    """The RecordBatch whose header begins at data[0], byte `position` of a file; None if fewer than 61 bytes are there.
+
+    The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for structure.
+    """
+    cdef Source source = Source(data)
+    cdef BatchHeader header
+    cdef Fault fault
+    cdef Limits bounds
+    cdef int64_t needed
+    _read_limits(limits, &bounds)
+    cdef WalkResult result = walk_batch(source.data(), source.size(), 0, position, &bounds, &header, &needed, &fault)
+    if result == WALK_FAULT:
+        raise _error_of(&fault, path)
+    if source.size() < BATCH_OVERHEAD:
+        return None
+    header_parse(source.data(), &header)
+    return _batch_of(&header, data, path, limits)
+
+
+cdef class RecordBatches:
+    """The batches in a bytes-like object, a lazy sequence: nothing is copied, nothing decompressed.
+
+    len() and iteration walk the headers as far as needed; a structure that is none is a DecodeError when it is reached. A
+    cut last batch ends the sequence: remaining_bytes are there of it, bytes_needed it takes whole (0: nothing is cut).
+    """
+
+    cdef Source source
+    cdef object limits
+    cdef list found
+    cdef int64_t walked, needed
+    cdef bint ended
+
+    def __init__(self, data, limits=DEFAULT_LIMITS):
+        cdef Limits ignored
+        _read_limits(limits, &ignored)
+        self.source = Source(data)
+        self.limits = limits
+        self.found = []
+
+    cdef bint _walk_to(self, int64_t index) except -1:
+        """Whether there is a batch of this index."""
+        cdef BatchHeader header
+        cdef Fault fault
+        cdef Limits bounds
+        cdef WalkResult result
+        _read_limits(self.limits, &bounds)
+        while len(self.found) <= index and not self.ended:
+            result = walk_batch(self.source.data(), self.source.size(), self.walked, 0, &bounds, &header, &self.needed,
+                                &fault)
+            if result == WALK_FAULT:
+                raise _error_of(&fault)
+            if result == WALK_CUT:
+                self.ended = True
+                break
+            whole = memoryview(self.source.owner).cast("B")[self.walked : self.walked + header_size(&header)]
+            self.found.append(_batch_of(&header, whole, None, self.limits))
+            self.walked += header_size(&header)
+        return len(self.found) > index
+
+    def __len__(self):
+        self._walk_to(INT64_MAX - 1)
+        return len(self.found)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            self._walk_to(INT64_MAX - 1)
+            return self.found[index]
+        if index < 0:
+            self._walk_to(INT64_MAX - 1)
+            index += len(self.found)
+        if index < 0 or not self._walk_to(index):
+            raise IndexError(f"batch {index} of {len(self.found)}")
+        return self.found[index]
+
+    def __iter__(self):
+        cdef int64_t index = 0
+        while self._walk_to(index):
+            yield self.found[index]
+            index += 1
+
+    @property
+    def remaining_bytes(self):
+        """Bytes behind the last whole batch."""
+        self._walk_to(INT64_MAX - 1)
+        return self.source.size() - self.walked
+
+    @property
+    def bytes_needed(self):
+        """The size of the cut batch at the end as far as it is known, 0 if nothing is cut."""
+        self._walk_to(INT64_MAX - 1)
+        return self.needed
+
+    def to_numpy(self):
+        """The header table as a numpy structured array, a row a batch."""
+        from kcodec._header_table import to_numpy
+
+        return to_numpy(self)
+
+    def to_arrow(self):
+        """The header table as a pyarrow Table, a row a batch."""
+        from kcodec._header_table import to_arrow
+
+        return to_arrow(self)
+
+    def __eq__(self, other):
+        return list(self) == list(other) if isinstance(other, RecordBatches) else NotImplemented
+
+    __hash__ = None
+
+    def __repr__(self):
+        known = f"{len(self.found)} batches" if self.ended else f"{len(self.found)} batches walked so far"
+        return f"<RecordBatches {known}, {_readable_size(self.source.size())}>"
+
+    def __reduce__(self):
+        return RecordBatches, (bytes(self.source.owner), self.limits)
+
+
+def batches(data, *, limits=DEFAULT_LIMITS):
+    """The batches in a bytes-like object, lazily; see RecordBatches.
+
+    Raises TypeError for what is not bytes-like; DecodeError, when it is reached, for a structure that is none.
+
+    >>> len(batches(b""))
+    0
+    """
+    return RecordBatches(data, limits)

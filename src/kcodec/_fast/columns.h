@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chunk: the columns of many batches, each already an Arrow buffer. records.c appends to it, arrow.c hands it out.
+// Chunks are counted by reference, atomically, because Arrow may let go of one on any thread and without the GIL.
+#ifndef KCODEC_COLUMNS_H
+#define KCODEC_COLUMNS_H
+
+#include <stdatomic.h>
+
+#include "header.h"
+#include "pool.h"
+
+typedef enum {
+    COLUMN_OFFSET,
+    COLUMN_TIMESTAMP,
+    COLUMN_TIMESTAMP_TYPE,
+    COLUMN_KEY,
+    COLUMN_VALUE,
+    COLUMN_HEADERS,
+    COLUMN_BASE_OFFSET,
+    COLUMN_PRODUCER_ID,
+    COLUMN_PRODUCER_EPOCH,
+    COLUMN_SEQUENCE,
+    COLUMN_PARTITION_LEADER_EPOCH,
+    COLUMN_IS_TRANSACTIONAL,
+    COLUMN_IS_CONTROL,
+    COLUMN_CONTROL_TYPE,
+    COLUMN_TOPIC,
+    COLUMN_PARTITION,
+    COLUMN_COUNT,
+} ColumnId;
+
+#define WANTS(wanted, column) (((wanted) >> (column)) & 1u)
+
+typedef enum { BINARY, LARGE_BINARY, BINARY_VIEW } BinaryType;
+
+enum {
+    CHUNK_BYTES = 32 << 20,        // a chunk is closed once its output is this large
+    CHUNK_MAX_BYTES = 0x7fffffbf,  // what int32 offsets of a binary column can reach, less slack
+};
+
+typedef struct {
+    Buffer offsets;      // rows + 1 of int32 or int64; or rows of 16-byte views
+    Buffer data;
+    Buffer validity;     // one bit a row, 1 = not null; nothing held while there is no null
+    int64_t length;      // bytes of data
+    int64_t null_count;
+} BinaryColumn;
+
+typedef struct {         // what Record views need to know of the batch a row came from
+    int64_t first_row;
+    int64_t base_offset;
+    int32_t base_sequence;
+    int8_t timestamp_type;
+    uint8_t is_control;
+} BatchSpan;
+
+typedef struct {         // bytes that views point into and that are not ours
+    const uint8_t *base;
+    int64_t length;
+} ViewSource;
+
+typedef struct {
+    uint32_t wanted;                 // bit per ColumnId
+    BinaryType binary_type;
+    uint8_t timestamp_microseconds;  // Spark's unit; Kafka's milliseconds otherwise
+    uint8_t null_empty_headers;      // Spark's rule: no headers is NULL, not an empty list
+} ChunkLayout;
+
+typedef struct Chunk {
+    atomic_int references;
+    ChunkLayout layout;
+    int64_t rows, row_capacity;
+    Buffer fixed[COLUMN_COUNT];      // offset, timestamp and the columns that are constant in a batch
+    Buffer control_type_validity;
+    int64_t control_type_nulls;
+    BinaryColumn key, value;
+    Buffer header_lists;             // rows + 1 of int32
+    Buffer header_list_validity;     // made when the chunk is closed, with null_empty_headers only
+    int64_t header_list_nulls;
+    int64_t header_count, header_capacity;
+    BinaryColumn header_name, header_value;
+    uint8_t has_invalid_names;
+    BinaryColumn replaced_names;     // the names as Arrow strings, with U+FFFD, where some are not UTF-8
+    Buffer spans;
+    int64_t span_count;
+    Buffer view_arena;               // decompressed payloads that views point into
+    int64_t view_arena_length;
+    ViewSource *view_sources;
+    int view_source_count;
+    void *owner;                     // keeps the bytes of view_sources alive
+    void (*release_owner)(void *owner);
+    const char *topic;               // owned copy, NULL: unknown
+    int32_t topic_length, partition, has_partition;
+    BinaryColumn topic_rows;         // the topic once a row, made when the chunk is closed
+    Buffer partition_validity;       // all null, where the partition is unknown
+    int64_t output_bytes;            // for the cut rule
+} Chunk;
+
+typedef struct {                     // a chunk's state before a batch, to go back to if the batch is refused
+    int64_t rows, key_length, key_nulls, value_length, value_nulls, header_count, name_length, header_value_length,
+        header_value_nulls, span_count, view_arena_length, output_bytes, control_type_nulls;
+} ChunkMark;
+
+// Width in bytes of a fixed column's element; 0 for bit-packed booleans and for columns that are not fixed.
+int column_width(ColumnId column);
+
+Chunk *chunk_new(const ChunkLayout *layout);
+void chunk_retain(Chunk *chunk);
+void chunk_release(Chunk *chunk);
+
+// Room for `rows` more rows and `payload` more bytes in every variable column. -1: no memory.
+int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload);
+int chunk_reserve_headers(Chunk *chunk, int64_t headers);
+// A validity bitmap that says "nothing null", for as many rows as there is room for.
+int chunk_begin_validity(Buffer *validity, int64_t capacity);
+// Fills the columns that are constant within a batch for the rows from `first_row` on.
+int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row);
+void chunk_mark(const Chunk *chunk, ChunkMark *mark);
+void chunk_rollback(Chunk *chunk, const ChunkMark *mark);
+// Spark's unit for the rows from `first_row` on. On a fault, found is the timestamp, expected its offset.
+int chunk_to_microseconds(Chunk *chunk, int64_t first_row, Fault *fault);
+// What is left to do before a chunk is handed out: header names as Arrow strings, Spark's NULL for no headers.
+int chunk_finish(Chunk *chunk, Fault *fault);
+
+static inline void bitmap_clear(uint8_t *bits, int64_t at) { bits[at >> 3] &= (uint8_t)~(1u << (at & 7)); }
+static inline void bitmap_set(uint8_t *bits, int64_t at) { bits[at >> 3] |= (uint8_t)(1u << (at & 7)); }
+static inline int bitmap_get(const uint8_t *bits, int64_t at) { return bits[at >> 3] >> (at & 7) & 1; }
+
+static inline int element_size(BinaryType type) { return type == BINARY ? 4 : type == LARGE_BINARY ? 8 : 16; }
+
+#endif

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+# Columns by name.
+
+COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_COUNT))
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+cdef dict _COLUMN_IDS = {name: column for column, name in enumerate(COLUMNS)}
+cdef dict _BINARY_TYPES = {"binary": BINARY, "large_binary": LARGE_BINARY, "binary_view": BINARY_VIEW}
+# numpy's name for each fixed-width column; bool columns are bits and are unpacked
+cdef dict _NUMPY_TYPES = {
+    "offset": "<i8", "timestamp": "<M8[ms]", "timestamp_type": "<i4", "base_offset": "<i8", "producer_id": "<i8",
+    "producer_epoch": "<i2", "sequence": "<i4", "partition_leader_epoch": "<i4", "is_transactional": "bool",
+    "is_control": "bool", "control_type": "<i2", "partition": "<i4",
+}
+
+
+cdef class _Layout:
+    """Which columns, in which order, of which types: shared by all chunks of a result."""
+
+    cdef ChunkLayout chunk
+    cdef ColumnOrder order
+    cdef readonly tuple columns
+    cdef readonly str binary_type
+
+    def __cinit__(self, columns, binary_type, bint spark_layout=False, source_columns=False):
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
+        self.columns = tuple(columns)
+        self.binary_type = binary_type
+        if binary_type not in _BINARY_TYPES:
+            raise _choice_error("binary_type", binary_type, list(_BINARY_TYPES))
+        self.chunk.binary_type = _BINARY_TYPES[binary_type]
+        self.chunk.timestamp_microseconds = spark_layout
+        self.chunk.null_empty_headers = spark_layout
+        self.order.all_nullable = spark_layout
+        possible = [name for name in COLUMNS if source_columns or name not in ("topic", "partition")]
+        for name in self.columns:
+            if name not in possible:
+                raise _choice_error("column", name, possible)
+            column = _COLUMN_IDS[name]
+            if self.chunk.wanted >> <int>column & 1:
+                raise ValueError(f"column {name!r} is asked for twice")
+            self.chunk.wanted |= 1u << <int>column
+            self.order.columns[self.order.count] = column
+            self.order.count += 1
+
+    cdef bint wants(self, int column):
+        return self.chunk.wanted >> column & 1
+
+
+cdef _Layout _DEFAULT_LAYOUT = _Layout(DEFAULT_COLUMNS, "binary")
+
+
+cdef class _Rows:
+    """Some rows of a chunk, kept alive: what results are made of."""
+
+    cdef Chunk *chunk
+    cdef int64_t first, count
+
+    def __dealloc__(self):
+        chunk_release(self.chunk)
+
+
+cdef _Rows _rows_of(Chunk *chunk, int64_t first, int64_t count):
+    """Takes over one reference to the chunk."""
+    cdef _Rows rows = _Rows.__new__(_Rows)
+    rows.chunk = chunk
+    rows.first = first
+    rows.count = count
+    return rows
+
+
+cdef class _ColumnMemory:
+    """A fixed-width column's memory by the buffer protocol, read only."""
+
+    cdef _Rows rows
+    cdef int column
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        cdef Py_ssize_t width = column_width(self.column)
+        cdef uint8_t *data = self.rows.chunk.fixed[self.column].data
+        PyBuffer_FillInfo(buffer, self, data + self.rows.first * width, self.rows.count * width, 1, flags)
+
+
+cdef object _fixed_at(const Chunk *chunk, int column, int64_t row):
+    cdef const uint8_t *data = chunk.fixed[column].data
+    cdef int width = column_width(column)
+    if column == COLUMN_CONTROL_TYPE and chunk.control_type_nulls and not bitmap_get(
+        chunk.control_type_validity.data, row
+    ):
+        return None
+    if column == COLUMN_PARTITION and not chunk.has_partition:
+        return None
+    if width == 0:
+        return bool(bitmap_get(data, row))
+    if width == 8:
+        return (<const int64_t *>data)[row]
+    if width == 4:
+        return (<const int32_t *>data)[row]
+    return (<const int16_t *>data)[row]
+
+
+cdef object _cell_at(const Chunk *chunk, int column, int64_t row, dict names):
+    if column == COLUMN_KEY:
+        return _bytes_at(&chunk.key, &chunk.layout, chunk, row)
+    if column == COLUMN_VALUE:
+        return _bytes_at(&chunk.value, &chunk.layout, chunk, row)
+    if column == COLUMN_HEADERS:
+        headers = _headers_at(chunk, row, names)
+        return None if chunk.layout.null_empty_headers and not headers else headers
+    if column == COLUMN_TOPIC:
+        return None if chunk.topic == NULL else chunk.topic[: chunk.topic_length].decode("utf-8")
+    return _fixed_at(chunk, column, row)
+
+
+cdef class Column:
+    """One column of a result: a sequence of Python values, and an Arrow stream of arrays."""
+
+    cdef readonly str name
+    cdef DecodedRecords decoded
+    cdef int column
+
+    def __len__(self):
+        return len(self.decoded)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        cdef int64_t at = index
+        if at < 0:
+            at += len(self)
+        cdef _Rows rows
+        if at >= 0:
+            for rows in self.decoded._parts:
+                if at < rows.count:
+                    return _cell_at(rows.chunk, self.column, rows.first + at, {})
+                at -= rows.count
+        raise IndexError(f"row {index} of column {self.name!r}, which has {len(self)}")
+
+    def __iter__(self):
+        cdef _Rows rows
+        cdef int64_t row
+        names = {}
+        for rows in self.decoded._parts:
+            for row in range(rows.first, rows.first + rows.count):
+                yield _cell_at(rows.chunk, self.column, row, names)
+
+    def __eq__(self, other):
+        return list(self) == list(other) if isinstance(other, Column) else NotImplemented
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"<Column {self.name} of {len(self)} rows>"
+
+    def __reduce__(self):
+        return _column_of, (self.decoded, self.name)
+
+    def __arrow_c_schema__(self):
+        return _column_schema_capsule(self.decoded._layout, self.column)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return _stream_capsule(self.decoded._layout, iter(self.decoded._parts), self.column)
+
+
+def _column_of(decoded, name):
+    """Undo Column.__reduce__."""
+    return decoded.column(name)

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+# The C parts, as Cython knows them. Comments are in the headers.
+
+cdef extern from "_fast/fault.h" nogil:
+    ctypedef enum FaultCode:
+        FAULT_NONE
+        FAULT_BATCH_LENGTH_TOO_SMALL
+        FAULT_BATCH_LENGTH_LIMIT
+        FAULT_MAGIC
+        FAULT_CRC
+        FAULT_COMPRESSION_ID
+        FAULT_FIELD_NEGATIVE
+        FAULT_OFFSET_OVERFLOW
+        FAULT_COUNT_TOO_BIG
+        FAULT_BYTES_LEFT
+        FAULT_RECORD_MISSING
+        FAULT_VARINT_CUT
+        FAULT_VARINT_LONG
+        FAULT_LENGTH_BEYOND
+        FAULT_LENGTH_NEGATIVE
+        FAULT_RECORD_LENGTH_MISMATCH
+        FAULT_OFFSET_DELTA_RANGE
+        FAULT_OFFSET_DELTA_ORDER
+        FAULT_CONTROL_KEY_SHORT
+        FAULT_CONTROL_KEY_VERSION
+        FAULT_TIMESTAMP_OVERFLOW
+        FAULT_COMPRESSED_CUT
+        FAULT_COMPRESSED_BAD
+        FAULT_DECOMPRESSED_LIMIT
+        FAULT_NO_MEMORY
+        FAULT_PYTHON
+
+    ctypedef struct Fault:
+        int32_t code, has_base_offset
+        int64_t position, base_offset, record, found, expected
+        const char *field
+        const char *detail
+
+    int fault_set(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected)
+    int fault_detail(Fault *fault, int32_t code, const char *field, const char *detail)
+
+cdef extern from "_fast/pool.h" nogil:
+    ctypedef struct Buffer:
+        uint8_t *data
+        size_t capacity, touched
+
+    ctypedef struct PoolCounts:
+        int64_t retained_bytes, retained_buffers, outstanding_buffers
+
+    int buffer_acquire(Buffer *buffer, size_t capacity)
+    int buffer_grow(Buffer *buffer, size_t capacity, size_t keep)
+    void buffer_release(Buffer *buffer, size_t used)
+    void pool_counts(PoolCounts *counts)
+    void pool_trim()
+    void pool_initialise()
+
+cdef extern from "_fast/header.h" nogil:
+    enum:
+        LOG_OVERHEAD
+        ATTRIBUTES_POSITION
+        BATCH_OVERHEAD
+        ATTRIBUTE_LOG_APPEND_TIME
+        ATTRIBUTE_DELETE_HORIZON
+        FATE_DELIVER
+        FATE_SKIPPED
+        CONTROL_ABORT
+        CONTROL_COMMIT
+        CONTROL_UNREADABLE
+        COMPRESSION_GZIP
+        COMPRESSION_ZSTD
+
+    ctypedef struct BatchHeader:
+        int64_t position, base_offset, base_timestamp, max_timestamp, producer_id
+        uint32_t crc
+        int32_t batch_length, partition_leader_epoch, last_offset_delta, base_sequence, records_count, transaction
+        int16_t attributes, producer_epoch, control_type
+        uint8_t magic, fate
+
+    ctypedef struct Limits:
+        int64_t max_batch_bytes, max_decompressed_bytes
+
+    ctypedef enum WalkResult:
+        WALK_BATCH
+        WALK_CUT
+        WALK_FAULT
+
+    int64_t header_size(const BatchHeader *header)
+    int64_t header_last_offset(const BatchHeader *header)
+    int header_compression(const BatchHeader *header)
+    int header_is_control(const BatchHeader *header)
+    int header_is_transactional(const BatchHeader *header)
+    void header_parse(const uint8_t *p, BatchHeader *header)
+    WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
+                          BatchHeader *header, int64_t *needed, Fault *fault)
+    int header_check(const BatchHeader *header, Fault *fault)
+    int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t above_offset, const Limits *limits,
+                           BatchHeader *header)
+    int32_t sequence_after(int32_t base_sequence, int64_t delta)
+
+cdef extern from "_fast/scan.h" nogil:
+    ctypedef struct BatchTable:
+        Buffer memory
+        int64_t count, end, needed, damaged
+        Fault fault
+
+    BatchHeader *table_batches(const BatchTable *table)
+    int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip,
+                     BatchTable *table)
+    void scan_free(BatchTable *table)
+
+cdef extern from "_fast/crc32c.h" nogil:
+    ctypedef uint32_t (*Crc32cFunction)(uint32_t crc, const uint8_t *data, size_t size) noexcept nogil
+    ctypedef struct Crc32cPath:
+        const char *name
+        Crc32cFunction function
+    uint32_t _crc32c "crc32c"(uint32_t crc, const uint8_t *data, size_t size)
+    const Crc32cPath *crc32c_paths()
+    int crc32c_choose(const char *name)
+
+cdef extern from "_fast/columns.h" nogil:
+    enum:
+        COLUMN_OFFSET
+        COLUMN_TIMESTAMP
+        COLUMN_TIMESTAMP_TYPE
+        COLUMN_KEY
+        COLUMN_VALUE
+        COLUMN_HEADERS
+        COLUMN_IS_TRANSACTIONAL
+        COLUMN_IS_CONTROL
+        COLUMN_CONTROL_TYPE
+        COLUMN_TOPIC
+        COLUMN_PARTITION
+        COLUMN_COUNT
+
+    ctypedef enum BinaryType:
+        BINARY
+        LARGE_BINARY
+        BINARY_VIEW
+
+    ctypedef struct BinaryColumn:
+        Buffer offsets, data, validity
+        int64_t length, null_count
+
+    ctypedef struct BatchSpan:
+        int64_t first_row, base_offset
+        int32_t base_sequence
+        int8_t timestamp_type
+        uint8_t is_control
+
+    ctypedef struct ViewSource:
+        const uint8_t *base
+        int64_t length
+
+    ctypedef struct ChunkLayout:
+        uint32_t wanted
+        BinaryType binary_type
+        uint8_t timestamp_microseconds, null_empty_headers
+
+    ctypedef struct Chunk:
+        ChunkLayout layout
+        int64_t rows, row_capacity
+        Buffer fixed[16]
+        Buffer control_type_validity
+        int64_t control_type_nulls
+        BinaryColumn key, value
+        Buffer header_lists
+        Buffer header_list_validity
+        int64_t header_list_nulls
+        int64_t header_count, header_capacity
+        BinaryColumn header_name, header_value
+        uint8_t has_invalid_names
+        BinaryColumn replaced_names
+        Buffer spans
+        int64_t span_count
+        Buffer view_arena
+        int64_t view_arena_length
+        ViewSource *view_sources
+        int view_source_count
+        void *owner
+        void (*release_owner)(void *owner) noexcept nogil
+        const char *topic
+        int32_t topic_length, partition, has_partition
+        BinaryColumn topic_rows
+        Buffer partition_validity
+
+    int column_width(int column)
+    Chunk *chunk_new(const ChunkLayout *layout)
+    void chunk_retain(Chunk *chunk)
+    void chunk_release(Chunk *chunk)
+    int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload)
+    int chunk_finish(Chunk *chunk, Fault *fault)
+    int bitmap_get(const uint8_t *bits, int64_t at)
+
+cdef extern from "_fast/decompress.h" nogil:
+    ctypedef struct Decompressor:
+        void *python
+    ctypedef int (*PackageFunction)(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
+                                    int frames, int64_t limit, const uint8_t **out, int64_t *length,
+                                    Fault *fault) noexcept nogil
+    void decompressor_initialise()
+    int decompressor_use_system_zstd(int wanted)
+    int decompressor_uses_system_zstd()
+
+cdef extern from "_fast/visibility.h" nogil:
+    enum:
+        NO_LAST_OFFSET
+
+    ctypedef struct Aborted:
+        int64_t producer_id, first_offset, last_offset
+
+    ctypedef struct AbortedIndex:
+        Aborted *intervals
+        int64_t interval_count
+        Aborted *open_ended
+        int64_t open_ended_count
+
+    ctypedef struct ProducerMap:
+        int64_t count
+
+    ctypedef enum Isolation:
+        READ_UNCOMMITTED
+        READ_COMMITTED_BY_LIST
+        READ_COMMITTED_BY_MARKERS
+
+    ctypedef struct Visibility:
+        Isolation isolation
+        int include_control
+        int64_t start_offset, end_offset, limit
+        const AbortedIndex *aborted
+        int64_t next_open_ended
+        ProducerMap aborting
+
+    int aborted_index_build(AbortedIndex *index, const Aborted *list, int64_t count)
+    void aborted_index_free(AbortedIndex *index)
+    void visibility_free(Visibility *visibility)
+    int visibility_settle(Visibility *visibility, BatchHeader *table, int64_t count)
+
+cdef extern from "_fast/decode.h" nogil:
+    # `Counts` is what Python sees; the C structure goes by another name here
+    ctypedef struct CCounts "Counts":
+        int64_t batches, skipped_batches, records, aborted, control, undecided, out_of_range
+
+    ctypedef struct DecodeSettings:
+        ChunkLayout layout
+        Limits limits
+        int verify_crc
+        int64_t start_offset, end_offset, limit, max_rows
+        PackageFunction package
+        const char *topic
+        int32_t topic_length, partition, has_partition
+        void *owner
+        void (*retain_owner)(void *owner) noexcept nogil
+        void (*release_owner)(void *owner) noexcept nogil
+
+    ctypedef struct ChunkEntry:
+        Chunk *chunk
+        int64_t first_batch
+
+    ctypedef struct ChunkList:
+        ChunkEntry *list
+        int64_t count, capacity
+
+    ctypedef struct DecodeRun:
+        const DecodeSettings *settings
+        const uint8_t *data
+        int64_t size, origin
+        BatchHeader *table
+        ChunkList chunks
+        Chunk *open
+        int64_t open_first_batch
+        CCounts counts
+        int64_t damaged
+        Fault fault
+
+    int decode_range(DecodeRun *run, int64_t begin, int64_t end)
+    int decode_parallel(DecodeRun *run, int64_t count, int threads)
+    int decode_finish_chunk(DecodeRun *run)
+    void decode_reset(DecodeRun *run)
+    int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault)
+    int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,
+                             int64_t count)
+    int decode_worth_threads(const BatchHeader *table, int64_t count)
+
+cdef extern from "_fast/arrow_export.h" nogil:
+    struct ArrowSchema:
+        const char *format
+        void (*release)(ArrowSchema *schema) noexcept nogil
+        void *private_data
+
+    struct ArrowArray:
+        int64_t length
+        void (*release)(ArrowArray *array) noexcept nogil
+        void *private_data
+
+    struct ArrowArrayStream:
+        int (*get_schema)(ArrowArrayStream *stream, ArrowSchema *out) noexcept nogil
+        int (*get_next)(ArrowArrayStream *stream, ArrowArray *out) noexcept nogil
+        const char *(*get_last_error)(ArrowArrayStream *stream) noexcept nogil
+        void (*release)(ArrowArrayStream *stream) noexcept nogil
+        void *private_data
+
+    ctypedef struct ColumnOrder:
+        uint8_t columns[16]
+        const char *names[16]
+        int count, all_nullable
+
+    const char *column_name(int column)
+    int arrow_export_schema(const ChunkLayout *layout, const ColumnOrder *order, ArrowSchema *out)
+    int arrow_export_column_schema(const ChunkLayout *layout, int column, int all_nullable, ArrowSchema *out)
+    int arrow_export_rows(Chunk *chunk, const ColumnOrder *order, int64_t row, int64_t rows, ArrowArray *out)
+    int arrow_export_column(Chunk *chunk, int column, int64_t row, int64_t rows, ArrowArray *out)

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decode.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "crc32c.h"
+#include "records.h"
+
+enum {
+    COMPRESSED_GROWS = 4,          // a guess at how much a compressed batch grows, for reserving memory
+    ESTIMATE_MOST_ROWS = 4 << 20,  // and what is reserved at most before anything is known
+    MOST_THREADS = 64,
+    WORTH_THREADS_BYTES = 1 << 20, // below this much output a second thread costs more than it brings
+    GIL_SMALL_BATCH = 64 << 10,    // decompressed; where a package holds the GIL, smaller batches stay on one thread
+};
+
+static void place_fault(Fault *fault, const BatchHeader *header) {
+    fault->position = header->position;
+    fault->base_offset = header->base_offset;
+    fault->has_base_offset = 1;
+}
+
+static const uint8_t *records_of(const uint8_t *data, int64_t origin, const BatchHeader *header) {
+    return data + (header->position - origin) + BATCH_OVERHEAD;
+}
+static int64_t records_length(const BatchHeader *header) { return header_size(header) - BATCH_OVERHEAD; }
+
+static int check_crc(const uint8_t *data, int64_t origin, const BatchHeader *header, Fault *fault) {
+    const uint8_t *covered = data + (header->position - origin) + ATTRIBUTES_POSITION;
+    uint32_t computed = crc32c(0, covered, (size_t)(header_size(header) - ATTRIBUTES_POSITION));
+    return unlikely(computed != header->crc) ? fault_set(fault, FAULT_CRC, "crc", header->crc, computed) : 0;
+}
+
+int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault) {
+    if ((verify_crc && check_crc(data, origin, header, fault)) || header_check(header, fault)) {
+        place_fault(fault, header);
+        return -1;
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------------------------------------------- control batches
+
+static int read_control_type(Decompressor *decompressor, const DecodeSettings *settings, const uint8_t *data,
+                             int64_t origin, const BatchHeader *header, int16_t *type, Fault *fault) {
+    Decompressed records;
+    *type = CONTROL_NOT_A_MARKER;
+    if (header->records_count <= 0) return 0;
+    if (decompress(decompressor, header_compression(header), records_of(data, origin, header), records_length(header),
+                   settings->limits.max_decompressed_bytes, NULL, 0, &records, fault))
+        return -1;
+    return control_batch_type(records.data, records.length, header->records_count, type, fault);
+}
+
+int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,
+                         int64_t count) {
+    Decompressor *decompressor = NULL;
+    for (int64_t at = 0; at < count; at++) {
+        BatchHeader *header = &table[at];
+        Fault fault;
+        if (!header_is_control(header) || header->producer_id < 0 || header->fate == FATE_SKIPPED) continue;
+        if (header_check(header, &fault)) continue;  // refused when its turn comes
+        if (!decompressor && !(decompressor = decompressor_acquire(settings->package))) return -1;
+        if (read_control_type(decompressor, settings, data, origin, header, &header->control_type, &fault))
+            header->control_type = CONTROL_UNREADABLE;
+    }
+    decompressor_release(decompressor);
+    return 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------- chunks
+
+static int64_t chunk_output_bytes(const Chunk *chunk) {
+    const ChunkLayout *layout = &chunk->layout;
+    int64_t row_bytes = 0;
+    for (int column = 0; column < COLUMN_COUNT; column++)
+        if (WANTS(layout->wanted, column)) row_bytes += column_width(column) ? column_width(column) : 4;
+    return chunk->rows * row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
+           chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
+}
+
+int64_t decode_estimate(const BatchHeader *table, int64_t begin, int64_t end, int64_t *rows) {
+    int64_t bytes = 0;
+    *rows = 0;
+    for (int64_t at = begin; at < end && bytes < CHUNK_BYTES && *rows < ESTIMATE_MOST_ROWS; at++) {
+        const BatchHeader *header = &table[at];
+        if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
+        int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
+        bytes += grown;
+        *rows += header->records_count < grown / LEAST_RECORD ? header->records_count : grown / LEAST_RECORD;
+    }
+    return bytes;
+}
+
+static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
+    const DecodeSettings *settings = run->settings;
+    Chunk *chunk = chunk_new(&settings->layout);
+    if (!chunk) return NULL;
+    if (settings->topic && WANTS(settings->layout.wanted, COLUMN_TOPIC)) {
+        char *topic = malloc((size_t)settings->topic_length + 1);
+        if (topic) memcpy(topic, settings->topic, (size_t)settings->topic_length);
+        chunk->topic = topic;
+        chunk->topic_length = settings->topic_length;
+    }
+    chunk->partition = settings->partition;
+    chunk->has_partition = settings->has_partition;
+    if (settings->layout.binary_type == BINARY_VIEW && settings->owner) {
+        settings->retain_owner(settings->owner);
+        chunk->owner = settings->owner;
+        chunk->release_owner = settings->release_owner;
+    }
+    int64_t rows, bytes = decode_estimate(run->table, at, end, &rows);
+    if (rows > settings->max_rows) rows = settings->max_rows;
+    if (chunk_reserve(chunk, rows, bytes)) {
+        chunk_release(chunk);
+        return NULL;
+    }
+    run->open_first_batch = at;
+    return chunk;
+}
+
+int decode_finish_chunk(DecodeRun *run) {
+    Chunk *chunk = run->open;
+    if (!chunk) return 0;
+    run->open = NULL;
+    ChunkList *chunks = &run->chunks;
+    if (chunk_finish(chunk, &run->fault)) {
+        chunk_release(chunk);
+        return -1;
+    }
+    if (chunks->count == chunks->capacity) {
+        int64_t capacity = chunks->capacity ? chunks->capacity * 2 : 8;
+        ChunkEntry *larger = realloc(chunks->list, (size_t)capacity * sizeof(ChunkEntry));
+        if (!larger) {
+            chunk_release(chunk);
+            return fault_set(&run->fault, FAULT_NO_MEMORY, "chunks", 0, 0);
+        }
+        chunks->list = larger;
+        chunks->capacity = capacity;
+    }
+    chunks->list[chunks->count++] = (ChunkEntry){chunk, run->open_first_batch};
+    return 0;
+}
+
+void decode_reset(DecodeRun *run) {
+    for (int64_t at = 0; at < run->chunks.count; at++) chunk_release(run->chunks.list[at].chunk);
+    free(run->chunks.list);
+    memset(&run->chunks, 0, sizeof run->chunks);
+    chunk_release(run->open);
+    run->open = NULL;
+    memset(&run->counts, 0, sizeof run->counts);
+    run->damaged = -1;
+}
+
+// --------------------------------------------------------------------------------------------------------- one batch
+
+static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
+    const Chunk *chunk = run->open;
+    if (!chunk->rows) return 1;
+    if (chunk->rows + header->records_count > run->settings->max_rows) return 0;
+    if (chunk_output_bytes(chunk) >= CHUNK_BYTES) return 0;
+    return chunk->view_arena_length + chunk->output_bytes + run->settings->limits.max_decompressed_bytes < CHUNK_MAX_BYTES ||
+           chunk_output_bytes(chunk) + records_length(header) < CHUNK_BYTES;
+}
+
+// The bytes of an uncompressed batch as a view's buffer: the source the last batch used, if both fit into 31 bits.
+static int view_source_for(Chunk *chunk, RecordsJob *job) {
+    ViewSource *source = chunk->view_source_count ? &chunk->view_sources[chunk->view_source_count - 1] : NULL;
+    const uint8_t *end = job->records + job->length;
+    if (!source || job->records < source->base || end - source->base > CHUNK_MAX_BYTES) {
+        source = realloc(chunk->view_sources, (size_t)(chunk->view_source_count + 1) * sizeof *source);
+        if (!source) return -1;
+        chunk->view_sources = source;
+        source += chunk->view_source_count++;
+        *source = (ViewSource){job->records, 0};
+    }
+    source->length = end - source->base;
+    job->view_buffer = chunk->view_source_count;  // buffer 0 is the arena
+    job->view_base = job->records - source->base;
+    return 0;
+}
+
+static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, RecordsJob *job,
+                        Fault *fault) {
+    Chunk *chunk = run->open;
+    int views = chunk->layout.binary_type == BINARY_VIEW;
+    int codec = header_compression(header);
+    Decompressed records;
+    int64_t length = records_length(header);
+    const uint8_t *stored = records_of(run->data, run->origin, header);
+    if (header->records_count == 0) {
+        if (length) return fault_set(fault, FAULT_BYTES_LEFT, "records_count", length, 0);
+        codec = COMPRESSION_NONE;
+    }
+    if (decompress(decompressor, codec, stored, length, run->settings->limits.max_decompressed_bytes,
+                   views ? &chunk->view_arena : NULL, chunk->view_arena_length, &records, fault))
+        return -1;
+    job->records = records.data;
+    job->length = records.length;
+    job->readable_end = codec ? records.readable_end : run->data + run->size;
+    if (!views) return 0;
+    if (codec) {
+        job->view_buffer = 0;
+        job->view_base = chunk->view_arena_length;
+        chunk->view_arena_length += records.length;
+    } else {
+        if (view_source_for(chunk, job)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+        chunk->output_bytes += records.length;
+    }
+    return 0;
+}
+
+static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, int fuse, Fault *fault) {
+    const DecodeSettings *settings = run->settings;
+    int64_t last_offset = header_last_offset(header);
+    ChunkMark mark;
+    RecordsJob job = {
+        .header = header,
+        .start_offset = settings->start_offset,
+        .end_offset = settings->end_offset,
+        .limit = settings->limit,
+        .is_filtered = header->base_offset < settings->start_offset || last_offset >= settings->end_offset ||
+                       last_offset >= settings->limit,
+        .fuse_crc = fuse,
+    };
+    chunk_mark(run->open, &mark);
+    int result = open_records(run, decompressor, header, &job, fault);
+    if (!result) {
+        if (fuse) {
+            job.crc = crc32c(0, job.records - BATCH_OVERHEAD + ATTRIBUTES_POSITION, BATCH_OVERHEAD - ATTRIBUTES_POSITION);
+            job.crc_position = job.records;
+        }
+        result = records_append(run->open, &job, fault);
+        if (fuse && job.crc != header->crc) result = fault_set(fault, FAULT_CRC, "crc", header->crc, job.crc);
+    }
+    if (result) {
+        chunk_rollback(run->open, &mark);
+        return -1;
+    }
+    run->counts.records += job.delivered;
+    run->counts.undecided += job.undecided;
+    run->counts.out_of_range += job.out_of_range;
+    return 0;
+}
+
+static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
+    return settings->verify_crc && header->fate == FATE_DELIVER && !header_compression(header) &&
+           header->records_count > 0 && records_length(header) / header->records_count >= FUSE_CRC_FROM;
+}
+
+static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, int64_t end, Fault *fault) {
+    const DecodeSettings *settings = run->settings;
+    const BatchHeader *header = &run->table[at];
+    if (header->fate == FATE_SKIPPED) {
+        run->counts.batches++;
+        run->counts.skipped_batches++;
+        return 0;
+    }
+    int fuse = is_fused(settings, header);
+    if (settings->verify_crc && !fuse && check_crc(run->data, run->origin, header, fault)) return -1;
+    if (header_check(header, fault)) {
+        Fault crc_fault;
+        if (fuse && check_crc(run->data, run->origin, header, &crc_fault)) *fault = crc_fault;
+        return -1;
+    }
+    if (header->control_type == CONTROL_UNREADABLE) {
+        int16_t type;
+        if (read_control_type(decompressor, settings, run->data, run->origin, header, &type, fault)) return -1;
+    }
+    switch (header->fate) {
+        case FATE_UNDECIDED: run->counts.undecided += header->records_count; break;
+        case FATE_OUT_OF_RANGE: run->counts.out_of_range += header->records_count; break;
+        case FATE_CONTROL: run->counts.control += header->records_count; break;
+        case FATE_ABORTED: run->counts.aborted += header->records_count; break;
+        default:
+            if (run->open && !chunk_has_room(run, header)) {
+                if (decode_finish_chunk(run)) {
+                    *fault = run->fault;
+                    return -1;
+                }
+            }
+            if (!run->open && !(run->open = open_chunk(run, at, end)))
+                return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+            if (deliver(run, decompressor, header, fuse, fault)) return -1;
+    }
+    run->counts.batches++;
+    return 0;
+}
+
+int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
+    Decompressor *decompressor = decompressor_acquire(run->settings->package);
+    run->damaged = -1;
+    if (!decompressor) return fault_set(&run->fault, FAULT_NO_MEMORY, "context", 0, 0);
+    int result = 0;
+    for (int64_t at = begin; at < end && !result; at++) {
+        result = decode_one(run, decompressor, at, end, &run->fault);
+        if (result) {
+            place_fault(&run->fault, &run->table[at]);
+            run->damaged = at;
+        }
+    }
+    decompressor_release(decompressor);
+    return result;
+}
+
+// ------------------------------------------------------------------------------------------------------------ threads
+// Each thread owns a range of batches and takes from its front. One that has run out takes the upper half of the largest
+// range another has left, and opens a new chunk for it: chunks stay contiguous, so nothing has to be joined. Threads live
+// as long as the call: none has to survive a fork.
+
+typedef struct {
+    _Atomic uint64_t range;  // next batch in the upper, end in the lower 32 bits
+    DecodeRun run;
+    struct Team *team;
+    pthread_t thread;
+} Worker;
+
+typedef struct Team {
+    Worker *workers;
+    int count;
+    atomic_int failed;
+} Team;
+
+static uint64_t pack_range(uint64_t next, uint64_t end) { return next << 32 | end; }
+
+static int take_front(Worker *worker, int64_t *at, int64_t *end) {
+    uint64_t range = atomic_load(&worker->range);
+    do {
+        if (range >> 32 >= (range & 0xffffffff)) return 0;
+    } while (!atomic_compare_exchange_weak(&worker->range, &range, range + (1ull << 32)));
+    *at = (int64_t)(range >> 32);
+    *end = (int64_t)(range & 0xffffffff);
+    return 1;
+}
+
+static int take_half_of_another(Worker *worker) {
+    for (;;) {
+        Worker *richest = NULL;
+        uint64_t most = 1, found = 0;
+        for (int other = 0; other < worker->team->count; other++) {
+            uint64_t range = atomic_load(&worker->team->workers[other].range);
+            uint64_t next = range >> 32, end = range & 0xffffffff;
+            if (next < end && end - next > most) {
+                most = end - next;
+                richest = &worker->team->workers[other];
+                found = range;
+            }
+        }
+        if (!richest) return 0;
+        uint64_t next = found >> 32, end = found & 0xffffffff, middle = next + (end - next + 1) / 2;
+        if (atomic_compare_exchange_strong(&richest->range, &found, pack_range(next, middle))) {
+            atomic_store(&worker->range, pack_range(middle, end));
+            return 1;
+        }
+    }
+}
+
+static void *work(void *argument) {
+    Worker *worker = argument;
+    DecodeRun *run = &worker->run;
+    Decompressor *decompressor = decompressor_acquire(run->settings->package);
+    if (!decompressor) atomic_store(&worker->team->failed, 1);
+    while (decompressor && !atomic_load_explicit(&worker->team->failed, memory_order_relaxed)) {
+        int64_t at, end;
+        if (take_front(worker, &at, &end)) {
+            if (decode_one(run, decompressor, at, end, &run->fault)) atomic_store(&worker->team->failed, 1);
+        } else {
+            if (decode_finish_chunk(run)) atomic_store(&worker->team->failed, 1);
+            if (!take_half_of_another(worker)) break;
+        }
+    }
+    if (decode_finish_chunk(run)) atomic_store(&worker->team->failed, 1);
+    decompressor_release(decompressor);
+    return NULL;
+}
+
+static int by_first_batch(const void *left, const void *right) {
+    const ChunkEntry *a = left, *b = right;
+    return a->first_batch < b->first_batch ? -1 : a->first_batch > b->first_batch;
+}
+
+static void add_counts(Counts *to, const Counts *from) {
+    to->batches += from->batches;
+    to->skipped_batches += from->skipped_batches;
+    to->records += from->records;
+    to->aborted += from->aborted;
+    to->control += from->control;
+    to->undecided += from->undecided;
+    to->out_of_range += from->out_of_range;
+}
+
+static int gather(DecodeRun *run, Team *team) {
+    int64_t chunks = 0;
+    for (int at = 0; at < team->count; at++) chunks += team->workers[at].run.chunks.count;
+    run->chunks.list = malloc((size_t)(chunks + 1) * sizeof(ChunkEntry));
+    if (!run->chunks.list) return -1;
+    run->chunks.capacity = chunks + 1;
+    for (int at = 0; at < team->count; at++) {
+        DecodeRun *part = &team->workers[at].run;
+        memcpy(run->chunks.list + run->chunks.count, part->chunks.list, (size_t)part->chunks.count * sizeof(ChunkEntry));
+        run->chunks.count += part->chunks.count;
+        part->chunks.count = 0;
+        add_counts(&run->counts, &part->counts);
+    }
+    qsort(run->chunks.list, (size_t)chunks, sizeof(ChunkEntry), by_first_batch);
+    return 0;
+}
+
+int decode_worth_threads(const BatchHeader *table, int64_t count) {
+    int64_t bytes = 0, batches = 0, small = 0;
+    for (int64_t at = 0; at < count; at++) {
+        const BatchHeader *header = &table[at];
+        if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
+        int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
+        bytes += grown;
+        batches++;
+        small += grown < GIL_SMALL_BATCH && decompressor_needs_gil(header_compression(header));
+    }
+    return batches > 1 && bytes >= WORTH_THREADS_BYTES && small * 2 < batches;
+}
+
+int decode_parallel(DecodeRun *run, int64_t count, int threads) {
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    Team team = {.count = threads};
+    team.workers = calloc((size_t)threads, sizeof(Worker));
+    run->damaged = -1;
+    if (!team.workers) return fault_set(&run->fault, FAULT_NO_MEMORY, "threads", 0, 0);
+    for (int at = 0; at < threads; at++) {
+        Worker *worker = &team.workers[at];
+        worker->team = &team;
+        worker->run = *run;
+        worker->run.open = NULL;
+        memset(&worker->run.chunks, 0, sizeof worker->run.chunks);
+        memset(&worker->run.counts, 0, sizeof worker->run.counts);
+        atomic_init(&worker->range, pack_range((uint64_t)(count * at / threads), (uint64_t)(count * (at + 1) / threads)));
+    }
+    int started = 1;
+    while (started < threads && !pthread_create(&team.workers[started].thread, NULL, work, &team.workers[started])) started++;
+    work(&team.workers[0]);  // takes over what a thread that could not be started leaves
+    for (int at = 1; at < started; at++) pthread_join(team.workers[at].thread, NULL);
+    int result = atomic_load(&team.failed) ? -1 : gather(run, &team);
+    for (int at = 0; at < threads; at++) {
+        decode_reset(&team.workers[at].run);
+    }
+    free(team.workers);
+    return result;
+}

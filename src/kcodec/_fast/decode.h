@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The run over a table of batches whose fate is settled: CRC of every batch, decompression and columns of those that are
+// delivered. Runs without the GIL, on one thread or on several that take batches from each other.
+#ifndef KCODEC_DECODE_H
+#define KCODEC_DECODE_H
+
+#include "columns.h"
+#include "decompress.h"
+#include "visibility.h"
+
+typedef struct {
+    ChunkLayout layout;
+    Limits limits;
+    int verify_crc;
+    int64_t start_offset, end_offset, limit;
+    int64_t max_rows;                 // of a chunk; INT64_MAX: by bytes alone
+    PackageFunction package;
+    const char *topic;                // copied into chunks that want it; NULL: unknown
+    int32_t topic_length, partition, has_partition;
+    void *owner;                      // of the data, for views
+    void (*retain_owner)(void *owner);
+    void (*release_owner)(void *owner);
+} DecodeSettings;
+
+typedef struct {
+    int64_t batches, skipped_batches, records, aborted, control, undecided, out_of_range;
+} Counts;
+
+typedef struct {
+    Chunk *chunk;
+    int64_t first_batch;
+} ChunkEntry;
+
+typedef struct {
+    ChunkEntry *list;
+    int64_t count, capacity;
+} ChunkList;
+
+typedef struct {
+    const DecodeSettings *settings;
+    const uint8_t *data;
+    int64_t size, origin;             // origin: position of data[0] in the input or file
+    BatchHeader *table;
+    ChunkList chunks;                 // finished ones, in the order of batches
+    Chunk *open;                      // the chunk being filled, NULL: none
+    int64_t open_first_batch;
+    Counts counts;
+    int64_t damaged;                  // index of the batch that was refused, -1: none
+    Fault fault;                      // why
+} DecodeRun;
+
+// Decodes table[begin..end). Stops at the first damaged batch with -1, everything before it delivered.
+int decode_range(DecodeRun *run, int64_t begin, int64_t end);
+// The same on `threads` threads. After damage the run is reset and nothing is delivered: the caller runs it again on one.
+int decode_parallel(DecodeRun *run, int64_t count, int threads);
+// Closes the open chunk. -1: fault (record is a row of the chunk's).
+int decode_finish_chunk(DecodeRun *run);
+void decode_reset(DecodeRun *run);    // drops all chunks and counts
+
+// CRC and header fields of one batch; what every batch has to pass, whatever its fate.
+int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault);
+
+// Reads the type of every control batch that has a producer id. -1: no memory.
+int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,
+                         int64_t count);
+
+// An estimate of the bytes that delivering table[begin..end) makes, and whether threads are worth while for it.
+int64_t decode_estimate(const BatchHeader *table, int64_t begin, int64_t end, int64_t *rows);
+int decode_worth_threads(const BatchHeader *table, int64_t count);
+
+#endif

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+# decode(): one call over bytes. The policy of damage is here; the work is in decode.c.
+
+cdef enum:
+    ON_ERROR_RAISE
+    ON_ERROR_STOP
+    ON_ERROR_SKIP
+
+cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": ON_ERROR_SKIP}
+
+
+cdef int64_t _offset_or(object value, int64_t otherwise, str name) except? -1:
+    if value is None:
+        return otherwise
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
+    return min(max(value, INT64_MIN), INT64_MAX)
+
+
+cdef bint _is_committed(object isolation_level) except -1:
+    if isolation_level == "read_uncommitted":
+        return False
+    if isolation_level == "read_committed":
+        return True
+    raise _choice_error("isolation_level", isolation_level, list(IsolationLevel))
+
+
+cdef bint _includes_control(object control_records) except -1:
+    if control_records == "skip":
+        return False
+    if control_records == "include":
+        return True
+    raise _choice_error("control_records", control_records, ["skip", "include"])
+
+
+cdef class _Decoding:
+    """One decode() call: its settings, its table of batches, the run over it, and what was found damaged."""
+
+    cdef DecodeSettings settings
+    cdef DecodeRun run
+    cdef BatchTable table
+    cdef Visibility visibility
+    cdef AbortedTransactions aborted
+    cdef Source source
+    cdef _Layout layout
+    cdef int64_t given_limit
+    cdef int on_error, threads
+    cdef int64_t end                 # batches from here on are behind the damage
+    cdef int64_t error_at            # index of the first damaged batch, -1: none
+    cdef Fault error_fault
+    cdef object error_next_offset
+
+    def __cinit__(self):
+        self.error_at = -1
+        self.run.damaged = -1
+
+    def __dealloc__(self):
+        decode_reset(&self.run)
+        scan_free(&self.table)
+        visibility_free(&self.visibility)
+
+    cdef int note(self, int64_t index, const Fault *fault) except -1:
+        """Remembers damage if it is the first in the order of batches."""
+        if fault.code == FAULT_NO_MEMORY or fault.code == FAULT_PYTHON:
+            raise _error_of(fault)
+        if self.error_at < 0 or index < self.error_at:
+            self.error_at = index
+            self.error_fault = fault[0]
+            self.error_next_offset = self.offset_behind(index, fault)
+        return 0
+
+    cdef object offset_behind(self, int64_t index, const Fault *fault):
+        """Where a reader can go on: the batch's last offset + 1, if header and, for a bad CRC, the next one agree."""
+        cdef BatchHeader *header = table_batches(&self.table) + index
+        cdef BatchHeader next_header
+        cdef Fault ignored
+        cdef int64_t needed, at
+        if index >= self.table.count or header.fate == FATE_SKIPPED or header_check(header, &ignored):
+            return None
+        if fault.code == FAULT_CRC:
+            at = header.position + header_size(header)
+            if walk_batch(self.run.data, self.run.size, at, 0, &self.settings.limits, &next_header, &needed,
+                          &ignored) != WALK_BATCH or next_header.base_offset <= header_last_offset(header):
+                return None
+        return <object>header_last_offset(header) + 1
+
+    cdef bint goes_on_behind(self, int64_t index):
+        """on_error="skip": whether a provable batch stands where the damaged one's length leads."""
+        cdef BatchHeader *batches = table_batches(&self.table)
+        cdef BatchHeader found
+        cdef int64_t before = index - 1, above = INT64_MIN
+        while before >= 0 and batches[before].fate == FATE_SKIPPED:
+            before -= 1
+        if before >= 0:
+            above = header_last_offset(&batches[before])
+        return header_is_provable(self.run.data, self.run.size, batches[index].position + header_size(&batches[index]),
+                                  above, &self.settings.limits, &found)
+
+    cdef int settle(self) except -1:
+        cdef int failed
+        cdef int64_t at
+        cdef BatchHeader *batches = table_batches(&self.table)
+        for at in range(self.end):
+            if batches[at].fate != FATE_SKIPPED:
+                batches[at].fate = FATE_DELIVER
+        visibility_free(&self.visibility)
+        self.visibility.next_open_ended = 0
+        self.visibility.limit = self.given_limit
+        if self.visibility.isolation != READ_UNCOMMITTED:
+            with nogil:
+                failed = decode_control_types(&self.settings, self.run.data, 0, batches, self.end)
+            if failed:
+                raise MemoryError("no memory for a context")
+        failed = visibility_settle(&self.visibility, batches, self.end)
+        if failed:
+            raise MemoryError("no memory for transactions")
+        self.settings.limit = self.visibility.limit
+        return 0
+
+    cdef int run_all(self) except -1:
+        """Decodes what is settled; damage is noted and, under "skip", passed over where it may be."""
+        cdef int failed = -1
+        cdef int64_t begin = 0, damaged
+        cdef BatchHeader *batches = table_batches(&self.table)
+        decode_reset(&self.run)
+        if self.threads > 1 and decode_worth_threads(batches, self.end):
+            with nogil:
+                failed = decode_parallel(&self.run, self.end, self.threads)
+            if failed:
+                decode_reset(&self.run)  # again on one thread, which knows what came before the damage
+        while failed:
+            with nogil:
+                failed = decode_range(&self.run, begin, self.end)
+            if failed:
+                damaged = self.run.damaged
+                if damaged < 0:
+                    raise _error_of(&self.run.fault)
+                self.note(damaged, &self.run.fault)
+                if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(damaged):
+                    self.end = damaged
+                    break
+                batches[damaged].fate = FATE_SKIPPED
+                self.run.counts.batches += 1
+                self.run.counts.skipped_batches += 1
+                begin = damaged + 1
+                failed = -1
+        if decode_finish_chunk(&self.run):
+            raise _error_of(&self.run.fault)
+        return 0
+
+    cdef int execute(self) except -1:
+        cdef int64_t skipped = -1, end = -1
+        cdef int failed
+        with nogil:
+            failed = scan_batches(self.run.data, self.run.size, 0, &self.settings.limits,
+                                  self.on_error == ON_ERROR_SKIP, &self.table)
+        if failed:
+            raise MemoryError("no memory for the table of batches")
+        self.run.table = table_batches(&self.table)
+        self.end = self.table.count
+        # What was settled with knowledge of batches that then prove damaged is settled again without them. Each turn
+        # finds more damage or is the last.
+        while self.end != end or self.run.counts.skipped_batches != skipped:
+            end = self.end
+            skipped = self.run.counts.skipped_batches
+            self.settle()
+            self.run_all()
+            if self.visibility.isolation != READ_COMMITTED_BY_MARKERS and (
+                self.on_error != ON_ERROR_SKIP or self.visibility.isolation == READ_UNCOMMITTED
+            ):
+                break
+        if self.table.damaged >= 0 and self.table.damaged <= self.end:
+            self.note(self.table.damaged, &self.table.fault)
+        return 0
+
+    cdef object next_offset(self):
+        cdef BatchHeader *batches = table_batches(&self.table)
+        cdef int64_t last = self.end - 1
+        while last >= 0 and batches[last].fate == FATE_SKIPPED:
+            last -= 1
+        answer = None
+        if last >= 0:
+            answer = min(self.settings.limit, self.settings.end_offset, <object>header_last_offset(&batches[last]) + 1)
+        if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):
+            answer = self.settings.start_offset
+        return answer
+
+    cdef DecodedRecords finish(self):
+        cdef DecodedRecords decoded
+        cdef int64_t at
+        cdef Chunk *empty
+        cdef ChunkList *chunks = &self.run.chunks
+        parts = []
+        for at in range(chunks.count):
+            parts.append(_rows_of(chunks.list[at].chunk, 0, chunks.list[at].chunk.rows))
+            chunks.list[at].chunk = NULL
+        if not parts:
+            parts.append(_empty_rows(self.layout))
+        decoded = _decoded_of(self.layout, parts)
+        decoded.counts = _counts_of(&self.run.counts)
+        decoded.next_offset = self.next_offset()
+        if self.end < self.table.count:
+            decoded.remaining_bytes = self.run.size - table_batches(&self.table)[self.end].position
+        else:
+            decoded.remaining_bytes = self.run.size - self.table.end
+            decoded.bytes_needed = self.table.needed
+        if self.error_at >= 0:
+            error = _error_of(&self.error_fault, None, self.error_next_offset)
+            if self.on_error == ON_ERROR_RAISE:
+                error.decoded = decoded
+                raise error
+            decoded.error = error
+        return decoded
+
+
+cdef _Rows _empty_rows(_Layout layout):
+    cdef Chunk *chunk = chunk_new(&layout.chunk)
+    cdef Fault fault
+    if chunk == NULL:
+        raise MemoryError("no memory for columns")
+    rows = _rows_of(chunk, 0, 0)
+    if chunk_reserve(chunk, 1, 1) or chunk_finish(chunk, &fault):
+        raise MemoryError("no memory for columns")
+    return rows
+
+
+cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, bint verify_crc, object start_offset,
+                      object end_offset) except -1:
+    settings.layout = layout.chunk
+    _read_limits(limits, &settings.limits)
+    settings.verify_crc = verify_crc
+    settings.start_offset = _offset_or(start_offset, INT64_MIN, "start_offset")
+    settings.end_offset = _offset_or(end_offset, INT64_MAX, "end_offset")
+    settings.limit = INT64_MAX
+    settings.max_rows = INT64_MAX
+    settings.package = _package_decompress
+    settings.retain_owner = _retain_object
+    settings.release_owner = _release_object
+    return 0
+
+
+def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
+           last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", on_error="raise",
+           verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1):
+    """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
+
+    columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
+    isolation_level:      "read_committed" leaves out aborted records (KIP-98; Kafka: CompletedFetch).
+    aborted_transactions: what a broker said, AbortedTransaction in any order (``[]`` included); None: nobody said, and the
+                          end markers inside `data` settle every transaction. Undecided records are not delivered.
+    last_stable_offset:   under read_committed, records from here on are undecided.
+    start_offset, end_offset: records in [start_offset, end_offset), a plain filter on each record.
+    control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
+    on_error:             "raise"; "stop": the records before the damage, and `.error`; "skip": go on behind a damaged
+                          batch where its own length leads to a batch that can be proved.
+    verify_crc:           the CRC-32C of every whole batch, also of those that are ruled out.
+    limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
+    threads:              batches side by side; the records and their order are the same.
+
+    Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the records
+    before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
+
+    >>> decode(b"").counts
+    Counts(batches=0, skipped_batches=0, records=0, aborted=0, control=0, undecided=0, out_of_range=0)
+    """
+    cdef _Decoding work = _Decoding.__new__(_Decoding)
+    cdef DecodedRecords decoded
+    if columns is DEFAULT_COLUMNS and binary_type == "binary":
+        work.layout = _DEFAULT_LAYOUT
+    else:
+        work.layout = _Layout(columns, binary_type)
+    _settings_of(&work.settings, work.layout, limits, verify_crc, start_offset, end_offset)
+    if on_error not in _ON_ERROR:
+        raise _choice_error("on_error", on_error, list(_ON_ERROR))
+    work.on_error = _ON_ERROR[on_error]
+    if not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads!r}")
+    work.threads = min(threads, 64)
+    work.visibility.include_control = _includes_control(control_records)
+    work.visibility.start_offset = work.settings.start_offset
+    work.visibility.end_offset = work.settings.end_offset
+    work.given_limit = INT64_MAX
+    if _is_committed(isolation_level):
+        work.given_limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+        work.visibility.isolation = READ_COMMITTED_BY_MARKERS
+        if aborted_transactions is not None:
+            work.visibility.isolation = READ_COMMITTED_BY_LIST
+            work.aborted = _as_aborted(aborted_transactions)
+            work.visibility.aborted = &work.aborted.index
+    work.source = Source(data)
+    work.run.settings = &work.settings
+    work.run.data = work.source.data()
+    work.run.size = work.source.size()
+    if binary_type == "binary_view":
+        work.settings.owner = <void *>work.source
+    work.execute()
+    return work.finish()

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+# What decode() gives back.
+
+cdef class Counts:
+    """How much was walked, and what became of it. Frozen.
+
+    batches (skipped ones included) and skipped_batches count batches; records, aborted, control, undecided and
+    out_of_range count records, each once (by records_count where a batch was not opened).
+    """
+
+    cdef readonly int64_t batches, skipped_batches, records, aborted, control, undecided, out_of_range
+
+    def __init__(self, batches=0, skipped_batches=0, records=0, aborted=0, control=0, undecided=0, out_of_range=0):
+        self.batches = batches
+        self.skipped_batches = skipped_batches
+        self.records = records
+        self.aborted = aborted
+        self.control = control
+        self.undecided = undecided
+        self.out_of_range = out_of_range
+
+    def __iter__(self):
+        return iter((self.batches, self.skipped_batches, self.records, self.aborted, self.control, self.undecided,
+                     self.out_of_range))
+
+    def __eq__(self, other):
+        return tuple(self) == tuple(other) if isinstance(other, Counts) else NotImplemented
+
+    def __hash__(self):
+        return hash(tuple(self))
+
+    def __repr__(self):
+        return ("Counts(batches={}, skipped_batches={}, records={}, aborted={}, control={}, undecided={}, "
+                "out_of_range={})".format(*self))
+
+    def __reduce__(self):
+        return Counts, tuple(self)
+
+
+cdef Counts _counts_of(const CCounts *counts):
+    return Counts(counts.batches, counts.skipped_batches, counts.records, counts.aborted, counts.control,
+                  counts.undecided, counts.out_of_range)
+
+
+cdef class DecodedRecords:
+    """The records of a decode() call, as columns. Frozen.
+
+    counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from the
+    damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first DecodeError
+    under on_error "stop" or "skip").
+
+    Feed it to anything that takes Arrow (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
+    ``records()``, or take a ``column(name)``. Chunks are cut at about 32 MB; with threads there may be one a thread.
+    """
+
+    cdef _Layout _layout
+    cdef list _parts
+    cdef readonly Counts counts
+    cdef readonly object next_offset, error
+    cdef readonly int64_t remaining_bytes, bytes_needed
+    cdef int64_t _rows
+
+    def __len__(self):
+        return self._rows
+
+    def __repr__(self):
+        notes = [f"{self._rows} records", ", ".join(self._layout.columns)]
+        for name in ("aborted", "control", "undecided", "out_of_range", "skipped_batches"):
+            if getattr(self.counts, name):
+                notes.append(f"{name} {getattr(self.counts, name)}")
+        notes.append(f"next_offset {self.next_offset}")
+        if self.remaining_bytes:
+            notes.append(f"{self.remaining_bytes} bytes remain")
+        if self.error is not None:
+            notes.append(f"error: {self.error}")
+        return f"<DecodedRecords {'; '.join(notes)}>"
+
+    def __eq__(self, other):
+        if not isinstance(other, DecodedRecords):
+            return NotImplemented
+        return _comparable(self) == _comparable(other)
+
+    __hash__ = None
+
+    @property
+    def columns(self):
+        """The names of the columns, in the order asked for."""
+        return self._layout.columns
+
+    @property
+    def schema(self):
+        """An object with ``__arrow_c_schema__``: ``pyarrow.schema(decoded.schema)``."""
+        return ColumnsSchema(self._layout)
+
+    @property
+    def chunks(self):
+        """A tuple of DecodedRecords of one chunk each; counts and offsets are those of the whole."""
+        return tuple(_decoded_of(self._layout, [part], self) for part in self._parts)
+
+    def records(self):
+        """An iterator of Record."""
+        return _iterate_records(self)
+
+    def column(self, name):
+        """One column; ValueError if it was not asked for."""
+        if name not in self._layout.columns:
+            raise _choice_error("column", name, self._layout.columns)
+        cdef Column column = Column.__new__(Column)
+        column.name = name
+        column.decoded = self
+        column.column = _COLUMN_IDS[name]
+        return column
+
+    def to_numpy(self, name):
+        """A fixed-width column as a numpy array; no copy except of bool. timestamp becomes datetime64[ms].
+
+        ValueError for a column that is not fixed-width, that holds nulls, or when there is more than one chunk.
+        """
+        import numpy
+
+        self.column(name)
+        if name not in _NUMPY_TYPES:
+            raise ValueError(f"column {name!r} has no fixed width: numpy cannot hold it, take it by Arrow")
+        cdef _Rows rows = self._one_part("to_numpy")
+        cdef int column = _COLUMN_IDS[name]
+        if (column == COLUMN_CONTROL_TYPE and rows.chunk.control_type_nulls) or (
+            column == COLUMN_PARTITION and not rows.chunk.has_partition
+        ):
+            raise ValueError(f"column {name!r} holds nulls: numpy cannot hold them, take it by Arrow")
+        cdef _ColumnMemory memory = _ColumnMemory.__new__(_ColumnMemory)
+        cdef int64_t row
+        if column_width(column) == 0:
+            return numpy.array(
+                [bitmap_get(rows.chunk.fixed[column].data, row) for row in range(rows.first, rows.first + rows.count)],
+                dtype=bool,
+            )
+        memory.rows = rows
+        memory.column = column
+        kind = _NUMPY_TYPES[name]
+        if name == "timestamp" and self._layout.chunk.timestamp_microseconds:
+            kind = "<M8[us]"
+        return numpy.frombuffer(memory, dtype=kind)
+
+    cdef _Rows _one_part(self, str what):
+        if len(self._parts) != 1:
+            raise ValueError(f"{what} needs one chunk but there are {len(self._parts)}: go through .chunks, or use the stream")
+        return self._parts[0]
+
+    def __arrow_c_schema__(self):
+        return _schema_capsule(self._layout)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        cdef _Rows rows = self._one_part("__arrow_c_array__")
+        return _schema_capsule(self._layout), _array_capsule(self._layout, rows)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return _stream_capsule(self._layout, iter(self._parts), -1)
+
+    def __reduce__(self):
+        layout = self._layout
+        state = (self.counts, self.next_offset, self.error, self.remaining_bytes, self.bytes_needed)
+        settings = (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds))
+        return _rebuild_decoded, (settings, [_pack_rows(rows) for rows in self._parts], state)
+
+
+cdef tuple _comparable(DecodedRecords decoded):
+    rows = [list(decoded.column(name)) for name in decoded._layout.columns]
+    return (decoded._layout.columns, rows, decoded.counts, decoded.next_offset, decoded.remaining_bytes)
+
+
+cdef class ColumnsSchema:
+    """The schema of a result, for anything that takes ``__arrow_c_schema__``."""
+
+    cdef _Layout _layout
+
+    def __init__(self, layout):
+        self._layout = layout
+
+    def __arrow_c_schema__(self):
+        return _schema_capsule(self._layout)
+
+    def __repr__(self):
+        return f"<ColumnsSchema {', '.join(self._layout.columns)}; {self._layout.binary_type}>"
+
+    def __reduce__(self):
+        layout = self._layout
+        return _rebuild_schema, (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds))
+
+
+def _rebuild_schema(columns, binary_type, spark_layout):
+    """Undo ColumnsSchema.__reduce__."""
+    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True))
+
+
+cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=None):
+    cdef DecodedRecords decoded = DecodedRecords.__new__(DecodedRecords)
+    cdef _Rows rows
+    decoded._layout = layout
+    decoded._parts = parts
+    for rows in parts:
+        decoded._rows += rows.count
+    if like is not None:
+        decoded.counts = like.counts
+        decoded.next_offset = like.next_offset
+        decoded.error = like.error
+        decoded.remaining_bytes = like.remaining_bytes
+        decoded.bytes_needed = like.bytes_needed
+    return decoded
+
+
+def _iterate_records(DecodedRecords decoded):
+    cdef _Rows rows
+    cdef _Layout layout = decoded._layout
+    cdef Chunk *chunk
+    cdef Record record
+    cdef int64_t row, span, offset
+    cdef const BatchSpan *spans
+    cdef bint has_offset = layout.wants(COLUMN_OFFSET), has_timestamp = layout.wants(COLUMN_TIMESTAMP)
+    cdef bint has_key = layout.wants(COLUMN_KEY), has_value = layout.wants(COLUMN_VALUE)
+    cdef bint has_headers = layout.wants(COLUMN_HEADERS)
+    timestamp_types = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+    names = {}
+    for rows in decoded._parts:
+        chunk = rows.chunk
+        spans = <const BatchSpan *>chunk.spans.data
+        span = 0
+        for row in range(rows.first, rows.first + rows.count):
+            while span + 1 < chunk.span_count and spans[span + 1].first_row <= row:
+                span += 1
+            record = Record.__new__(Record)
+            record._key = _bytes_at(&chunk.key, &chunk.layout, chunk, row) if has_key else _ABSENT
+            record._value = _bytes_at(&chunk.value, &chunk.layout, chunk, row) if has_value else _ABSENT
+            record._headers = _headers_at(chunk, row, names) if has_headers else _ABSENT
+            record._timestamp = (<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row] if has_timestamp else _ABSENT
+            if has_offset:
+                offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
+                record._offset = offset
+                record._timestamp_type = timestamp_types[spans[span].timestamp_type]
+                record._sequence = sequence_after(spans[span].base_sequence, offset - spans[span].base_offset)
+            else:
+                record._offset = record._timestamp_type = record._sequence = _ABSENT
+            record._control_type = record._coordinator_epoch = None
+            if not has_key or not has_value:
+                record._control_type = record._coordinator_epoch = _ABSENT
+            elif spans[span].is_control:
+                record._control_type = _control_type_of(record._key)
+                record._coordinator_epoch = _coordinator_epoch_of(record._control_type, record._value)
+            yield record
+
+
+# ------------------------------------------------------------------------------------------------------------ pickling
+# A chunk travels as the bytes of its buffers. Rows of a part are cut out on the other side, as Arrow slices are.
+
+cdef bytes _buffer_bytes(const Buffer *buffer, int64_t size):
+    return b"" if buffer.data == NULL else PyBytes_FromStringAndSize(<const char *>buffer.data, size)
+
+
+cdef int _fill_buffer(Buffer *buffer, bytes data) except -1:
+    if not data:
+        return 0
+    if buffer_acquire(buffer, len(data)):
+        raise MemoryError("no memory for columns")
+    memcpy(buffer.data, <const char *>data, len(data))
+    return 0
+
+
+cdef tuple _pack_binary(const BinaryColumn *column, int64_t rows, int element):
+    return (column.length, column.null_count, _buffer_bytes(&column.offsets, (rows + (element < 16)) * element),
+            _buffer_bytes(&column.data, column.length), _buffer_bytes(&column.validity, (rows + 7) // 8))
+
+
+cdef int _unpack_binary(BinaryColumn *column, tuple packed) except -1:
+    column.length, column.null_count, offsets, data, validity = packed
+    _fill_buffer(&column.offsets, offsets)
+    _fill_buffer(&column.data, data)
+    return _fill_buffer(&column.validity, validity)
+
+
+cdef tuple _pack_rows(_Rows part):
+    cdef Chunk *chunk = part.chunk
+    cdef int64_t rows = chunk.rows, headers = chunk.header_count, width
+    cdef int element = 4 if chunk.layout.binary_type == BINARY else 8 if chunk.layout.binary_type == LARGE_BINARY else 16
+    cdef int column
+    fixed = []
+    for column in range(COLUMN_COUNT):
+        width = column_width(column)
+        fixed.append(_buffer_bytes(&chunk.fixed[column], rows * width if width else (rows + 7) // 8))
+    topic = None if chunk.topic == NULL else chunk.topic[: chunk.topic_length]
+    sources = [PyBytes_FromStringAndSize(<const char *>chunk.view_sources[at].base, chunk.view_sources[at].length)
+               for at in range(chunk.view_source_count)]
+    return (
+        (part.first, part.count, rows, headers, chunk.header_list_nulls, chunk.control_type_nulls),
+        fixed,
+        _buffer_bytes(&chunk.control_type_validity, (rows + 7) // 8),
+        _pack_binary(&chunk.key, rows, element),
+        _pack_binary(&chunk.value, rows, element),
+        _buffer_bytes(&chunk.header_lists, (rows + 1) * 4),
+        _pack_binary(&chunk.header_name, headers, 4),
+        _pack_binary(&chunk.header_value, headers, 4),
+        _buffer_bytes(&chunk.spans, chunk.span_count * <int64_t>sizeof(BatchSpan)),
+        _buffer_bytes(&chunk.view_arena, chunk.view_arena_length),
+        sources,
+        topic,
+        (chunk.partition, chunk.has_partition),
+    )
+
+
+cdef _Rows _unpack_rows(_Layout layout, tuple packed):
+    (first, count, n_rows, headers, _list_nulls, control_nulls), fixed, control, key, value, lists, name, header_value, \
+        spans, arena, sources, topic, partition = packed
+    cdef Chunk *chunk = chunk_new(&layout.chunk)
+    cdef Fault fault
+    if chunk == NULL:
+        raise MemoryError("no memory for columns")
+    part = _rows_of(chunk, first, count)
+    for column in range(COLUMN_COUNT):
+        _fill_buffer(&chunk.fixed[<int>column], fixed[column])
+    _fill_buffer(&chunk.control_type_validity, control)
+    _unpack_binary(&chunk.key, key)
+    _unpack_binary(&chunk.value, value)
+    _fill_buffer(&chunk.header_lists, lists)
+    _unpack_binary(&chunk.header_name, name)
+    _unpack_binary(&chunk.header_value, header_value)
+    _fill_buffer(&chunk.spans, spans)
+    _fill_buffer(&chunk.view_arena, arena)
+    chunk.rows = chunk.row_capacity = n_rows
+    chunk.header_count = chunk.header_capacity = headers
+    chunk.control_type_nulls = control_nulls
+    chunk.span_count = len(spans) // sizeof(BatchSpan)
+    chunk.view_arena_length = len(arena)
+    chunk.partition, chunk.has_partition = partition
+    if topic is not None:
+        chunk.topic = <const char *>malloc(len(topic) + 1)
+        if chunk.topic == NULL:
+            raise MemoryError("no memory for topic")
+        memcpy(<void *>chunk.topic, <const char *>topic, len(topic))
+        chunk.topic_length = len(topic)
+    if sources:
+        chunk.view_sources = <ViewSource *>calloc(len(sources), sizeof(ViewSource))
+        if chunk.view_sources == NULL:
+            raise MemoryError("no memory for views")
+        for at, source in enumerate(sources):
+            chunk.view_sources[<int>at].base = <const uint8_t *><const char *>source
+            chunk.view_sources[<int>at].length = len(source)
+        chunk.view_source_count = len(sources)
+        Py_INCREF(sources)
+        chunk.owner = <void *>sources
+        chunk.release_owner = _release_object
+    if chunk_finish(chunk, &fault):
+        raise _error_of(&fault)
+    return part
+
+
+def _rebuild_decoded(settings, parts, state):
+    """Undo DecodedRecords.__reduce__."""
+    cdef DecodedRecords decoded
+    layout = _Layout(*settings, True)
+    decoded = _decoded_of(layout, [_unpack_rows(layout, part) for part in parts])
+    decoded.counts, decoded.next_offset, decoded.error, decoded.remaining_bytes, decoded.bytes_needed = state
+    return decoded

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# Decoder: windows of a file in, chunks out. What kcodec.log and kcodec.spark stream with.
+
+cdef class Decoder:
+    """Decodes a file window by window at constant memory.
+
+    Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so that no
+    window needs to know another. topic, partition: for the columns of these names. path: named in errors. max_rows: a chunk
+    ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers, every field nullable.
+    """
+
+    cdef DecodeSettings settings
+    cdef DecodeRun run
+    cdef BatchTable table
+    cdef Visibility visibility
+    cdef AbortedTransactions aborted
+    cdef _Layout layout
+    cdef object path, next_offset_
+    cdef bytes topic
+    cdef readonly int64_t bytes_needed
+
+    def __init__(self, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
+                 last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", verify_crc=True,
+                 limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
+                 spark_layout=False):
+        self.layout = _Layout(columns, binary_type, spark_layout, True)
+        _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, end_offset)
+        self.visibility.include_control = _includes_control(control_records)
+        self.visibility.start_offset = self.settings.start_offset
+        self.visibility.end_offset = self.settings.end_offset
+        self.visibility.limit = INT64_MAX
+        if _is_committed(isolation_level):
+            if aborted_transactions is None:
+                raise ValueError("read_committed by windows needs aborted_transactions: settle them first")
+            self.aborted = _as_aborted(aborted_transactions)
+            self.visibility.isolation = READ_COMMITTED_BY_LIST
+            self.visibility.aborted = &self.aborted.index
+            self.visibility.limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+        self.settings.limit = self.visibility.limit
+        if max_rows is not None:
+            if max_rows < 1:
+                raise ValueError(f"max_rows must be at least 1, not {max_rows}")
+            self.settings.max_rows = max_rows
+        if topic is not None:
+            self.topic = topic.encode("utf-8")
+            self.settings.topic = self.topic
+            self.settings.topic_length = len(self.topic)
+        if partition is not None:
+            self.settings.partition = partition
+            self.settings.has_partition = True
+        self.path = path
+        self.run.settings = &self.settings
+
+    def __dealloc__(self):
+        decode_reset(&self.run)
+        scan_free(&self.table)
+        visibility_free(&self.visibility)
+
+    @property
+    def counts(self):
+        """Counts of all that was fed."""
+        return _counts_of(&self.run.counts)
+
+    @property
+    def next_offset(self):
+        """last_offset + 1 of the last whole batch walked; None before the first."""
+        return self.next_offset_
+
+    @property
+    def schema(self):
+        """ColumnsSchema of the chunks."""
+        return ColumnsSchema(self.layout)
+
+    def feed(self, data, position=0):
+        """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
+
+        The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown). DecodeError on damage,
+        with its place in the file; the batches before it are kept, and feeding may go on behind it.
+        """
+        cdef Source source = Source(data)
+        cdef BatchHeader *batches
+        cdef int64_t origin = position, walked
+        cdef int failed
+        self.run.data = source.data()
+        self.run.size = source.size()
+        self.run.origin = origin
+        if self.layout.chunk.binary_type == BINARY_VIEW:
+            self.settings.owner = <void *>source
+        with nogil:
+            failed = scan_batches(self.run.data, self.run.size, origin, &self.settings.limits, 0, &self.table)
+        if failed:
+            raise MemoryError("no memory for the table of batches")
+        self.bytes_needed = self.table.needed
+        batches = self.run.table = table_batches(&self.table)
+        if self.visibility.isolation != READ_UNCOMMITTED:
+            with nogil:
+                failed = decode_control_types(&self.settings, self.run.data, origin, batches, self.table.count)
+            if failed:
+                raise MemoryError("no memory for a context")
+        if visibility_settle(&self.visibility, batches, self.table.count):
+            raise MemoryError("no memory for transactions")
+        with nogil:
+            failed = decode_range(&self.run, 0, self.table.count)
+        if not failed and self.layout.chunk.binary_type == BINARY_VIEW:
+            failed = decode_finish_chunk(&self.run)  # views of one window only: the next has another owner
+        walked = self.run.damaged if failed else self.table.count
+        if walked > 0:
+            self.next_offset_ = <object>header_last_offset(&batches[walked - 1]) + 1
+        self.settings.owner = NULL
+        if failed:
+            raise _error_of(&self.run.fault, self.path, self._offset_behind(walked))
+        if self.table.damaged >= 0:
+            raise _error_of(&self.table.fault, self.path)
+        return self.table.end
+
+    cdef object _offset_behind(self, int64_t index):
+        """error.next_offset: as _Decoding.offset_behind, within this window."""
+        if index < 0 or index >= self.table.count:
+            return None
+        cdef BatchHeader *header = table_batches(&self.table) + index
+        cdef Fault ignored
+        if header_check(header, &ignored):
+            return None
+        if self.run.fault.code == FAULT_CRC and (
+            index + 1 >= self.table.count or header[1].base_offset <= header_last_offset(header)
+        ):
+            return None
+        return <object>header_last_offset(header) + 1
+
+    def take(self, flush=False):
+        """The chunks that are finished, as a list of DecodedRecords of at most max_rows rows; `flush` ends the open one."""
+        cdef ChunkList *chunks = &self.run.chunks
+        cdef int64_t at, first, rows
+        cdef Chunk *chunk
+        cdef DecodedRecords decoded
+        cdef _Rows whole
+        if flush and decode_finish_chunk(&self.run):
+            raise _error_of(&self.run.fault, self.path)
+        taken = []
+        for at in range(chunks.count):
+            chunk = chunks.list[at].chunk
+            chunks.list[at].chunk = NULL
+            whole = _rows_of(chunk, 0, chunk.rows)
+            first = 0
+            while first < chunk.rows:  # a batch of more than max_rows alone: cut into slices of the same memory
+                rows = min(chunk.rows - first, self.settings.max_rows)
+                chunk_retain(chunk)
+                decoded = _decoded_of(self.layout, [_rows_of(chunk, first, rows)])
+                decoded.counts = Counts(records=rows)
+                decoded.next_offset = self.next_offset_
+                taken.append(decoded)
+                first += rows
+        chunks.count = 0
+        return taken

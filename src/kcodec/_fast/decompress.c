@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decompress.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "lz4.h"
+#include "snappy.h"
+#include "zstd.h"
+
+static struct {
+    pthread_mutex_t lock;
+    Decompressor *waiting;
+    int system_zstd;
+} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void before_fork(void) { pthread_mutex_lock(&contexts.lock); }
+static void after_fork(void) { pthread_mutex_unlock(&contexts.lock); }
+
+void decompressor_initialise(void) {
+    static int done;
+    if (!done) pthread_atfork(before_fork, after_fork, after_fork);
+    done = 1;
+}
+
+Decompressor *decompressor_acquire(PackageFunction package) {
+    pthread_mutex_lock(&contexts.lock);
+    Decompressor *self = contexts.waiting;
+    if (self) {
+        contexts.waiting = self->next;
+    }
+    pthread_mutex_unlock(&contexts.lock);
+    if (!self) self = calloc(1, sizeof *self);
+    if (self) self->package = package;
+    return self;
+}
+
+void decompressor_release(Decompressor *self) {
+    if (!self) return;
+    if (self->scratch.capacity > SCRATCH_KEPT_BYTES) buffer_release(&self->scratch, (size_t)self->scratch_used);
+    self->scratch_used = 0;
+    // A context is never freed: its Python objects could not be let go of here, and there are no more of them than
+    // there have been threads at one time.
+    pthread_mutex_lock(&contexts.lock);
+    self->next = contexts.waiting;
+    contexts.waiting = self;
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+int decompressor_use_system_zstd(int wanted) {
+    contexts.system_zstd = wanted && zstd_system_load() == 0;
+    return contexts.system_zstd;
+}
+
+int decompressor_uses_system_zstd(void) { return contexts.system_zstd; }
+
+int decompressor_needs_gil(int codec) {
+    return codec == COMPRESSION_GZIP || (codec == COMPRESSION_ZSTD && !contexts.system_zstd);
+}
+
+typedef struct {
+    Decompressor *self;
+    const uint8_t *data;
+    int64_t size, limit;
+    Buffer *out;
+    int64_t at;
+} Call;
+
+static int by_snappy(Call *call, Decompressed *out, Fault *fault) {
+    if (snappy_decompress(call->data, call->size, call->out, call->at, call->limit, &out->length, fault)) return -1;
+    return 0;
+}
+
+static int by_lz4(Call *call, Decompressed *out, Fault *fault) {
+    if (lz4_decompress(call->data, call->size, call->out, call->at, call->limit, &out->length, fault)) return -1;
+    return 0;
+}
+
+static int by_system_zstd(Call *call, int64_t bound, Decompressed *out, Fault *fault) {
+    Decompressor *self = call->self;
+    int64_t capacity = bound < call->limit ? bound : call->limit;
+    if (!self->zstd && !(self->zstd = zstd_system_context())) return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
+    if (buffer_grow(call->out, (size_t)(call->at + capacity) + 1, (size_t)call->at))
+        return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
+    out->length = zstd_system_decompress(self->zstd, call->out->data + call->at, capacity, call->data, call->size,
+                                         call->limit, fault);
+    return out->length < 0 ? -1 : 0;
+}
+
+// Points out->data at what the package lent, or copies it where an arena is to be filled.
+static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *arena, Decompressed *out, Fault *fault) {
+    Decompressor *self = call->self;
+    const uint8_t *lent;
+    if (self->package(self, codec, call->data, call->size, bound, frames, call->limit, &lent, &out->length, fault))
+        return -1;
+    if (!arena) {
+        out->data = lent;
+        out->readable_end = lent + out->length;
+        return 0;
+    }
+    if (buffer_grow(arena, (size_t)(call->at + out->length), (size_t)call->at))
+        return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+    memcpy(arena->data + call->at, lent, (size_t)out->length);
+    return 0;
+}
+
+static int by_gzip(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
+    return by_package(call, COMPRESSION_GZIP, -1, 1, arena, out, fault);
+}
+
+static int by_zstd(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
+    ZstdBound bound;
+    if (zstd_bound(call->data, call->size, &bound, fault)) return -1;
+    if (bound.sizes_known && bound.bound > call->limit)
+        return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", bound.bound, call->limit);
+    if (contexts.system_zstd) return by_system_zstd(call, bound.bound, out, fault);
+    return by_package(call, COMPRESSION_ZSTD, bound.bound, bound.frames, arena, out, fault);
+}
+
+int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,
+               Decompressed *out, Fault *fault) {
+    Call call = {self, data, size, limit, arena ? arena : &self->scratch, arena ? at : 0};
+    int result;
+    out->data = NULL;
+    switch (codec) {
+        case COMPRESSION_NONE:
+            *out = (Decompressed){data, size, data + size};
+            return 0;
+        case COMPRESSION_GZIP: result = by_gzip(&call, arena, out, fault); break;
+        case COMPRESSION_SNAPPY: result = by_snappy(&call, out, fault); break;
+        case COMPRESSION_LZ4: result = by_lz4(&call, out, fault); break;
+        case COMPRESSION_ZSTD: result = by_zstd(&call, arena, out, fault); break;
+        default: return fault_set(fault, FAULT_COMPRESSION_ID, "compression", codec, COMPRESSION_COUNT - 1);
+    }
+    if (result) return result;
+    if (!out->data) {
+        out->data = call.out->data + call.at;
+        out->readable_end = out->data + out->length + BUFFER_SLACK;
+        if (!arena && out->length > self->scratch_used) self->scratch_used = out->length;
+    }
+    return 0;
+}

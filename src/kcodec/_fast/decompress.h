@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// One table, codec id -> function. Snappy and lz4 are ours; zstd and gzip are the packages', called once a batch with the
+// GIL taken only around that call, unless the system's libzstd stands in for the zstd package.
+#ifndef KCODEC_DECOMPRESS_H
+#define KCODEC_DECOMPRESS_H
+
+#include "header.h"
+#include "pool.h"
+
+enum { SCRATCH_KEPT_BYTES = 8 << 20 };  // scratch above this is given back after the call that needed it
+
+typedef struct Decompressor Decompressor;
+
+// Decompresses by a Python package; called without the GIL. The bytes stay valid until the next call.
+// `bound`: the most the stream can make if it is known, else -1. `frames`: zstd frames in it.
+typedef int (*PackageFunction)(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
+                               int frames, int64_t limit, const uint8_t **out, int64_t *length, Fault *fault);
+
+// A context; used by one thread at a time. Made by decompressor_acquire, kept and used again after _release.
+struct Decompressor {
+    Buffer scratch;
+    int64_t scratch_used;
+    void *zstd;             // the system's context, NULL until needed
+    PackageFunction package;
+    void *python;           // what the package function keeps between calls: contexts and the bytes it lent
+    Decompressor *next;
+};
+
+typedef struct {
+    const uint8_t *data;
+    int64_t length;
+    const uint8_t *readable_end;  // memory may be read up to here
+} Decompressed;
+
+// Decompresses a batch's records. With an `arena` they go there, from byte `at` on; else into memory of the context,
+// valid until its next call.
+int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,
+               Decompressed *out, Fault *fault);
+
+Decompressor *decompressor_acquire(PackageFunction package);  // NULL: no memory
+void decompressor_release(Decompressor *self);
+void decompressor_initialise(void);
+
+// The switch for the system's libzstd: wanted says whether to use it; the answer, whether it is used from now on.
+int decompressor_use_system_zstd(int wanted);
+int decompressor_uses_system_zstd(void);
+// Whether a batch of this codec needs the GIL while it is decompressed.
+int decompressor_needs_gil(int codec);
+
+#endif

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fault is what a nogil function fills when bytes are wrong: which rule was broken, where, what was found and what was
+// expected. faults.pxi turns it into an exception, the one place that knows texts and classes. Nothing here allocates.
+#ifndef KCODEC_FAULT_H
+#define KCODEC_FAULT_H
+
+#include <stdint.h>
+
+typedef enum {
+    FAULT_NONE = 0,
+    // structure of the batch sequence
+    FAULT_BATCH_LENGTH_TOO_SMALL,  // found: batch_length, expected: the least it may be
+    FAULT_BATCH_LENGTH_LIMIT,      // found: batch_length, expected: max_batch_bytes
+    FAULT_MAGIC,                   // found: magic
+    FAULT_CRC,                     // found: stored, expected: computed
+    // header fields
+    FAULT_COMPRESSION_ID,          // found: id
+    FAULT_FIELD_NEGATIVE,          // field, found
+    FAULT_OFFSET_OVERFLOW,         // found: last_offset_delta
+    FAULT_COUNT_TOO_BIG,           // found: records_count, expected: bytes there
+    FAULT_BYTES_LEFT,              // found: bytes after the last record, expected: records_count
+    // records
+    FAULT_RECORD_MISSING,          // found: records read, expected: records_count
+    FAULT_VARINT_CUT,              // field
+    FAULT_VARINT_LONG,             // field
+    FAULT_LENGTH_BEYOND,           // field, found: length, expected: bytes that remain
+    FAULT_LENGTH_NEGATIVE,         // field, found
+    FAULT_RECORD_LENGTH_MISMATCH,  // found: record_length, expected: bytes its fields take
+    FAULT_OFFSET_DELTA_RANGE,      // found: offset_delta, expected: last_offset_delta
+    FAULT_OFFSET_DELTA_ORDER,      // found: offset_delta, expected: the one before
+    FAULT_CONTROL_KEY_SHORT,       // found: key length (-1 null), expected: 4
+    FAULT_CONTROL_KEY_VERSION,     // found: version
+    FAULT_TIMESTAMP_OVERFLOW,      // found: timestamp in ms (only where microseconds were asked for)
+    // compressed streams
+    FAULT_COMPRESSED_CUT,          // field: codec
+    FAULT_COMPRESSED_BAD,          // field: codec, detail: what
+    FAULT_DECOMPRESSED_LIMIT,      // found: size reached or claimed, expected: limit
+    // ours
+    FAULT_NO_MEMORY,
+    FAULT_PYTHON,                  // a Python exception is stored with the decompressor context
+} FaultCode;
+
+typedef struct {
+    int32_t code;
+    int32_t has_base_offset;
+    int64_t position;     // byte in the input where the batch begins
+    int64_t base_offset;
+    int64_t record;       // index within the batch, -1: not about a record
+    int64_t found;
+    int64_t expected;
+    const char *field;    // a static string: the field's or codec's name
+    const char *detail;   // a static string or NULL
+} Fault;
+
+static inline int fault_set(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected) {
+    fault->code = code;
+    fault->field = field;
+    fault->found = found;
+    fault->expected = expected;
+    fault->detail = 0;
+    fault->record = -1;
+    return -1;
+}
+
+static inline int fault_detail(Fault *fault, int32_t code, const char *field, const char *detail) {
+    fault_set(fault, code, field, 0, 0);
+    fault->detail = detail;
+    return -1;
+}
+
+#endif

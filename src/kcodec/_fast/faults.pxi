@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fault -> Python exception, the one place that knows texts and classes.
+
+_TEXTS = {
+    FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the least a batch can have",
+    FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; raise the limit if such batches are real",
+    FAULT_MAGIC: "magic {found} is not supported, only 2 is",
+    FAULT_CRC: "crc {found:#010x} is stored but the bytes have {expected:#010x}",
+    FAULT_COMPRESSION_ID: "compression id {found} is unknown, the highest is {expected}",
+    FAULT_FIELD_NEGATIVE: "{field} {found} is negative",
+    FAULT_OFFSET_OVERFLOW: "last_offset_delta {found} leads beyond the largest offset",
+    FAULT_COUNT_TOO_BIG: "records_count {found} but {expected} bytes of records, which cannot hold as many",
+    FAULT_BYTES_LEFT: "{found} bytes are left after the {expected} records of records_count",
+    FAULT_VARINT_CUT: "{field} is cut by the end of the record",
+    FAULT_VARINT_LONG: "{field} is a varint of more than {expected} bytes",
+    FAULT_LENGTH_BEYOND: "{field} {found} but {expected} bytes remain",
+    FAULT_LENGTH_NEGATIVE: "{field} {found} is negative",
+    FAULT_RECORD_LENGTH_MISMATCH: "record_length {found} but its fields take {expected}",
+    FAULT_OFFSET_DELTA_RANGE: "offset_delta {found} is outside 0..{expected}, the last_offset_delta",
+    FAULT_OFFSET_DELTA_ORDER: "offset_delta {found} is not above the one before, {expected}, in a compressed batch",
+    FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes, at least {expected} are needed (-1: null)",
+    FAULT_CONTROL_KEY_VERSION: "{field} {found} is negative",
+    FAULT_TIMESTAMP_OVERFLOW: "timestamp {found} ms at offset {expected} does not fit into microseconds",
+    FAULT_COMPRESSED_CUT: "the {field} stream is cut",
+    FAULT_COMPRESSED_BAD: "the {field} stream is damaged: {detail}",
+    FAULT_DECOMPRESSED_LIMIT: "{field} stream of {found} bytes or more exceeds max_decompressed_bytes {expected}",
+}
+
+
+cdef str _static_text(const char *text):
+    return "" if text == NULL else text.decode("ascii")
+
+
+cdef object _error_of(const Fault *fault, object path=None, object next_offset=None):
+    """The exception a fault stands for; MemoryError when that was it."""
+    if fault.code == FAULT_NO_MEMORY:
+        return MemoryError(f"no memory for {_static_text(fault.field)}")
+    if fault.code == FAULT_PYTHON:
+        return _python_errors.pop()
+    cdef int64_t found = fault.found, expected = fault.expected
+    reason = _TEXTS[fault.code].format(
+        field=_static_text(fault.field), found=found, expected=expected, detail=_static_text(fault.detail)
+    )
+    fields = {
+        "position": fault.position if fault.has_base_offset else None,
+        "base_offset": fault.base_offset if fault.has_base_offset else None,
+        "record": fault.record if fault.record >= 0 else None,
+        "path": path,
+        "next_offset": next_offset,
+    }
+    if fault.code == FAULT_CRC:
+        return CorruptBatchError(reason, stored_crc=found, computed_crc=expected, **fields)
+    if fault.code == FAULT_MAGIC or fault.code == FAULT_COMPRESSION_ID:
+        return UnsupportedError(reason, **fields)
+    if fault.code == FAULT_BATCH_LENGTH_LIMIT:
+        return LimitExceededError(reason, limit="max_batch_bytes", value=expected, claimed=found, **fields)
+    if fault.code == FAULT_DECOMPRESSED_LIMIT:
+        return LimitExceededError(reason, limit="max_decompressed_bytes", value=expected, claimed=found, **fields)
+    return DecodeError(reason, **fields)

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 61-byte header of a record batch of magic 2, and the walk over a sequence of them.
+//
+// Layout (Kafka: DefaultRecordBatch), big-endian:
+//   off size field                    off size field
+//     0   8  base_offset               27   8  base_timestamp (bit 6: the delete horizon in ms)
+//     8   4  batch_length (after it)   35   8  max_timestamp
+//    12   4  partition_leader_epoch    43   8  producer_id
+//    16   1  magic                     51   2  producer_epoch
+//    17   4  crc (CRC-32C of 21..end)  53   4  base_sequence
+//    21   2  attributes                57   4  records_count
+//    23   4  last_offset_delta         61      records, plain or one compressed stream
+//   attributes: 0-2 compression, 3 timestamp type, 4 transactional, 5 control batch, 6 delete horizon; the rest unused.
+#ifndef KCODEC_HEADER_H
+#define KCODEC_HEADER_H
+
+#include "bounds.h"
+
+enum {
+    LOG_OVERHEAD = 12,           // base_offset and batch_length
+    MAGIC_END = 17,              // bytes needed to know the magic
+    CRC_POSITION = 17,
+    ATTRIBUTES_POSITION = 21,    // the CRC covers from here to the end
+    BATCH_OVERHEAD = 61,
+    LEAST_LENGTH_ANY_MAGIC = 14, // batch_length of an empty magic 0 message
+    LEAST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD,
+    LEAST_RECORD = 7,            // a record of nothing: seven one-byte fields
+};
+
+enum {
+    ATTRIBUTE_COMPRESSION = 0x07,
+    ATTRIBUTE_LOG_APPEND_TIME = 0x08,
+    ATTRIBUTE_TRANSACTIONAL = 0x10,
+    ATTRIBUTE_CONTROL = 0x20,
+    ATTRIBUTE_DELETE_HORIZON = 0x40,
+};
+
+enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_COUNT };
+
+// What a reader does with a batch: settled by visibility.c before anything is decompressed.
+enum {
+    FATE_DELIVER = 0,
+    FATE_UNDECIDED,      // at or past the limit, or of a transaction that can no longer be settled
+    FATE_OUT_OF_RANGE,
+    FATE_CONTROL,        // control batch, and control records were not asked for
+    FATE_ABORTED,
+    FATE_SKIPPED,        // damaged, passed over by on_error="skip"
+};
+
+enum { CONTROL_ABORT = 0, CONTROL_COMMIT = 1, CONTROL_NOT_A_MARKER = -1, CONTROL_UNREADABLE = -2 };
+
+typedef struct {
+    int64_t position;            // byte in the input
+    int64_t base_offset;
+    int64_t base_timestamp;      // the field as stored
+    int64_t max_timestamp;
+    int64_t producer_id;
+    uint32_t crc;
+    int32_t batch_length;
+    int32_t partition_leader_epoch;
+    int32_t last_offset_delta;
+    int32_t base_sequence;
+    int32_t records_count;
+    int32_t transaction;         // index of its transaction while markers settle it, -1 none
+    int16_t attributes;
+    int16_t producer_epoch;
+    int16_t control_type;        // of a marker: CONTROL_ABORT, CONTROL_COMMIT; else CONTROL_NOT_A_MARKER / _UNREADABLE
+    uint8_t magic;
+    uint8_t fate;
+} BatchHeader;
+
+typedef struct {
+    int64_t max_batch_bytes;
+    int64_t max_decompressed_bytes;
+} Limits;
+
+static inline int64_t header_size(const BatchHeader *header) { return (int64_t)header->batch_length + LOG_OVERHEAD; }
+static inline int64_t header_last_offset(const BatchHeader *header) {
+    return (int64_t)((uint64_t)header->base_offset + (uint64_t)(int64_t)header->last_offset_delta);
+}
+static inline int header_compression(const BatchHeader *header) { return header->attributes & ATTRIBUTE_COMPRESSION; }
+static inline int header_is_control(const BatchHeader *header) { return (header->attributes & ATTRIBUTE_CONTROL) != 0; }
+static inline int header_is_transactional(const BatchHeader *header) {
+    return (header->attributes & ATTRIBUTE_TRANSACTIONAL) != 0;
+}
+
+static inline void header_parse(const uint8_t *p, BatchHeader *header) {
+    header->base_offset = (int64_t)load_be64(p);
+    header->batch_length = (int32_t)load_be32(p + 8);
+    header->partition_leader_epoch = (int32_t)load_be32(p + 12);
+    header->magic = p[16];
+    header->crc = load_be32(p + 17);
+    header->attributes = (int16_t)load_be16(p + 21);
+    header->last_offset_delta = (int32_t)load_be32(p + 23);
+    header->base_timestamp = (int64_t)load_be64(p + 27);
+    header->max_timestamp = (int64_t)load_be64(p + 35);
+    header->producer_id = (int64_t)load_be64(p + 43);
+    header->producer_epoch = (int16_t)load_be16(p + 51);
+    header->base_sequence = (int32_t)load_be32(p + 53);
+    header->records_count = (int32_t)load_be32(p + 57);
+    header->transaction = -1;
+    header->control_type = CONTROL_NOT_A_MARKER;
+    header->fate = FATE_DELIVER;
+}
+
+typedef enum { WALK_BATCH, WALK_CUT, WALK_FAULT } WalkResult;
+
+// The batch that begins at data[at]: its header, a cut tail (the data ends before it does; *needed is the size of the
+// whole batch as far as it is known), or a fault. `origin` is added to positions: where data[0] lies in a file.
+WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
+                      BatchHeader *header, int64_t *needed, Fault *fault);
+
+// The fields that only a CRC vouches for; asked after it, of every batch whether it is opened or not.
+int header_check(const BatchHeader *header, Fault *fault);
+
+// A header that can be believed although what came before was damaged: on_error="skip" and torn-tail searches ask this.
+int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t above_offset, const Limits *limits,
+                       BatchHeader *header);
+
+// The sequence number `delta` records after base_sequence: after 2147483647 comes 0 (DefaultRecordBatch.incrementSequence).
+static inline int32_t sequence_after(int32_t base_sequence, int64_t delta) {
+    if (base_sequence < 0) return -1;
+    return (int32_t)(((uint64_t)base_sequence + (uint64_t)delta) & 0x7fffffffu);
+}
+
+#endif

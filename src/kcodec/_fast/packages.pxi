@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+# zstd and gzip by the packages zstandard and isal. C calls _package_decompress without the GIL; it is taken only here.
+# What is lent to C (a bytes object) is kept in the context until its next call.
+
+cdef enum:
+    GZIP_STEP = 1 << 20  # the most one call makes; without a bound the package would allocate what a stream claims
+
+
+cdef class _PackageState:
+    """What one context keeps between calls: its own zstd decompressor (two threads must not share one), lent bytes."""
+
+    cdef object zstd
+    cdef bytes lent
+
+    cdef int decompress_zstd(self, const uint8_t *data, int64_t size, int64_t bound, int frames, int64_t limit,
+                             Fault *fault) except -1:
+        import zstandard
+
+        if self.zstd is None:
+            self.zstd = zstandard.ZstdDecompressor()
+        view = PyMemoryView_FromMemory(<char *>data, size, PyBUF_READ)
+        cdef int64_t capacity = min(bound, limit)
+        if frames == 0:
+            self.lent = b""
+            return 0
+        if frames == 1:
+            try:
+                self.lent = self.zstd.decompress(view, max_output_size=max(capacity, 1), allow_extra_data=False)
+            except zstandard.ZstdError:
+                # a frame among skippable ones, one above the limit, or damage: the stream tells them apart
+                return self._stream_zstd(zstandard, view, limit, fault)
+            if len(self.lent) > limit:
+                return self._over(b"zstd", len(self.lent), limit, fault)
+            return 0
+        return self._stream_zstd(zstandard, view, limit, fault)
+
+    cdef int _stream_zstd(self, object zstandard, object view, int64_t limit, Fault *fault) except -1:
+        parts = []
+        cdef int64_t total = 0
+        try:
+            with self.zstd.stream_reader(view, read_across_frames=True) as reader:
+                while part := reader.read(min(GZIP_STEP, limit + 1 - total)):
+                    parts.append(part)
+                    total += len(part)
+                    if total > limit:
+                        return self._over(b"zstd", total, limit, fault)
+        except zstandard.ZstdError:
+            fault_detail(fault, FAULT_COMPRESSED_BAD, b"zstd", b"stream is damaged")
+            return 1
+        self.lent = b"".join(parts)
+        return 0
+
+    cdef int decompress_gzip(self, const uint8_t *data, int64_t size, int64_t limit, Fault *fault) except -1:
+        """Members one after another; what follows a member and is no gzip header is ignored, as Java does."""
+        from isal import isal_zlib
+
+        cdef int64_t at = 0, total = 0
+        parts = []
+        if _gzip_header_size(data, size) == 0:
+            if size < 2:
+                fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
+            else:
+                fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"no gzip member begins here")
+            return 1
+        while _gzip_header_size(data + at, size - at):
+            member = isal_zlib.decompressobj(wbits=31)
+            pending = PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ)
+            try:
+                while not member.eof:
+                    part = member.decompress(pending, min(<int64_t>GZIP_STEP, limit + 1 - total))
+                    pending = member.unconsumed_tail
+                    if part:
+                        parts.append(part)
+                        total += len(part)
+                    elif not pending and not member.eof:
+                        fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
+                        return 1
+                    if total > limit:
+                        return self._over(b"gzip", total, limit, fault)
+            except isal_zlib.error:
+                fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"stream is damaged")
+                return 1
+            at = size - len(member.unused_data)
+        self.lent = parts[0] if len(parts) == 1 else b"".join(parts)
+        return 0
+
+    cdef int _over(self, const char *codec, int64_t found, int64_t limit, Fault *fault):
+        fault_set(fault, FAULT_DECOMPRESSED_LIMIT, codec, found, limit)
+        return 1
+
+
+cdef int64_t _gzip_header_size(const uint8_t *data, int64_t size) noexcept nogil:
+    """Bytes of the member header at data (RFC 1952), 0 where none stands complete. Java takes the same for the end."""
+    cdef int64_t at = 10
+    cdef int flags, text
+    if size < 10 or data[0] != 0x1F or data[1] != 0x8B or data[2] != 8:
+        return 0
+    flags = data[3]
+    if flags & 4:  # extra field
+        if size < at + 2:
+            return 0
+        at += 2 + data[at] + 256 * data[at + 1]
+    for text in range(2):  # file name, comment: up to a zero byte
+        if flags & (8 << text):
+            while at < size and data[at] != 0:
+                at += 1
+            at += 1
+    if flags & 2:  # header checksum
+        at += 2
+    return at if at <= size else 0
+
+
+# Exceptions that came up inside a call without the GIL and travel as FAULT_PYTHON.
+_python_errors = []
+
+
+cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound, int frames,
+                             int64_t limit, const uint8_t **out, int64_t *length, Fault *fault) noexcept nogil:
+    cdef int result = -1
+    with gil:
+        try:
+            if self.python == NULL:
+                made = _PackageState()
+                Py_INCREF(made)  # kept by the context, for as long as the process runs
+                self.python = <void *>made
+            state = <_PackageState>self.python
+            if codec == COMPRESSION_ZSTD:
+                result = state.decompress_zstd(data, size, bound, frames, limit, fault)
+            else:
+                result = state.decompress_gzip(data, size, limit, fault)
+            if result == 0:
+                out[0] = <const uint8_t *>PyBytes_AS_STRING(state.lent)
+                length[0] = PyBytes_GET_SIZE(state.lent)
+        except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
+            _python_errors.append(error)
+            fault_set(fault, FAULT_PYTHON, b"decompression", 0, 0)
+    return -1 if result else 0

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+# One record as Python sees it.
+
+_RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
+                  "coordinator_epoch")
+
+cdef object _ABSENT = object()
+
+
+cdef object _control_type_of(object key):
+    """The control type in a control record's key: a ControlType, a plain number for types unknown here."""
+    number = int.from_bytes(key[2:4], "big", signed=True)
+    try:
+        return ControlType(number)
+    except ValueError:
+        return number
+
+
+cdef object _coordinator_epoch_of(object control_type, object value):
+    """EndTransactionMarker: version i16, coordinator epoch i32."""
+    if control_type not in (0, 1) or value is None or len(value) < 6 or value[0] & 0x80:
+        return None
+    return int.from_bytes(value[2:6], "big", signed=True)
+
+
+cdef class Record:
+    """A record of a batch. Frozen.
+
+    offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
+    (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
+    without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
+    coordinator_epoch (of an end-transaction marker). A column that decode() was not asked for is an AttributeError.
+    """
+
+    cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
+    cdef object _coordinator_epoch
+
+    def __init__(self, offset, timestamp, timestamp_type, key, value, headers=(), sequence=-1, control_type=None,
+                 coordinator_epoch=None):
+        self._offset = int(offset)
+        self._timestamp = int(timestamp)
+        self._timestamp_type = TimestampType(timestamp_type)
+        self._key = key
+        self._value = value
+        self._headers = tuple(headers)
+        self._sequence = int(sequence)
+        self._control_type = control_type
+        self._coordinator_epoch = coordinator_epoch
+
+    cdef object _get(self, object value, str name):
+        if value is _ABSENT:
+            raise AttributeError(f"{name} is not there: its column was not asked for; add it to columns=")
+        return value
+
+    @property
+    def offset(self):
+        """Its place in the partition."""
+        return self._get(self._offset, "offset")
+
+    @property
+    def timestamp(self):
+        """Milliseconds since 1970; -1 none."""
+        return self._get(self._timestamp, "timestamp")
+
+    @property
+    def timestamp_type(self):
+        """TimestampType: who set the timestamp."""
+        return self._get(self._timestamp_type, "offset")
+
+    @property
+    def key(self):
+        """bytes or None."""
+        return self._get(self._key, "key")
+
+    @property
+    def value(self):
+        """bytes or None."""
+        return self._get(self._value, "value")
+
+    @property
+    def headers(self):
+        """Tuple of (name, bytes or None)."""
+        return self._get(self._headers, "headers")
+
+    @property
+    def sequence(self):
+        """The idempotent producer's number of this record, -1 without one."""
+        return self._get(self._sequence, "offset")
+
+    @property
+    def control_type(self):
+        """ControlType of a control record, None of any other."""
+        return self._get(self._control_type, "key")
+
+    @property
+    def coordinator_epoch(self):
+        """Of an end-transaction marker, else None."""
+        return self._get(self._coordinator_epoch, "value")
+
+    cdef tuple _fields(self):
+        return (self._offset, self._timestamp, self._timestamp_type, self._key, self._value, self._headers,
+                self._sequence, self._control_type, self._coordinator_epoch)
+
+    def __eq__(self, other):
+        return self._fields() == (<Record>other)._fields() if isinstance(other, Record) else NotImplemented
+
+    def __hash__(self):
+        return hash(self._fields())
+
+    def __repr__(self):
+        parts = []
+        for name, value in zip(_RECORD_FIELDS, self._fields()):
+            if value is _ABSENT or (name in ("control_type", "coordinator_epoch") and value is None):
+                continue
+            shown = repr(value)
+            parts.append(f"{name}={shown if len(shown) <= 64 else shown[:60] + '...'}")
+        return f"Record({', '.join(parts)})"
+
+    def __reduce__(self):
+        fields = self._fields()
+        absent = tuple(at for at, value in enumerate(fields) if value is _ABSENT)
+        return _rebuild_record, (tuple(None if value is _ABSENT else value for value in fields), absent)
+
+
+def _rebuild_record(fields, absent):
+    """Undo Record.__reduce__."""
+    cdef Record record = Record.__new__(Record)
+    values = [_ABSENT if at in absent else value for at, value in enumerate(fields)]
+    (record._offset, record._timestamp, record._timestamp_type, record._key, record._value, record._headers,
+     record._sequence, record._control_type, record._coordinator_epoch) = values
+    return record
+
+
+cdef inline object _bytes_at(const BinaryColumn *column, const ChunkLayout *layout, const Chunk *chunk, int64_t row):
+    """bytes or None of a key or value column."""
+    cdef int64_t begin, end
+    cdef const uint8_t *view
+    cdef int32_t words[4]
+    if column.null_count and not bitmap_get(column.validity.data, row):
+        return None
+    if layout.binary_type == BINARY:
+        begin = (<const int32_t *>column.offsets.data)[row]
+        end = (<const int32_t *>column.offsets.data)[row + 1]
+    elif layout.binary_type == LARGE_BINARY:
+        begin = (<const int64_t *>column.offsets.data)[row]
+        end = (<const int64_t *>column.offsets.data)[row + 1]
+    else:
+        view = column.offsets.data + 16 * row
+        memcpy(words, view, 16)
+        if words[0] <= 12:
+            return PyBytes_FromStringAndSize(<const char *>view + 4, words[0])
+        if words[2] == 0:
+            return PyBytes_FromStringAndSize(<const char *>chunk.view_arena.data + words[3], words[0])
+        return PyBytes_FromStringAndSize(<const char *>chunk.view_sources[words[2] - 1].base + words[3], words[0])
+    return PyBytes_FromStringAndSize(<const char *>column.data.data + begin, end - begin)
+
+
+cdef object _headers_at(const Chunk *chunk, int64_t row, dict names):
+    """The headers of a row; `names` remembers decoded names, as the same few come again and again."""
+    cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+    cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
+    cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
+    cdef int64_t at
+    if lists[row] == lists[row + 1]:
+        return ()
+    headers = []
+    for at in range(lists[row], lists[row + 1]):
+        raw = PyBytes_FromStringAndSize(<const char *>chunk.header_name.data.data + name_ends[at],
+                                        name_ends[at + 1] - name_ends[at])
+        name = names.get(raw)
+        if name is None:
+            name = raw.decode("utf-8", "surrogateescape")
+            if len(names) < 1000:
+                names[raw] = name
+        if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
+            value = None
+        else:
+            value = PyBytes_FromStringAndSize(<const char *>chunk.header_value.data.data + value_ends[at],
+                                              value_ends[at + 1] - value_ends[at])
+        headers.append((name, value))
+    return tuple(headers)

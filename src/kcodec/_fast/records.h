@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of one batch, decompressed, into columns (Kafka: DefaultRecord.readFrom, RecordIterator).
+//
+// Record: length varint | attributes i8 | timestamp_delta varlong | offset_delta varint | key_length varint, key |
+//         value_length varint, value | headers varint, each: name_length varint, name, value_length varint, value
+// All varints are zig-zag; any negative key, value or header-value length is null, as Java reads it.
+#ifndef KCODEC_RECORDS_H
+#define KCODEC_RECORDS_H
+
+#include "columns.h"
+
+enum {
+    READ_AHEAD = 64,        // bytes past a record that the optimistic loop may look at
+    FUSE_CRC_FROM = 512,    // bytes a record on average from which the CRC is taken just ahead of the parser
+    FUSE_STEP = 8 << 10,
+};
+
+typedef struct {
+    const BatchHeader *header;
+    const uint8_t *records;        // as parsed: never compressed
+    int64_t length;
+    const uint8_t *readable_end;   // memory may be read up to here, past the records' own end
+    int64_t view_base;             // with binary_view: added to a place in `records` to make a view's offset
+    int32_t view_buffer;           // and the buffer it names
+    int64_t start_offset, end_offset, limit;
+    int is_filtered;               // some records may lie outside these three
+    int fuse_crc;                  // take the CRC while parsing; the caller compares `crc` at the end, fault or not
+    const uint8_t *crc_position;
+    uint32_t crc;
+    int64_t delivered, undecided, out_of_range;  // what became of the records
+} RecordsJob;
+
+// Appends the records; on a fault (-1) the caller rolls the chunk back. fault->record is the index of the record.
+int records_append(Chunk *chunk, RecordsJob *job, Fault *fault);
+
+// The type in a control record's key: version i16, type i16 (ControlRecordType.parseTypeId).
+int control_type_of(const uint8_t *key, int32_t key_length, int16_t *type, Fault *fault);
+
+// The type of a control batch by its first record; CONTROL_NOT_A_MARKER when it holds none.
+int control_batch_type(const uint8_t *records, int64_t length, int32_t records_count, int16_t *type, Fault *fault);
+
+#endif

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scan.h"
+
+static int room_for_one(BatchTable *table) {
+    size_t used = (size_t)table->count * sizeof(BatchHeader);
+    if (used + sizeof(BatchHeader) <= table->memory.capacity) return 0;
+    return buffer_grow(&table->memory, used + sizeof(BatchHeader), used);
+}
+
+// Where an unreadable header's own length leads, if a batch stands there that can be believed; else -1.
+static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, const Limits *limits,
+                               const BatchTable *table) {
+    int32_t length = (int32_t)load_be32(data + at + 8);
+    int64_t next = at + LOG_OVERHEAD + length, above = INT64_MIN;
+    BatchHeader header;
+    for (int64_t last = table->count - 1; last >= 0 && above == INT64_MIN; last--)
+        if (table_batches(table)[last].fate != FATE_SKIPPED) above = header_last_offset(&table_batches(table)[last]);
+    if (length < LEAST_LENGTH_ANY_MAGIC || next > size) return -1;
+    return header_is_provable(data, size, next, above, limits, &header) ? next : -1;
+}
+
+int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, BatchTable *table) {
+    int64_t at = 0;
+    table->count = table->needed = 0;
+    table->damaged = -1;
+    for (;;) {
+        if (room_for_one(table)) return -1;
+        Fault fault;
+        BatchHeader *header = &table_batches(table)[table->count];
+        WalkResult result = walk_batch(data, size, at, origin, limits, header, &table->needed, &fault);
+        if (result == WALK_BATCH) {
+            table->count++;
+            at += header_size(header);
+            continue;
+        }
+        if (result == WALK_FAULT) {
+            table->needed = 0;
+            if (table->damaged < 0) {
+                table->damaged = table->count;
+                table->fault = fault;
+            }
+            int64_t next = skip ? provable_behind(data, size, at, limits, table) : -1;
+            if (next >= 0) {
+                header->last_offset_delta = header->records_count = 0;
+                header->batch_length = (int32_t)(next - at - LOG_OVERHEAD);
+                header->attributes = 0;
+                header->producer_id = -1;
+                header->control_type = CONTROL_NOT_A_MARKER;
+                header->fate = FATE_SKIPPED;
+                table->count++;
+                at = next;
+                continue;
+            }
+        }
+        table->end = at;
+        return 0;
+    }
+}
+
+void scan_free(BatchTable *table) { buffer_release(&table->memory, (size_t)table->count * sizeof(BatchHeader)); }

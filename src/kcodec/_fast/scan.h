@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// From bytes to a table of batches: one walk over the headers, nothing copied, nothing decompressed.
+#ifndef KCODEC_SCAN_H
+#define KCODEC_SCAN_H
+
+#include "header.h"
+#include "pool.h"
+
+typedef struct {
+    Buffer memory;            // of BatchHeaders
+    int64_t count;
+    int64_t end;              // bytes of the whole batches walked: where the cut tail or the damage begins
+    int64_t needed;           // size of the cut batch at the end, as far as it is known; 0: nothing is cut
+    int64_t damaged;          // index the first damaged header would have, -1: none
+    Fault fault;              // why
+} BatchTable;
+
+static inline BatchHeader *table_batches(const BatchTable *table) { return (BatchHeader *)table->memory.data; }
+
+// Walks data[0..size). With `skip`, a header that cannot be read is passed over (an entry of FATE_SKIPPED) if its own
+// length leads to a provable one. -1: no memory. Damage is no failure of the walk: it ends there and says so.
+int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, BatchTable *table);
+void scan_free(BatchTable *table);
+
+#endif

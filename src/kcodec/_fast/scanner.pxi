@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# TransactionScanner: headers only. Who wrote which offsets, with what fate.
+
+cdef class TransactionScanner:
+    """Settles the transactions of a log by its headers and markers, window by window.
+
+    A data batch with records begins its producer's transaction, an end-transaction marker ends it (record-format rules of
+    ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset, marker_offset,
+    control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker order; first_offset and
+    last_offset are -1 for a marker without data. ``open``: tuples (producer_id, producer_epoch, first_offset, last_offset,
+    first_timestamp, last_timestamp, first_position).
+    """
+
+    cdef readonly list finished
+    cdef readonly int64_t batches
+    cdef readonly object first_offset, last_offset, max_timestamp
+    cdef dict _open
+    cdef object limits, path
+    cdef Limits bounds
+
+    def __init__(self, *, limits=DEFAULT_LIMITS, path=None):
+        _read_limits(limits, &self.bounds)
+        self.limits = limits
+        self.path = path
+        self.finished = []
+        self._open = {}
+
+    @property
+    def open(self):
+        """Transactions without a marker so far."""
+        return [(producer_id, *rest) for producer_id, rest in self._open.items()]
+
+    @property
+    def path(self):
+        """The file named in errors; set it when going on to the next segment."""
+        return self.path
+
+    @path.setter
+    def path(self, path):
+        self.path = path
+
+    def feed(self, data, position, end):
+        """Walk the headers in `data`, file bytes from `position` on of a file of `end` bytes.
+
+        Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes of it
+        that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
+        """
+        cdef Source source = Source(data)
+        cdef const uint8_t *bytes_ = source.data()
+        cdef int64_t begin = position, at = position, size = source.size(), file_end = end, needed, offered
+        cdef BatchHeader header
+        cdef Fault fault
+        cdef WalkResult result
+        while True:
+            offered = begin + size - at
+            if at >= file_end or offered < BATCH_OVERHEAD:
+                if offered >= 17:  # enough to refuse what is no batch
+                    result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
+                    if result == WALK_FAULT:
+                        raise _error_of(&fault, self.path)
+                return at, BATCH_OVERHEAD
+            result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
+            if result == WALK_FAULT:
+                raise _error_of(&fault, self.path)
+            if result == WALK_CUT:
+                header_parse(bytes_ + (at - begin), &header)
+                if at + needed > file_end:
+                    return at, needed
+                if header_is_control(&header) and header.producer_id > -1:
+                    return at, needed
+            self._take(&header, bytes_ + (at - begin))
+            at += header_size(&header)
+
+    cdef int _take(self, const BatchHeader *header, const uint8_t *data) except -1:
+        cdef DecodeSettings settings
+        cdef BatchHeader copy = header[0]
+        cdef int64_t last_offset = header_last_offset(header)
+        self.batches += 1
+        if self.first_offset is None:
+            self.first_offset = header.base_offset
+        self.last_offset = last_offset
+        if self.max_timestamp is None or header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+        if header.producer_id < 0 or header.records_count <= 0:
+            return 0
+        if header_is_control(header):
+            memset(&settings, 0, sizeof(settings))
+            settings.limits = self.bounds
+            settings.package = _package_decompress
+            copy.position = 0
+            if decode_control_types(&settings, data, 0, &copy, 1):
+                raise MemoryError("no memory for a context")
+            if copy.control_type == CONTROL_UNREADABLE:
+                raise DecodeError(
+                    "the key of a control record cannot be read", position=header.position,
+                    base_offset=header.base_offset, path=self.path, record=0,
+                )
+            if copy.control_type == CONTROL_ABORT or copy.control_type == CONTROL_COMMIT:
+                self._end(header, copy.control_type, data)
+        elif header_is_transactional(header):
+            known = self._open.get(header.producer_id)
+            if known is None:
+                self._open[header.producer_id] = [header.producer_epoch, header.base_offset, last_offset,
+                                                  header.max_timestamp, header.max_timestamp, header.position]
+            else:
+                known[0] = header.producer_epoch
+                known[2] = last_offset
+                known[4] = header.max_timestamp
+        return 0
+
+    cdef int _end(self, const BatchHeader *header, int control_type, const uint8_t *data) except -1:
+        cdef int64_t size = header_size(header)
+        marker = next(header_at(PyBytes_FromStringAndSize(<const char *>data, size), 0, None, self.limits)
+                      .decode(control_records="include", verify_crc=False).records())
+        begun = self._open.pop(header.producer_id, None)
+        first_offset, last_offset, first_timestamp, first_position = -1, -1, marker.timestamp, header.position
+        if begun is not None:
+            _epoch, first_offset, last_offset, first_timestamp, _last, first_position = begun
+        self.finished.append((header.producer_id, header.producer_epoch, first_offset, last_offset, header.base_offset,
+                              control_type, first_timestamp, marker.timestamp, marker.coordinator_epoch, first_position))
+        return 0

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Raw block: the uncompressed length as a varint, then elements. The low two bits of a tag byte:
+//   0 literal, length - 1 in the upper six bits; 60..63 there: in the next 1..4 bytes, little-endian
+//   1 copy, length 4 + bits 2-4, offset 11 bits: bits 5-7 and the next byte
+//   2 copy, length 1 + bits 2-7, offset in the next 2 bytes         3 the same, offset in the next 4 bytes
+// Xerial stream: 82 'SNAPPY' 00, version i32, compatible i32, then blocks: length i32 (big-endian), raw block.
+#include "snappy.h"
+
+static const uint8_t xerial_magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+
+enum { XERIAL_HEADER = 16, BEST_RATIO = 22 };  // a three-byte copy element makes at most 64 bytes
+
+static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "snappy", 0, 0); }
+static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "snappy", what); }
+
+static inline void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
+
+// A copy whose source may overlap its target. `to` has BUFFER_SLACK bytes of room past the end of the block.
+static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
+    const uint8_t *from = to - offset;
+    if (likely(offset >= 16)) {
+        copy16(to, from);
+        for (int64_t at = 16; at < length; at += 16) copy16(to + at, from + at);
+    } else if (offset >= 8) {
+        for (int64_t at = 0; at < length; at += 8) memcpy(to + at, from + at, 8);
+    } else {
+        for (int64_t at = 0; at < length; at++) to[at] = from[at];
+    }
+}
+
+static int raw_block_length(const uint8_t **data, const uint8_t *end, int64_t *length, Fault *fault) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 35; shift += 7) {
+        if (*data >= end) return cut(fault);
+        uint8_t byte = *(*data)++;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) {
+            *length = (int64_t)value;
+            return value > UINT32_MAX ? bad(fault, "block length above 32 bits") : 0;
+        }
+    }
+    return bad(fault, "block length is too long a varint");
+}
+
+static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t limit, int64_t *length,
+                     Fault *fault) {
+    const uint8_t *in = data, *in_end = data + size;
+    int64_t claimed;
+    if (raw_block_length(&in, in_end, &claimed, fault)) return -1;
+    if (claimed > (in_end - in) * BEST_RATIO) return bad(fault, "block claims more than its bytes can make");
+    if (claimed > limit) return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "snappy", claimed, limit);
+    if (buffer_grow(out, (size_t)(at + claimed), (size_t)at)) return fault_set(fault, FAULT_NO_MEMORY, "snappy", 0, 0);
+    uint8_t *begin = out->data + at, *to = begin, *to_end = begin + claimed;
+    while (in < in_end) {
+        uint32_t tag = *in++;
+        int64_t bytes, offset;
+        if ((tag & 3) == 0) {
+            bytes = (tag >> 2) + 1;
+            if (likely(bytes <= 16 && in_end - in >= 16 && to_end - to >= bytes)) {
+                copy16(to, in);
+                to += bytes;
+                in += bytes;
+                continue;
+            }
+            if (bytes > 60) {
+                int64_t wide = bytes - 60;
+                if (in_end - in < wide) return cut(fault);
+                uint32_t more = 0;
+                for (int64_t byte = 0; byte < wide; byte++) more |= (uint32_t)in[byte] << (8 * byte);
+                bytes = (int64_t)more + 1;
+                in += wide;
+            }
+            if (bytes > in_end - in) return cut(fault);
+            if (bytes > to_end - to) return bad(fault, "more bytes than the block's length");
+            memcpy(to, in, (size_t)bytes);
+            to += bytes;
+            in += bytes;
+            continue;
+        }
+        if ((tag & 3) == 1) {
+            if (in >= in_end) return cut(fault);
+            bytes = 4 + (tag >> 2 & 7);
+            offset = (int64_t)(tag >> 5) << 8 | *in++;
+        } else if ((tag & 3) == 2) {
+            if (in_end - in < 2) return cut(fault);
+            bytes = (tag >> 2) + 1;
+            offset = load_le16(in);
+            in += 2;
+        } else {
+            if (in_end - in < 4) return cut(fault);
+            bytes = (tag >> 2) + 1;
+            offset = load_le32(in);
+            in += 4;
+        }
+        if (unlikely(offset == 0 || offset > to - begin)) return bad(fault, "copy from before the block");
+        if (unlikely(bytes > to_end - to)) return bad(fault, "more bytes than the block's length");
+        copy_match(to, offset, bytes);
+        to += bytes;
+    }
+    if (to != to_end) return bad(fault, "fewer bytes than the block's length");
+    *length = claimed;
+    return 0;
+}
+
+int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t limit, int64_t *length,
+                      Fault *fault) {
+    if (size < 8 || memcmp(data, xerial_magic, 8) != 0) return raw_block(data, size, out, at, limit, length, fault);
+    int64_t place = 0, total = 0;
+    while (place < size) {
+        if (size - place >= 8 && memcmp(data + place, xerial_magic, 8) == 0) {  // streams may follow each other
+            if (size - place < XERIAL_HEADER) return cut(fault);
+            if ((int32_t)load_be32(data + place + 8) < 1) return bad(fault, "xerial version below 1");
+            place += XERIAL_HEADER;
+            continue;
+        }
+        if (size - place < 4) return cut(fault);
+        int32_t block = (int32_t)load_be32(data + place);
+        place += 4;
+        if (block <= 0) return bad(fault, "xerial block length is not positive");
+        if (block > size - place) return cut(fault);
+        int64_t bytes;
+        if (raw_block(data + place, block, out, at + total, limit - total, &bytes, fault)) {
+            if (fault->code == FAULT_DECOMPRESSED_LIMIT) {
+                fault->found += total;
+                fault->expected = limit;
+            }
+            return -1;
+        }
+        total += bytes;
+        place += block;
+    }
+    *length = total;
+    return 0;
+}

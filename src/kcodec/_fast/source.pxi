@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# The caller's bytes, held for as long as somebody reads them.
+
+cdef class Source:
+    """A bytes-like object and the memory it lent."""
+
+    cdef Py_buffer view
+    cdef bint held
+    cdef readonly object owner
+
+    def __cinit__(self, data):
+        if isinstance(data, str):
+            raise TypeError("data must be bytes-like, not str")
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.held = True
+        self.owner = data
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef inline const uint8_t *data(self) noexcept nogil:
+        return <const uint8_t *>self.view.buf
+
+    cdef inline int64_t size(self) noexcept nogil:
+        return self.view.len
+
+
+# Views point into the caller's bytes: a chunk of them holds the Source. Arrow may let go on any thread.
+cdef void _retain_object(void *owner) noexcept nogil:
+    with gil:
+        Py_INCREF(<object>owner)
+
+
+cdef void _release_object(void *owner) noexcept nogil:
+    with gil:
+        Py_DECREF(<object>owner)
+
+
+cdef int _read_limits(object limits, Limits *out) except -1:
+    if not isinstance(limits, DecodeLimits):
+        raise TypeError(f"limits must be a DecodeLimits, not {type(limits).__name__}")
+    out.max_batch_bytes = limits.max_batch_bytes
+    out.max_decompressed_bytes = limits.max_decompressed_bytes
+    return 0
+
+
+cdef object _choice_error(str name, object value, choices):
+    """A ValueError that lists what is possible, nearest first."""
+    import difflib
+
+    near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(str(choice) for choice in choices)}"
+    return ValueError(f"unknown {name} {value!r}{hint}")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# What is chosen at start: processor paths and system libraries; and what tests ask of memory.
+#
+#   KCODEC_CRC32C=avx512|sse42|arm64|portable   this path of the CRC instead of the fastest
+#   KCODEC_SYSTEM_ZSTD=0                        the zstandard package even where the system has libzstd
+
+def crc32c(data, value=0):
+    """CRC-32C of a bytes-like object, continuing `value`."""
+    cdef Source source = Source(data)
+    cdef uint32_t crc = value
+    with nogil:
+        crc = _crc32c(crc, source.data(), source.size())
+    return crc
+
+
+def crc32c_path_names():
+    """The ways this processor can compute it, fastest first."""
+    names = []
+    cdef const Crc32cPath *path = crc32c_paths()
+    while path.name != NULL:
+        names.append(path.name.decode("ascii"))
+        path += 1
+    return names
+
+
+def crc32c_by(name, data, value=0):
+    """CRC-32C by the path of this name: for tests."""
+    cdef Source source = Source(data)
+    cdef const Crc32cPath *path = crc32c_paths()
+    while path.name != NULL:
+        if path.name.decode("ascii") == name:
+            return path.function(value, source.data(), source.size())
+        path += 1
+    raise _choice_error("CRC-32C path", name, crc32c_path_names())
+
+
+def use_system_zstd(wanted):
+    """Whether zstd is decompressed by the system's libzstd from now on; the answer says if it is there."""
+    return bool(decompressor_use_system_zstd(wanted))
+
+
+def uses_system_zstd():
+    """Whether the system's libzstd is in use."""
+    return bool(decompressor_uses_system_zstd())
+
+
+def pool_state():
+    """(bytes kept, buffers kept, buffers handed out and not yet back) of the pool of output memory."""
+    cdef PoolCounts counts
+    pool_counts(&counts)
+    return counts.retained_bytes, counts.retained_buffers, counts.outstanding_buffers
+
+
+def trim_pool():
+    """Give all memory that waits in the pool back to the system."""
+    pool_trim()
+
+
+def find_provable(data, above_offset, limits=DEFAULT_LIMITS):
+    """The first position in `data` where a batch begins that can be believed: structure, CRC and header fields right,
+    base offset above `above_offset`. -1 if there is none."""
+    cdef Source source = Source(data)
+    cdef Limits bounds
+    cdef BatchHeader header
+    cdef int64_t at, above = above_offset, size = source.size(), found = -1
+    _read_limits(limits, &bounds)
+    with nogil:
+        for at in range(size - BATCH_OVERHEAD + 1):
+            if header_is_provable(source.data(), size, at, above, &bounds, &header):
+                found = at
+                break
+    return found
+
+
+cdef int _start() except -1:
+    import os
+
+    pool_initialise()
+    decompressor_initialise()
+    chosen = os.environ.get("KCODEC_CRC32C")
+    if chosen is None:
+        crc32c_choose(NULL)
+    elif crc32c_choose(chosen.encode()):
+        raise _choice_error("KCODEC_CRC32C", chosen, crc32c_path_names())
+    decompressor_use_system_zstd(os.environ.get("KCODEC_SYSTEM_ZSTD") != "0")
+    return 0
+
+
+_start()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's enumerations and sentinels, in Kafka's words.
+
+A member is the number Kafka writes and is spelt as Kafka's own configuration spells it: ``Compression.ZSTD == 4``,
+``Compression.ZSTD == "zstd"`` and ``Compression("zstd") is Compression.ZSTD`` all hold. Sources: ``CompressionType``,
+``TimestampType``, ``IsolationLevel``, ``ControlRecordType``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_PARTITION_LEADER_EPOCH = -1
+
+
+class _KafkaEnum(IntEnum):
+    """An integer with a name of Kafka's: compares equal to both, prints as the name."""
+
+    label: str
+
+    def __new__(cls, number: int, label: str) -> _KafkaEnum:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.label = label
+        return member
+
+    @classmethod
+    def _missing_(cls, value: object) -> _KafkaEnum | None:
+        for member in cls:
+            if value == member.label:
+                return member
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return self.label == other
+        return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class Compression(_KafkaEnum):
+    """Bits 0-2 of a batch's attributes; the names are those of ``compression.type``."""
+
+    NONE = (0, "none")
+    GZIP = (1, "gzip")
+    SNAPPY = (2, "snappy")
+    LZ4 = (3, "lz4")
+    ZSTD = (4, "zstd")
+
+
+class TimestampType(_KafkaEnum):
+    """Bit 3 of a batch's attributes; the names are those of ``message.timestamp.type``."""
+
+    NO_TIMESTAMP_TYPE = (-1, "NoTimestampType")
+    CREATE_TIME = (0, "CreateTime")
+    LOG_APPEND_TIME = (1, "LogAppendTime")
+
+
+class IsolationLevel(_KafkaEnum):
+    """Which records a reader sees; the names are those of ``isolation.level``."""
+
+    READ_UNCOMMITTED = (0, "read_uncommitted")
+    READ_COMMITTED = (1, "read_committed")
+
+
+class ControlType(_KafkaEnum):
+    """The type in a control record's key. Types not listed here exist in newer logs: they stay plain numbers."""
+
+    ABORT = (0, "ABORT")
+    COMMIT = (1, "COMMIT")
+    LEADER_CHANGE = (2, "LEADER_CHANGE")
+    SNAPSHOT_HEADER = (3, "SNAPSHOT_HEADER")
+    SNAPSHOT_FOOTER = (4, "SNAPSHOT_FOOTER")
+    KRAFT_VERSION = (5, "KRAFT_VERSION")
+    KRAFT_VOTERS = (6, "KRAFT_VOTERS")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kcodec raises about bytes. A caller's own mistake (an unknown column) is a plain ValueError or TypeError.
+
+    KcodecError
+    └─ DecodeError(ValueError)      their bytes are wrong
+       ├─ TruncatedError            a cut batch was asked for its records
+       ├─ CorruptBatchError         the CRC does not match
+       ├─ UnsupportedError          a magic or compression id that cannot be read
+       └─ LimitExceededError        a limit of DecodeLimits
+
+Texts say where, what was found and what was expected: ``batch at byte 1841 (base_offset 512), record 7: value_length 900
+but 12 bytes remain``.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kcodec._fast import DecodedRecords
+
+
+class KcodecError(Exception):
+    """The root of all errors that kcodec defines."""
+
+
+def _rebuild(cls: type[DecodeError], reason: str, fields: dict[str, Any]) -> DecodeError:
+    return cls(reason, **fields)
+
+
+class DecodeError(KcodecError, ValueError):
+    """Bytes that are no valid record batch.
+
+    reason:      what is wrong, without the place.
+    position:    byte in the input or file where the batch begins; None when no batch is meant.
+    base_offset: of that batch, None if it was not readable.
+    record:      index of the record within the batch, None if the batch as a whole is meant.
+    path:        the file, None for bytes in memory.
+    next_offset: where a reader can go on behind the damage, None if that cannot be told.
+    decoded:     the records before the damage (DecodedRecords), where there are any to give.
+    """
+
+    _FIELDS = ("position", "base_offset", "record", "path", "next_offset", "decoded")
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        position: int | None = None,
+        base_offset: int | None = None,
+        record: int | None = None,
+        path: str | None = None,
+        next_offset: int | None = None,
+        decoded: DecodedRecords | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+        self.base_offset = base_offset
+        self.record = record
+        self.path = path
+        self.next_offset = next_offset
+        self.decoded = decoded
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path is not None else ""
+        if self.position is not None:
+            place += f"batch at byte {self.position}"
+            if self.base_offset is not None:
+                place += f" (base_offset {self.base_offset})"
+            if self.record is not None:
+                place += f", record {self.record}"
+            place += ": "
+        return place + self.reason
+
+    def __reduce__(self) -> tuple[Callable[..., DecodeError], tuple[type[DecodeError], str, dict[str, Any]]]:
+        return _rebuild, (type(self), self.reason, {name: getattr(self, name) for name in self._FIELDS})
+
+
+class TruncatedError(DecodeError):
+    """A batch whose bytes end too early was asked for its records. ``needed`` and ``available`` are bytes."""
+
+    _FIELDS = (*DecodeError._FIELDS, "needed", "available")
+
+    def __init__(self, reason: str, *, needed: int, available: int, **fields: Any) -> None:
+        super().__init__(reason, **fields)
+        self.needed = needed
+        self.available = available
+
+
+class CorruptBatchError(DecodeError):
+    """The CRC-32C stored in a batch is not that of its bytes."""
+
+    _FIELDS = (*DecodeError._FIELDS, "stored_crc", "computed_crc")
+
+    def __init__(self, reason: str, *, stored_crc: int, computed_crc: int, **fields: Any) -> None:
+        super().__init__(reason, **fields)
+        self.stored_crc = stored_crc
+        self.computed_crc = computed_crc
+
+
+class UnsupportedError(DecodeError):
+    """A magic or a compression id that kcodec does not read; ``decoded`` holds the records before it."""
+
+
+class LimitExceededError(DecodeError):
+    """A limit was reached. ``limit`` is its name in DecodeLimits, ``value`` what it is set to, ``claimed`` what was asked."""
+
+    _FIELDS = (*DecodeError._FIELDS, "limit", "value", "claimed")
+
+    def __init__(self, reason: str, *, limit: str, value: int, claimed: int, **fields: Any) -> None:
+        super().__init__(reason, **fields)
+        self.limit = limit
+        self.value = value
+        self.claimed = claimed

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of decoding: each has a name, a finite default and a reason. What lies above one is a ``LimitExceededError``."""
+
+from __future__ import annotations
+
+# Kafka's own ceiling for one message is max.message.bytes (1 MiB by default); clusters with large messages raise it to
+# tens of MiB. 128 MiB lets all of those through and keeps what one hostile length can cost within a small machine.
+DEFAULT_MAX_BATCH_BYTES = 128 << 20
+DEFAULT_MAX_DECOMPRESSED_BYTES = 128 << 20
+
+# A binary column of one batch is indexed by int32.
+LARGEST_LIMIT = (1 << 31) - (1 << 20)
+
+
+class DecodeLimits:
+    """The limits of one decoding call. Frozen.
+
+    max_batch_bytes:        the largest ``batch_length`` field that is believed, in bytes.
+    max_decompressed_bytes: the most bytes the records of one batch may take once decompressed; enforced while
+                            decompressing, not after.
+
+    Raises ``ValueError`` for a limit below 61 (a batch header) or above ``LARGEST_LIMIT``.
+    """
+
+    __slots__ = ("max_batch_bytes", "max_decompressed_bytes")
+
+    max_batch_bytes: int
+    max_decompressed_bytes: int
+
+    def __init__(
+        self,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    ) -> None:
+        for name, value in (("max_batch_bytes", max_batch_bytes), ("max_decompressed_bytes", max_decompressed_bytes)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if not 61 <= value <= LARGEST_LIMIT:
+                raise ValueError(f"{name} must be between 61 and {LARGEST_LIMIT}, not {value}")
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"DecodeLimits is frozen: make a new one to change {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"DecodeLimits is frozen: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DecodeLimits):
+            return NotImplemented
+        return (self.max_batch_bytes, self.max_decompressed_bytes) == (
+            other.max_batch_bytes,
+            other.max_decompressed_bytes,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.max_batch_bytes, self.max_decompressed_bytes))
+
+    def __repr__(self) -> str:
+        return (
+            f"DecodeLimits(max_batch_bytes={self.max_batch_bytes}, "
+            f"max_decompressed_bytes={self.max_decompressed_bytes})"
+        )
+
+    def __reduce__(self) -> tuple[type[DecodeLimits], tuple[int, int]]:
+        return DecodeLimits, (self.max_batch_bytes, self.max_decompressed_bytes)
+
+
+DEFAULT_LIMITS = DecodeLimits()

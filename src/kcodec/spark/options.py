@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``spark.read.format("kcodec")``, parsed and checked before anything is read.
+
+Names and meanings are those of Spark's own Kafka source (``KafkaSourceProvider``) where it has them; names are
+case-insensitive, as everywhere in Spark. What that source owns and files cannot honour is an error that says why, and
+so is a name nobody knows: an option that is silently ignored is a wrong answer later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.constants import IsolationLevel
+from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
+from kcodec.spark.schema import suggestion
+
+LATEST, EARLIEST = -1, -2
+DEFAULT_SPLIT_BYTES = 128 << 20
+
+OUR_OPTIONS = (
+    *("path", "paths", "includeHeaders", "includeBatchMeta", "startingOffsets", "endingOffsets", "startingTimestamp"),
+    *("endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "kafka.isolation.level", "minPartitions", "mode", "pushdown", "topic"),
+    *("partition", "splitBytes", "verifyCrc", "maxBatchBytes", "maxDecompressedBytes"),
+)
+BY_FOLDED_NAME = {name.lower(): name for name in OUR_OPTIONS}
+NAMED_BY_PATH = "topics and partitions are named by the path"
+NO_BROKER = "files are read, no broker is asked"
+NO_STREAM = "there is no streaming read"
+# Every option of Spark's own source that this one does not honour, with the reason.
+FOREIGN_OPTIONS = {
+    "subscribe": NAMED_BY_PATH,
+    "subscribePattern": NAMED_BY_PATH,
+    "assign": NAMED_BY_PATH,
+    "kafka.bootstrap.servers": NO_BROKER,
+    "kafka.group.id": NO_BROKER,
+    "groupIdPrefix": NO_BROKER,
+    "failOnDataLoss": "an offset below the log start or past the log end is what startingOffsets, endingOffsets and "
+    "the files make of it, and damage always fails the task unless mode=permissive",
+    "kafkaConsumer.pollTimeoutMs": NO_BROKER,
+    "fetchOffset.numRetries": NO_BROKER,
+    "fetchOffset.retryIntervalMs": NO_BROKER,
+    "maxOffsetsPerTrigger": NO_STREAM,
+    "minOffsetsPerTrigger": NO_STREAM,
+    "maxTriggerDelay": NO_STREAM,
+    "maxRecordsPerPartition": "splits lie at batch boundaries: use minPartitions or splitBytes",
+}
+FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
+
+TopicPartitionKey = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a read begins or ends.
+
+    kind:  "earliest", "latest", "offset" or "timestamp" (in milliseconds).
+    value: one number for all partitions, or one each by (topic, partition); LATEST and EARLIEST among offsets.
+    """
+
+    kind: str
+    option: str = ""
+    value: int | None = None
+    each: tuple[tuple[TopicPartitionKey, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """All options of one read, as plain values. Pickles."""
+
+    paths: tuple[str, ...]
+    include_headers: bool = False
+    include_batch_meta: bool = False
+    isolation_level: str = "read_uncommitted"
+    starting: Bound = Bound("earliest")
+    ending: Bound = Bound("latest")
+    without_match: str = "error"
+    min_partitions: int = 1
+    on_error: str = "raise"
+    pushdown: bool = False
+    topic: str | None = None
+    partition: int | None = None
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    verify_crc: bool = True
+    limits: DecodeLimits = DEFAULT_LIMITS
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
+    options = dict(_known(given))
+    strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
+    return ReadOptions(
+        paths=_paths(options),
+        include_headers=_boolean(options, "includeHeaders", False),
+        include_batch_meta=_boolean(options, "includeBatchMeta", False),
+        isolation_level=_choice(options, "kafka.isolation.level", [level.label for level in IsolationLevel]),
+        starting=_bound(options, "starting", Bound("earliest")),
+        ending=_bound(options, "ending", Bound("latest")),
+        without_match=_one_of("startingOffsetsByTimestampStrategy", strategy, ["error", "latest"]),
+        min_partitions=_integer(options, "minPartitions", 1, least=1),
+        on_error="skip" if _choice(options, "mode", ["failfast", "permissive"]) == "permissive" else "raise",
+        pushdown=_boolean(options, "pushdown", False),
+        topic=options.get("topic"),
+        partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
+        split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),
+        verify_crc=_boolean(options, "verifyCrc", True),
+        limits=DecodeLimits(
+            max_batch_bytes=_integer(options, "maxBatchBytes", DEFAULT_MAX_BATCH_BYTES, least=61),
+            max_decompressed_bytes=_integer(options, "maxDecompressedBytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=61),
+        ),
+    )
+
+
+def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The options in our spelling; ValueError for any that is not ours."""
+    for name, value in given.items():
+        folded = name.lower()
+        if folded in BY_FOLDED_NAME:
+            yield BY_FOLDED_NAME[folded], value
+        elif folded in FOREIGN_BY_FOLDED_NAME:
+            foreign = FOREIGN_BY_FOLDED_NAME[folded]
+            reason = FOREIGN_OPTIONS[foreign]
+            raise ValueError(f"option {foreign!r} of Spark's Kafka source has no meaning here: {reason}")
+        elif folded.startswith("kafka."):
+            hint = suggestion(name, ["kafka.isolation.level"])
+            raise ValueError(f"option {name!r} is for a Kafka client: {NO_BROKER}{hint}")
+        else:
+            raise ValueError(f"unknown option {name!r}{suggestion(name, OUR_OPTIONS)}")
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    """What load() was given: one path, or several as Spark hands them over, a JSON list."""
+    several = json.loads(options["paths"]) if "paths" in options else []
+    paths = (*([options["path"]] if "path" in options else []), *several)
+    if not paths:
+        raise ValueError('no path is given: spark.read.format("kcodec").load("/path/to/topic-0")')
+    return paths
+
+
+def _wrong(option: str, value: str, expected: str) -> ValueError:
+    return ValueError(f"option {option!r} is {value!r}: expected {expected}")
+
+
+def _boolean(options: Mapping[str, str], option: str, default: bool) -> bool:
+    value = options.get(option)
+    if value is None:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise _wrong(option, value, "true or false")
+    return value.lower() == "true"
+
+
+def _integer(options: Mapping[str, str], option: str, default: int, *, least: int | None = None) -> int:
+    value = options.get(option)
+    if value is None:
+        return default
+    expected = "a whole number" if least is None else f"a whole number of at least {least}"
+    try:
+        number = int(value)
+    except ValueError:
+        raise _wrong(option, value, expected) from None
+    if least is not None and number < least:
+        raise _wrong(option, value, expected)
+    return number
+
+
+def _one_of(option: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise ValueError(f"option {option!r} is {value!r}: expected {' or '.join(choices)}{suggestion(value, choices)}")
+    return value
+
+
+def _choice(options: Mapping[str, str], option: str, choices: list[str]) -> str:
+    """One of `choices`, whatever its case; the first is the default."""
+    return _one_of(option, options.get(option, choices[0]).lower(), choices)
+
+
+def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
+    """The bound of one side, by the precedence of Spark's source: timestamp, offsets by timestamp, offsets."""
+    by_timestamp, offsets_by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+    if by_timestamp in options:
+        return Bound("timestamp", by_timestamp, _integer(options, by_timestamp, 0, least=0))
+    if offsets_by_timestamp in options:
+        each = _per_partition(offsets_by_timestamp, options[offsets_by_timestamp])
+        return Bound("timestamp", offsets_by_timestamp, each=each)
+    if offsets not in options:
+        return default
+    word, refused = ("earliest", LATEST) if side == "starting" else ("latest", EARLIEST)
+    value = options[offsets].strip()
+    if value.lower() == word:
+        return Bound(word, offsets)
+    if value.lower() in ("earliest", "latest"):
+        raise _wrong(offsets, value, f"{word!r} or JSON: a read of files that exist has no other {side} point")
+    each = _per_partition(offsets, value)
+    for (topic, partition), offset in each:
+        if offset == refused or offset < EARLIEST:
+            allowed = EARLIEST if refused == LATEST else LATEST
+            raise _wrong(offsets, value, f"0 or more, or {allowed} for {word}, for {topic}-{partition}")
+    return Bound("offset", offsets, each=each)
+
+
+def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartitionKey, int], ...]:
+    """``{"topicA":{"0":23,"1":-2}}`` as pairs ((topic, partition), number)."""
+    example = 'JSON like {"topicA":{"0":23,"1":45}}'
+    try:
+        parsed = json.loads(text)
+        pairs = [
+            ((topic, int(partition)), _whole(number))
+            for topic, partitions in parsed.items()
+            for partition, number in partitions.items()
+        ]
+    except (ValueError, AttributeError):
+        raise _wrong(option, text, example) from None
+    return tuple(pairs)
+
+
+def _whole(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError(f"{number!r} is no whole number")
+    return number

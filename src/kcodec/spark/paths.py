@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user names (a segment, a partition directory, a folder of them, a glob) to partitions to be read.
+
+Segments of one directory belong to one partition and are settled together, whichever of them were named: whether a
+transaction was committed may stand in a segment that was not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from glob import has_magic
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+SEGMENT = re.compile(r"\d{20}\.log")
+# Directories of a broker on their way out or in: LogManager's -delete, -future and -stray.
+PASSING = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
+# What no consumer means by "all topics"; each can still be named by its own path.
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
+
+
+@dataclass(frozen=True)
+class FoundPartition:
+    """What to open as one partition.
+
+    path:     a partition directory, or a ``.log`` file that stands for itself.
+    segments: names of the files in it that were asked for; None means all.
+    """
+
+    path: str
+    segments: frozenset[str] | None = None
+
+
+def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
+    """The partitions that the paths and globs name, each once, in order of their paths.
+
+    Hidden files, indexes, snapshots and checkpoints are passed over. FileNotFoundError for a path or glob where there
+    is nothing to read, ValueError for a file that is no segment, or an address on another machine.
+    """
+    wanted: dict[Path, set[str] | None] = {}
+    for pattern in patterns:
+        matches = list(_matches(local_path(pattern)))
+        if not matches:
+            raise FileNotFoundError(f"{pattern}: no .log file and no partition directory is there")
+        for directory, segment in matches:
+            names = wanted.setdefault(directory, set())
+            if segment is None:
+                wanted[directory] = None
+            elif names is not None:
+                names.add(segment)
+    found = []
+    for directory, names in sorted(wanted.items()):
+        if names is None:
+            found.append(FoundPartition(str(directory)))
+            continue
+        segments = {name for name in names if SEGMENT.fullmatch(name)}
+        if segments:
+            found.append(FoundPartition(str(directory), frozenset(segments)))
+        found += [FoundPartition(str(directory / name)) for name in sorted(names - segments)]
+    return found
+
+
+def local_path(path: str) -> Path:
+    """A path of this machine, absolute, from a path or a ``file:`` address."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme and scheme[1].lower() != "file":
+        raise ValueError(f"{path}: only files that every executor sees by the same path are read, not {scheme[1]}:")
+    return Path(os.path.normpath(Path(unquote(urlsplit(path).path) if scheme else path).absolute()))
+
+
+def _matches(pattern: Path) -> Iterator[tuple[Path, str | None]]:
+    """(directory, name of a segment, or None for the whole directory) for one path or glob."""
+    if pattern.exists() or not has_magic(str(pattern)):
+        if pattern.is_file() and pattern.suffix != ".log":
+            raise ValueError(f"{pattern}: not a segment (segments are named .log)")
+        yield from _below(pattern)
+        return
+    for path in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+        if not path.name.startswith(".") and (path.is_dir() or path.suffix == ".log"):
+            yield from _below(path)
+
+
+def _below(path: Path) -> Iterator[tuple[Path, str | None]]:
+    """The same for one path: a file, a partition directory, or a folder that holds partition directories."""
+    if path.is_file():
+        yield path.parent, path.name
+    elif path.is_dir():
+        if _holds_segments(path):
+            yield path, None
+            return
+        for entry in sorted(path.iterdir()):
+            hidden = entry.name.startswith(".") or PASSING.fullmatch(entry.name)
+            internal = entry.name.rpartition("-")[0] in INTERNAL_TOPICS
+            if entry.is_dir() and not hidden and not internal and _holds_segments(entry):
+                yield entry, None
+
+
+def _holds_segments(directory: Path) -> bool:
+    names = (entry for entry in directory.iterdir() if entry.suffix == ".log" and not entry.name.startswith("."))
+    return any(entry.is_file() for entry in names)

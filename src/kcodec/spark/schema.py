@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns Spark sees: those of Spark's own Kafka source, in its order, and ours behind them.
+
+Names and types are those of Spark's ``KafkaRecordToRowConverter``; every column is nullable. ``includeHeaders`` adds
+``headers`` (NULL, not empty, where a record has none), ``includeBatchMeta`` the six columns that Spark's source lacks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class SparkColumn:
+    """One column: its name in Spark, its name in kcodec, its type in Spark's DDL."""
+
+    name: str
+    column: str
+    ddl: str
+
+
+KAFKA_COLUMNS = (
+    SparkColumn("key", "key", "binary"),
+    SparkColumn("value", "value", "binary"),
+    SparkColumn("topic", "topic", "string"),
+    SparkColumn("partition", "partition", "int"),
+    SparkColumn("offset", "offset", "bigint"),
+    SparkColumn("timestamp", "timestamp", "timestamp"),
+    SparkColumn("timestampType", "timestamp_type", "int"),
+)
+HEADERS = SparkColumn("headers", "headers", "array<struct<key:string,value:binary>>")
+BATCH_COLUMNS = (
+    SparkColumn("producerId", "producer_id", "bigint"),
+    SparkColumn("producerEpoch", "producer_epoch", "smallint"),
+    SparkColumn("sequence", "sequence", "int"),
+    SparkColumn("leaderEpoch", "partition_leader_epoch", "int"),
+    SparkColumn("baseOffset", "base_offset", "bigint"),
+    SparkColumn("isTransactional", "is_transactional", "boolean"),
+)
+ALL_COLUMNS = (*KAFKA_COLUMNS, HEADERS, *BATCH_COLUMNS)
+BY_NAME = {column.name: column for column in ALL_COLUMNS}
+BY_COLUMN = {column.column: column for column in ALL_COLUMNS}
+
+
+def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[SparkColumn, ...]:
+    """The columns of a read that names none."""
+    return (*KAFKA_COLUMNS, *((HEADERS,) if include_headers else ()), *(BATCH_COLUMNS if include_batch_meta else ()))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the closest known name, else nothing."""
+    by_folded = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
+    return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""
+
+
+def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
+    """The columns of these names, Spark's spelling or kcodec's; ValueError for an unknown or a repeated one."""
+    found: list[SparkColumn] = []
+    for name in names:
+        column = BY_NAME.get(name) or BY_COLUMN.get(name)
+        if column is None:
+            known = ", ".join(BY_NAME)
+            raise ValueError(f"unknown column {name!r}{suggestion(name, [*BY_NAME, *BY_COLUMN])}; there are {known}")
+        if column in found:
+            raise ValueError(f"column {column.name!r} is asked for twice")
+        found.append(column)
+    if not found:
+        raise ValueError("no column is asked for")
+    return tuple(found)
+
+
+def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
+    """The columns of a schema the user gave: any of ours, in any order; ValueError where a type is not ours."""
+    columns = columns_named(field.name for field in schema.fields)
+    ours = struct_type(columns)
+    for field, own in zip(schema.fields, ours.fields, strict=True):
+        if field.name != own.name:
+            raise ValueError(f"unknown column {field.name!r} (did you mean {own.name!r}?)")
+        if field.dataType != own.dataType:
+            given, wanted = field.dataType.simpleString(), own.dataType.simpleString()
+            raise ValueError(f"column {own.name!r} is {wanted}, not {given}: read it as it is and cast it afterwards")
+        if not field.nullable:
+            raise ValueError(f"column {own.name!r} is nullable, as in Spark's own Kafka source: leave NOT NULL out")
+    return columns
+
+
+def ddl(columns: Iterable[SparkColumn]) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"{column.name} {column.ddl}" for column in columns)
+
+
+def struct_type(columns: Iterable[SparkColumn]) -> StructType:
+    """The columns as a StructType, without a running Spark."""
+    from pyspark.sql import types
+
+    by_ddl = {
+        "binary": types.BinaryType(),
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "smallint": types.ShortType(),
+        "boolean": types.BooleanType(),
+        "timestamp": types.TimestampType(),
+    }
+    header = [types.StructField("key", by_ddl["string"]), types.StructField("value", by_ddl["binary"])]
+    by_ddl[HEADERS.ddl] = types.ArrayType(types.StructType(header))
+    return types.StructType([types.StructField(column.name, by_ddl[column.ddl]) for column in columns])
+
+
+def arrow_schema(columns: Iterable[SparkColumn]) -> pa.Schema:
+    """The Arrow schema Spark 4.2 and newer compare the first batch with, exactly (``to_arrow_schema(..., "UTC")``)."""
+    import pyarrow as pa
+
+    by_ddl = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "smallint": pa.int16(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        HEADERS.ddl: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    }
+    return pa.schema([pa.field(column.name, by_ddl[column.ddl]) for column in columns])
+
+
+def schema(*, include_headers: bool = False, include_batch_meta: bool = False) -> StructType:
+    """The schema of a read, as a StructType: what ``format("kcodec")`` and ``decode_in_arrow`` give by default."""
+    return struct_type(default_columns(include_headers, include_batch_meta))
