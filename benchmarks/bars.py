@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is demanded, as tables; run.py states each beside the figure it measured. Rows are codecs, columns shapes."""
+
+from __future__ import annotations
+
+# How many times aiokafka's time must be at least ours, to pyarrow, CRC on, one thread.
+TIMES_AIOKAFKA = {
+    "none": {"a": 30.0, "b": 20.0, "c": 33.0, "d": 28.0},
+    "lz4": {"a": 10.0, "b": 3.7, "c": 14.0, "d": 25.0},
+    "zstd": {"a": 5.0, "b": 1.9, "c": 7.0, "d": 6.5},
+    "gzip": {"a": 5.3, "b": 3.7, "c": 6.3, "d": 5.3},
+    "snappy": {"a": 4.7, "b": 2.1, "c": 11.0, "d": 22.0},
+}
+# The same where the system's libzstd takes the place of the package.
+TIMES_AIOKAFKA_SYSTEM_ZSTD = {"a": 5.5, "b": 2.3, "c": 8.5, "d": 8.0}
+
+# The floor is one only if its uncompressed time over CRC + memcpy, in the same run, is at most this.
+FLOOR_OVER_LIMIT = {"a": 2.7 * 1.1, "b": 1.2 * 1.1, "c": 5.2 * 1.1, "d": 4.3 * 1.1}
+
+VIEWS_OVER_FLOOR = 0.72
+TWO_THREADS_OF_FLOOR_GAIN = 0.9
+TWO_THREADS_NEVER_BELOW = 0.95
+ONE_THREAD_SECONDS = 0.002
+# zstd and gzip of tiny batches stay on one thread: there is no gain to ask for.
+GAIN_SHAPES = {"none": "abcd", "lz4": "abcd", "snappy": "abcd", "zstd": "abc", "gzip": "abc"}
+
+HALF_ABORTED = {
+    "none": {"a": 0.66, "b": 0.76, "c": 0.62, "d": 0.68},
+    "zstd": {"a": 0.55, "b": 0.55, "c": 0.55, "d": 0.55},
+}
+NOTHING_ABORTED = 1.03
+
+SEGMENT_BYTES = 1 << 30
+SEGMENT_MEGABYTES = 200.0
+IMPORT_MILLISECONDS = 25.0
+NOT_IMPORTED = ("numpy", "crc32c", "pyarrow", "pyspark")
+
+
+def over_floor(shape: str, codec: str) -> float:
+    """How many times the floor's time ours may be."""
+    if codec == "none":
+        return 1.3 if shape == "d" else 1.2
+    return 1.5 if shape == "d" else 1.25
+
+
+def times_aiokafka(shape: str, codec: str, *, system_zstd: bool) -> float | None:
+    """How many times quicker than aiokafka is demanded; None where nothing is (shape e)."""
+    if codec == "zstd" and system_zstd:
+        return TIMES_AIOKAFKA_SYSTEM_ZSTD.get(shape)
+    return TIMES_AIOKAFKA[codec].get(shape)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of `make bench`, one for each kind of bar: decode, threads, isolation, views, segment, import.
+
+Each takes the options and returns rows (dicts of figures, with the bar and whether it is met beside them), which run.py
+prints and writes. Without kcodec built, the figures of the others remain: the baselines.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bars
+import contestants
+import floor
+import measure
+import numpy as np
+import shapes
+from measure import Ratio, Samples, ratio, spread
+
+HERE = Path(__file__).resolve().parent
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is measured and how long."""
+
+    shapes: str
+    codecs: tuple[str, ...]
+    builders: tuple[str, ...]
+    names: tuple[str, ...]
+    rounds: int
+    seconds: float
+    segment_bytes: int
+
+
+def source_blob(builder: str, shape: str, codec: str) -> shapes.Blob:
+    """The blob of one of the two builders."""
+    return shapes.java_blob(shape, codec) if builder == "java" else shapes.blob(shape, codec)
+
+
+def cells(options: Options) -> Iterator[tuple[str, str, str]]:
+    """(builder, codec, shape) of every blob asked for; Java's uncompressed batches are the same bytes and left out."""
+    for builder, codec, shape in itertools.product(options.builders, options.codecs, options.shapes):
+        if builder == "aiokafka" or codec != "none":
+            yield builder, codec, shape
+
+
+def agree(found: list[contestants.Contestant], data: bytes, what: str) -> str:
+    """The one hash of all contestants' columns; ValueError if they differ."""
+    digests = {one.name: one.digest(one.decode(data)) for one in found}
+    if len(set(digests.values())) != 1:
+        raise ValueError(f"{what}: the contestants' columns differ: {digests}")
+    return next(iter(digests.values()))
+
+
+def judged(row: Row, name: str, value: float | None, bar: float | None, *, least: bool = False) -> None:
+    """Put a figure, its bar and the verdict into a row; nothing where there is no figure."""
+    if value is None:
+        return
+    row[name] = round(value, 3)
+    if bar is not None:
+        row[f"{name}_bar"] = round(bar, 3)
+        row[f"{name}_met"] = value >= bar if least else value <= bar
+
+
+def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> Ratio | None:
+    """The ratio of two contestants, if both took part; its median goes into the row as well."""
+    if slow not in samples or quick not in samples:
+        return None
+    found = ratio(samples[slow], samples[quick])
+    row[f"{name}_median"] = round(found.median, 3)
+    return found
+
+
+def system_zstd() -> bool:
+    """Whether kcodec calls the system's libzstd here (it does where it finds one, unless told not to)."""
+    if not contestants.has_kcodec():
+        return False
+    from kcodec import _fast
+
+    return bool(getattr(_fast, "SYSTEM_ZSTD", False))
+
+
+def limits(blob: shapes.Blob) -> dict[str, measure.Case]:
+    """CRC, memcpy and both, as cases."""
+    made = {what: floor.Limit(what, len(blob.data)) for what in floor.LIMITS}
+    return {f"limit {what}": functools.partial(limit.run, blob.data) for what, limit in made.items()}
+
+
+def decode(options: Options) -> list[Row]:
+    """One thread to Arrow, CRC on: everybody, beside aiokafka and the floor."""
+    rows = []
+    for builder, codec, shape in cells(options):
+        blob = source_blob(builder, shape, codec)
+        found = [one for one in contestants.contestants(options.names) if codec in one.codecs]
+        row: Row = {
+            "builder": builder,
+            "codec": codec,
+            "shape": shape,
+            "records": blob.records,
+            "bytes": len(blob.data),
+        }
+        row["columns_sha256"] = agree(found, blob.data, f"shape {shape}, {codec}, {builder}")[:16]
+        cases: dict[str, measure.Case] = {one.name: functools.partial(one.decode, blob.data) for one in found}
+        if codec == "none" and "floor" in options.names:
+            cases |= limits(blob)
+        samples = measure.interleaved(cases, options.rounds, options.seconds)
+        row |= {name: spread(values, blob.records) for name, values in samples.items()}
+        times = against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
+        bar = bars.times_aiokafka(shape, codec, system_zstd=system_zstd())
+        judged(row, "times_aiokafka", times and times.of_minima, bar, least=True)
+        beside = against(row, "over_floor", samples, "kcodec", "floor")
+        judged(row, "over_floor", beside and beside.of_minima, bars.over_floor(shape, codec))
+        valid = against(row, "floor_over_limit", samples, "floor", "limit both")
+        judged(row, "floor_over_limit", valid and valid.of_minima, bars.FLOOR_OVER_LIMIT.get(shape))
+        rows.append(row)
+    return rows
+
+
+def cold(options: Options) -> list[Row]:
+    """As decode, but each call gets another copy of the blob, and there are more copies than the caches hold."""
+    rows = []
+    for codec, shape in itertools.product(options.codecs, options.shapes):
+        blob = shapes.blob(shape, codec)
+        copies = [bytes(bytearray(blob.data)) for _ in range(math.ceil((128 << 20) / len(blob.data)))]
+        found = [one for one in contestants.contestants(options.names) if codec in one.codecs]
+        row: Row = {"codec": codec, "shape": shape, "records": blob.records, "copies": len(copies)}
+        cases: dict[str, measure.Case] = {}
+        for one in found:
+            cases[one.name] = functools.partial(
+                lambda decode, turn: decode(next(turn)), one.decode, itertools.cycle(copies)
+            )
+        samples = measure.interleaved(cases, options.rounds, options.seconds)
+        row |= {name: spread(values, blob.records) for name, values in samples.items()}
+        for name, slow, quick in (("times_aiokafka", "aiokafka", "kcodec"), ("over_floor", "kcodec", "floor")):
+            both = against(row, name, samples, slow, quick)
+            judged(row, name, both and both.of_minima, None)
+        rows.append(row)
+    return rows
+
+
+def views(options: Options) -> list[Row]:
+    """Values as binary_view, shape b, against the floor, which copies them."""
+    if "kcodec" not in options.names:
+        return []
+    import kcodec
+
+    blob, own = shapes.blob("b", "none"), floor.Floor()
+    row: Row = {"codec": "none", "shape": "b", "records": blob.records}
+    cases: dict[str, measure.Case] = {
+        "kcodec views": lambda: contestants.to_arrow(kcodec.decode(blob.data, binary_type="binary_view")),
+        "floor": lambda: own.decode(blob.data),
+        "kcodec": lambda: contestants.decode_kcodec(blob.data),
+    }
+    value = contestants.to_arrow(kcodec.decode(blob.data, binary_type="binary_view")).column("value")
+    if value.to_pylist() != contestants.decode_kcodec(blob.data).column("value").to_pylist():
+        raise ValueError("shape b: values as binary_view differ from values as binary")
+    samples = measure.interleaved(cases, options.rounds, options.seconds)
+    row |= {name: spread(values, blob.records) for name, values in samples.items()}
+    found = against(row, "over_floor", samples, "kcodec views", "floor")
+    judged(row, "over_floor", found and found.of_minima, bars.VIEWS_OVER_FLOOR)
+    return [row]
+
+
+def two_thread_cases(options: Options, data: bytes, own: floor.Floor, pair: floor.FloorPair) -> dict[str, measure.Case]:
+    """One and two threads of the floor and, if it takes part, of kcodec."""
+    cases: dict[str, measure.Case] = {"floor 1": lambda: own.decode(data), "floor 2": lambda: pair.decode(data)}
+    if "kcodec" in options.names:
+        import kcodec
+
+        cases["kcodec 1"] = lambda: contestants.to_arrow(kcodec.decode(data, threads=1))
+        cases["kcodec 2"] = lambda: contestants.to_arrow(kcodec.decode(data, threads=2))
+    return cases
+
+
+def check_two_threads(options: Options, data: bytes, own: floor.Floor, pair: floor.FloorPair) -> None:
+    """ValueError unless two threads give what one gives."""
+    if own.decode(data) != pair.decode(data) or not np.array_equal(own.offsets(), pair.offsets()):
+        raise ValueError("the floor on two threads differs from the floor on one")
+    if "kcodec" in options.names:
+        import kcodec
+
+        one, two = (contestants.to_arrow(kcodec.decode(data, threads=n)) for n in (1, 2))
+        if contestants.digest(one) != contestants.digest(two):
+            raise ValueError("kcodec on two threads differs from kcodec on one")
+
+
+def threads(options: Options) -> list[Row]:
+    """Two threads against one: on batches repeated until one thread needs 2 ms, and on the blob as it is."""
+    rows, own, pair = [], floor.Floor(), floor.FloorPair()
+    for codec, shape in itertools.product(options.codecs, options.shapes):
+        if codec not in floor.codecs() or shape not in "abcd":
+            continue
+        blob = shapes.blob(shape, codec)
+        cases = two_thread_cases(options, blob.data, own, pair)
+        alone = measure.one_slice(cases.get("kcodec 1", cases["floor 1"]), 0.005)
+        for times in sorted({1, math.ceil(bars.ONE_THREAD_SECONDS / alone)}):
+            many = shapes.repeated(blob, times)
+            check_two_threads(options, many.data, own, pair)
+            cases = two_thread_cases(options, many.data, own, pair)
+            samples = measure.interleaved(cases, options.rounds * 2, options.seconds / 2)
+            row: Row = {"codec": codec, "shape": shape, "times": times, "records": many.records}
+            row |= {name: spread(values, many.records) for name, values in samples.items()}
+            row["floor_gain"] = round(ratio(samples["floor 1"], samples["floor 2"]).median, 3)
+            if "kcodec 2" in samples:
+                gain = ratio(samples["kcodec 1"], samples["kcodec 2"]).median
+                wanted = bars.TWO_THREADS_NEVER_BELOW
+                if times > 1 and shape in bars.GAIN_SHAPES[codec]:
+                    wanted = max(wanted, bars.TWO_THREADS_OF_FLOOR_GAIN * row["floor_gain"])
+                judged(row, "gain", gain, wanted, least=True)
+            rows.append(row)
+    pair.close()
+    return rows
+
+
+def isolation(options: Options) -> list[Row]:
+    """read_committed against read_uncommitted of the same bytes: half of the batches aborted, and none."""
+    if "kcodec" not in options.names:
+        return []
+    import kcodec
+
+    rows = []
+    for codec, shape, abort in itertools.product(options.codecs, options.shapes, (True, False)):
+        made = shapes.transactional_blob(shape, codec, abort=abort)
+        data = made.blob.data
+        aborted = [kcodec.AbortedTransaction(*entry) for entry in made.aborted]
+        committed = functools.partial(
+            kcodec.decode, data, isolation_level="read_committed", aborted_transactions=aborted
+        )
+        if len(committed()) != made.delivered:
+            raise ValueError(f"shape {shape}, {codec}: {len(committed())} records committed, expected {made.delivered}")
+        cases: dict[str, measure.Case] = {
+            "read_committed": lambda committed=committed: contestants.to_arrow(committed()),
+            "read_uncommitted": functools.partial(contestants.decode_kcodec, data),
+        }
+        samples = measure.interleaved(cases, options.rounds * 2, options.seconds)
+        row: Row = {
+            "codec": codec,
+            "shape": shape,
+            "aborted": "half" if abort else "none",
+            "records": made.blob.records,
+        }
+        row |= {name: spread(values, made.blob.records) for name, values in samples.items()}
+        found = against(row, "of_uncommitted", samples, "read_committed", "read_uncommitted")
+        bar = bars.HALF_ABORTED.get(codec, {}).get(shape) if abort else bars.NOTHING_ABORTED
+        judged(row, "of_uncommitted", found and found.median, bar)
+        rows.append(row)
+    return rows
+
+
+def write_segment(path: Path, blob: shapes.Blob, size: int) -> tuple[int, int]:
+    """A segment of at least `size` bytes made of the blob's batches with rising offsets; (bytes, records)."""
+    span, times = blob.records, math.ceil(size / len(blob.data))
+    with path.open("wb") as file:
+        for i in range(times):
+            file.write(shapes.shifted(blob, i * span))
+    return path.stat().st_size, blob.records * times
+
+
+def segment(options: Options) -> list[Row]:
+    """Peak memory of a fresh process that streams a big segment through pyarrow; time is there for interest."""
+    if "kcodec" not in options.names:
+        return []
+    rows = []
+    for codec, shape in itertools.product(("none", "zstd"), "ab"):
+        if codec not in options.codecs or shape not in options.shapes:
+            continue
+        with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as folder:
+            partition = Path(folder, "bench-0")
+            partition.mkdir()
+            path = partition / f"{0:020d}.log"
+            size, records = write_segment(path, shapes.blob(shape, codec), options.segment_bytes)
+            command = [sys.executable, str(HERE / "stream_segment.py"), str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        told = json.loads(done.stdout)
+        if told["records"] != records:
+            raise ValueError(f"segment of shape {shape}, {codec}: {told['records']} records, expected {records}")
+        row: Row = {"codec": codec, "shape": shape, "megabytes": round(size / 1e6), "records": records}
+        row |= {"seconds": round(told["seconds"], 2), "ns_a_record": round(told["seconds"] * 1e9 / records, 1)}
+        row |= {"batches": told["batches"], "peak_of_imports_MB": round(told["imports"], 1)}
+        judged(row, "peak_MB", told["peak"], bars.SEGMENT_MEGABYTES)
+        rows.append(row)
+    return rows
+
+
+def fresh_process(code: str) -> float:
+    """Seconds of a new Python that runs `code` and ends."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return time.perf_counter() - begin
+
+
+def import_time(options: Options) -> list[Row]:
+    """`import kcodec` above `python -c pass`, in pairs of fresh processes, and what it must not bring in."""
+    if "kcodec" not in options.names:
+        return []
+    pairs = [(fresh_process("pass"), fresh_process("import kcodec")) for _ in range(max(5, options.rounds * 4))]
+    probe = f"import sys, kcodec; print(*(m for m in {bars.NOT_IMPORTED!r} if m in sys.modules))"
+    brought = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True).stdout.split()
+    row: Row = {"pairs": len(pairs), "python_ms": round(statistics.median(p for p, _ in pairs) * 1e3, 2)}
+    row["brought_in"] = ", ".join(brought) or "nothing unwanted"
+    row["brought_in_met"] = not brought
+    above = statistics.median(imported - plain for plain, imported in pairs) * 1e3
+    judged(row, "above_ms", above, bars.IMPORT_MILLISECONDS)
+    return [row]
+
+
+PARTS = {
+    "decode": decode,
+    "cold": cold,
+    "views": views,
+    "threads": threads,
+    "isolation": isolation,
+    "segment": segment,
+    "import": import_time,
+}

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Java as a peer: compile FetchWorker.java against Kafka's jars, and talk to a worker that stays alive.
+
+Kafka's jars and the Eclipse compiler come from tools/fetch_kafka_jars.py (`make jars`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = Path(__file__).resolve().parent / "java"
+LIBS = ROOT / ".cache" / "kafka-libs"
+CLASSES = ROOT / ".cache" / "bench" / "java"
+MAIN = "org.apache.kafka.clients.consumer.internals.FetchWorker"
+# A heap that never has to grow and the collector with the least cost on one thread.
+FLAGS = ("-Xms2g", "-Xmx2g", "-XX:+UseSerialGC")
+
+
+def java() -> Path:
+    """The Java that tests use as well."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import fetch_kafka_jars
+
+    return fetch_kafka_jars.find_java()
+
+
+def fetch_jars() -> None:
+    """Kafka's jars into the cache, unless they are there."""
+    subprocess.run([sys.executable, str(ROOT / "tools" / "fetch_kafka_jars.py")], check=True)
+
+
+def compile_worker() -> None:
+    """The worker's classes, anew when the source is newer."""
+    fetch_jars()
+    source = SOURCES.joinpath(*MAIN.split(".")).with_suffix(".java")
+    built = CLASSES.joinpath(*MAIN.split(".")).with_suffix(".class")
+    if built.is_file() and built.stat().st_mtime >= source.stat().st_mtime:
+        return
+    (compiler,) = LIBS.glob("ecj-*.jar")
+    command = [
+        str(java()),
+        "-jar",
+        str(compiler),
+        "-17",
+        "-nowarn",
+        "-cp",
+        f"{LIBS}/*",
+        "-d",
+        str(CLASSES),
+        str(source),
+    ]
+    command[command.index("-cp") + 1] = os.pathsep.join(str(jar) for jar in sorted(LIBS.glob("*.jar")))
+    subprocess.run(command, check=True)
+
+
+def version() -> dict[str, str]:
+    """The versions of Java and of Kafka's clients."""
+    told = subprocess.run([str(java()), "-version"], capture_output=True, text=True, check=True).stderr
+    (jar,) = LIBS.glob("kafka-clients-*.jar")
+    return {"java": told.splitlines()[0], "kafka-clients": jar.stem.removeprefix("kafka-clients-")}
+
+
+class Worker:
+    """One JVM, asked line by line."""
+
+    name = "Java CompletedFetch"
+
+    def __init__(self) -> None:
+        compile_worker()
+        command = [str(java()), *FLAGS, "-cp", f"{CLASSES}{os.pathsep}{LIBS}/*", MAIN]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def ask(self, *words: str) -> str:
+        """Send a command; RuntimeError if the worker died of it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\t".join(words) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            raise RuntimeError(f"the Java worker ended at: {' '.join(words)}")
+        return answer
+
+    def load(self, name: str, path: Path) -> None:
+        """Keep the bytes of a file under a name."""
+        self.ask("load", name, str(path))
+
+    def time(self, name: str, seconds: float) -> tuple[float, int]:
+        """Mean seconds a call over calls that take `seconds` together, and the records of a call."""
+        nanoseconds, records = self.ask("time", name, str(max(1, round(seconds * 1000)))).split()
+        return float(nanoseconds) / 1e9, int(records)
+
+    def digest(self, name: str) -> str:
+        """The hash of the columns, as contestants.digest makes it."""
+        return self.ask("digest", name).split()[0]
+
+    def close(self) -> None:
+        """End the JVM."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+
+
+def make_batches(plain: bytes, codec: str, target: Path) -> None:
+    """The batches of `plain` built again by MemoryRecordsBuilder in a codec, into the file `target`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    worker = Worker()
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        source, fresh = Path(scratch, "plain"), Path(scratch, "built")
+        source.write_bytes(plain)
+        worker.ask("build", codec, str(source), str(fresh))
+        fresh.replace(target)
+    worker.close()
