@@ -66,7 +66,7 @@ lock:  ## pin requirements/*.txt anew from pyproject.toml
 
 clean:  ## remove what make made, but the downloads in .cache
 	rm -rf $(VENV) build dist src/*.egg-info src/kcodec/*.so $(CACHE)/java $(CACHE)/mypy $(CACHE)/ruff $(CACHE)/pytest
-	find src tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find $(wildcard src tests tools benchmarks examples) -name __pycache__ -prune -exec rm -rf {} +
 
 # The machine's Python makes the venv, after one look at what it may lack; pip itself is brought up to date first.
 $(VENV)/.pip: requirements/pip.txt
