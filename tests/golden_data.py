@@ -139,7 +139,8 @@ class Partition:
     @property
     def offsets(self) -> Truth | None:
         """logStartOffset, lastStableOffset, highWatermark ... of the broker at its end; None where nobody asked it."""
-        return offsets(self.cluster)["partitions"].get(self.name)
+        truth: Truth | None = offsets(self.cluster)["partitions"].get(self.name)
+        return truth
 
     @property
     def log_start_offset(self) -> int:

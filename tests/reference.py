@@ -31,7 +31,8 @@ that lay open at a damaged batch which was skipped. With a list, Java's rule (Co
 last_offset; entries with one filter what overlaps [first_offset, last_offset].
 
 Damage. "stop", and what `raise` hands over as .decoded, is the answer to the bytes before the damaged batch alone: a
-marker behind it settles nothing. next_offset does not pass the damaged batch's base offset. A batch may be skipped if
+marker behind it settles nothing. next_offset does not pass the damaged batch's base offset; remaining_bytes are then
+those from the damaged batch on. A batch may be skipped if
 a provable one stands where its length points: structure, CRC and header fields right, base offset above the last offset
 of the last undamaged batch before it. Every skipped batch counts as one that may have been a marker.
 """
@@ -165,7 +166,11 @@ def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
         return None
     loose = header._replace(last_offset_delta=(1 << 31) - 1)  # the range of offset deltas is rule 7
     first = next(raw_records(loose, payload_of(data, header, options.max_decompressed_bytes)))
-    control_type = control_type_of(first.key)
+    try:
+        control_type = control_type_of(first.key)
+    except DecodeError as error:
+        error.record = 0
+        raise
     return control_type if control_type in (ABORT, COMMIT) else None
 
 
@@ -230,7 +235,7 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
             walked.errors.append(error)
             target = _skip_target(data, at, above, options.max_batch_bytes) if options.on_error == "skip" else None
             if target is None:
-                walked.stopped_by = error
+                walked.stopped_by, walked.remaining_bytes = error, len(data) - at
                 return walked
             walked.steps.append(Step(None))
             at = target

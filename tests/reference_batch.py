@@ -138,7 +138,7 @@ def parse_header(data: bytes, at: int, max_batch_bytes: int = MIB_128) -> Header
     left = len(data) - at
     if left < 12:
         return 61 if left else 0
-    base_offset, length = struct.unpack_from(">qi", data, at)
+    base_offset, length = (int(number) for number in struct.unpack_from(">qi", data, at))
     if length < 14:
         raise _placed(DecodeError("batch_length", f"batch_length {length} is below 14"), at, base_offset)
     if left < 17:
@@ -153,7 +153,7 @@ def parse_header(data: bytes, at: int, max_batch_bytes: int = MIB_128) -> Header
         raise _placed(LimitExceededError("max_batch_bytes", reason), at, base_offset)
     if left < length + 12:
         return length + 12
-    return Header(*HEADER.unpack_from(data, at), at)
+    return Header(*HEADER.unpack_from(data, at))._replace(position=at)
 
 
 def _placed(error: DecodeError, position: int, base_offset: int) -> DecodeError:

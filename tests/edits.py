@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of batches: what happens to bytes on the way, and what somebody with bad intentions writes.
+
+    every_cut(data)                     the data ended at each byte
+    every_bit(data, repair=False)       one bit flipped at a time; repair: CRC made right again
+    every_header_value(data, repair=True)       each header field set to each odd value
+    every_length(batch)                 each varint of an uncompressed batch's records replaced
+    every_payload_cut(batch)            the bytes behind the header ended at each byte
+    every_payload_bit(batch)            each bit of the bytes behind the header flipped
+    random_edit(random, data, repair=None)      one to three edits at random; repair None: either
+
+random_edit returns (name, bytes), the others iterate over such pairs. In every_length, every_payload_cut and
+every_payload_bit the batch's length follows and its CRC is right.
+`data` is a sequence of whole batches, `batch` exactly one. Names say what was done, for the message of a failing test.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import struct
+from collections.abc import Iterator
+
+from batch_writer import fix_crc, varint
+
+# name -> (place in the header, struct code)
+HEADER_FIELDS = {
+    "base_offset": (0, "q"),
+    "batch_length": (8, "i"),
+    "partition_leader_epoch": (12, "i"),
+    "magic": (16, "b"),
+    "crc": (17, "i"),
+    "attributes": (21, "h"),
+    "last_offset_delta": (23, "i"),
+    "base_timestamp": (27, "q"),
+    "max_timestamp": (35, "q"),
+    "producer_id": (43, "q"),
+    "producer_epoch": (51, "h"),
+    "base_sequence": (53, "i"),
+    "records_count": (57, "i"),
+}
+ODD_NUMBERS = (0, 1, 2, -1, -2, 5, 13, 14, 48, 49, 61, 127, 128, 1 << 15, (1 << 31) - 2, (1 << 31) - 1, -(1 << 31))
+ODD_WIDE = (1 << 62, (1 << 63) - 1, -(1 << 63))
+
+
+def batch_positions(data: bytes) -> list[int]:
+    """Where batches begin, by their lengths, as far as these make sense."""
+    positions, at = [], 0
+    while len(data) - at >= 17:
+        length = struct.unpack_from(">i", data, at + 8)[0]
+        if length < 14:
+            break
+        positions.append(at)
+        at += 12 + length
+    return positions
+
+
+def _repaired(data: bytes, place: int, repair: bool) -> bytes:
+    if not repair:
+        return data
+    before = [position for position in batch_positions(data) if position <= place]
+    return fix_crc(data, before[-1]) if before else data
+
+
+def every_cut(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Every beginning of the data, itself excluded."""
+    for size in range(len(data)):
+        yield f"cut to {size} bytes", data[:size]
+
+
+def every_bit(data: bytes, repair: bool = False) -> Iterator[tuple[str, bytes]]:
+    """Every bit flipped; the CRC field's own bits stay flipped even with repair, which would only undo them."""
+    crcs = {position + at for position in batch_positions(data) for at in range(17, 21)}
+    for place in range(len(data)):
+        for bit in range(8):
+            edited = bytearray(data)
+            edited[place] ^= 1 << bit
+            name = f"bit {bit} of byte {place} flipped{', crc right' if repair else ''}"
+            yield name, _repaired(bytes(edited), place, repair and place not in crcs)
+
+
+def _odd_values(code: str) -> list[int]:
+    bits = 8 * struct.calcsize(">" + code)
+    every = (*ODD_NUMBERS, *ODD_WIDE)
+    return [value for value in every if -(1 << bits - 1) <= value < 1 << bits - 1]
+
+
+def every_header_value(data: bytes, repair: bool = True) -> Iterator[tuple[str, bytes]]:
+    """Each field of each batch's header set to each odd value."""
+    for position in batch_positions(data):
+        for name, (place, code) in HEADER_FIELDS.items():
+            if position + place + struct.calcsize(">" + code) > len(data):
+                continue
+            for value in _odd_values(code):
+                edited = bytearray(data)
+                struct.pack_into(">" + code, edited, position + place, value)
+                fixed = fix_crc(bytes(edited), position) if repair and name != "crc" else bytes(edited)
+                yield f"{name} of the batch at {position} set to {value}", fixed
+
+
+def with_payload(batch: bytes, payload: bytes) -> bytes:
+    """The batch with other bytes behind its header; length and CRC follow."""
+    head = bytearray(batch[:61])
+    struct.pack_into(">i", head, 8, len(payload) + 49)
+    return fix_crc(bytes(head) + payload)
+
+
+def every_payload_cut(batch: bytes) -> Iterator[tuple[str, bytes]]:
+    """The records, or the compressed stream, ended at each byte."""
+    for size in range(61, len(batch)):
+        yield f"payload cut to {size - 61} bytes", with_payload(batch, batch[61:size])
+
+
+def every_payload_bit(batch: bytes) -> Iterator[tuple[str, bytes]]:
+    """Every bit of the records, or of the compressed stream, flipped under a right CRC."""
+    for name, edited in every_bit(batch[61:]):
+        yield f"payload: {name}", with_payload(batch, edited)
+
+
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), at
+
+
+def varint_places(payload: bytes) -> Iterator[tuple[str, int, int]]:
+    """(name, place, place behind it) of every varint in well-formed uncompressed records."""
+    at = 0
+    while at < len(payload):
+        for name in ("record_length", "timestamp_delta", "offset_delta", "key_length", "value_length", "headers_count"):
+            begin = at
+            value, at = _varint_at(payload, begin)
+            yield name, begin, at
+            if name == "record_length":
+                at += 1  # attributes
+            elif name in ("key_length", "value_length"):
+                at += max(value, 0)
+        for name in ("header name_length", "header value_length") * value:
+            begin = at
+            length, at = _varint_at(payload, begin)
+            yield name, begin, at
+            at += max(length, 0)
+
+
+def every_length(batch: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each varint replaced by odd values, by its neighbours, by an overlong one and by one that is too long."""
+    payload = batch[61:]
+    for name, begin, end in varint_places(payload):
+        value, _ = _varint_at(payload, begin)
+        numbers = sorted({*ODD_NUMBERS, value - 1, value + 1, len(payload), len(payload) - end} - {value})
+        new = [(str(number), varint(number)) for number in numbers]
+        new += [("overlong", varint(value, padding=2)), ("too long", b"\x80" * 10 + b"\x00")]
+        new += [("five bytes, the last above its range", b"\x80\x80\x80\x80\x7f")]
+        for what, replacement in new:
+            yield f"{name} at {begin}: {what}", with_payload(batch, payload[:begin] + replacement + payload[end:])
+
+
+# --------------------------------------------------------------------------------------------------------------- random
+
+
+def _flip_bit(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    bit = random.randrange(8)
+    return f"bit {bit} of byte {place}", data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def _set_byte(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    value = random.choice((0x00, 0x01, 0x7F, 0x80, 0xFF, random.randrange(256)))
+    return f"byte {place} set to {value}", data[:place] + bytes([value]) + data[place + 1 :]
+
+
+def _cut(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    return f"cut to {place} bytes", data[:place]
+
+
+def _remove(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    size = random.randint(1, 8)
+    return f"{size} bytes removed at {place}", data[:place] + data[place + size :]
+
+
+def _insert(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    more = bytes(random.choice((0, 1, 0x80, 0xFF, random.randrange(256))) for _ in range(random.randint(1, 8)))
+    return f"{more.hex()} inserted at {place}", data[:place] + more + data[place:]
+
+
+def _repeat(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    size = random.randint(1, 80)
+    return f"{size} bytes at {place} repeated", data[: place + size] + data[place:]
+
+
+def _header_value(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    position = max((at for at in batch_positions(data) if at <= place), default=0)
+    name = random.choice(sorted(HEADER_FIELDS))
+    start, code = HEADER_FIELDS[name]
+    edited = bytearray(data)
+    value = random.choice(_odd_values(code))
+    if position + start + struct.calcsize(">" + code) <= len(data):
+        struct.pack_into(">" + code, edited, position + start, value)
+    return f"{name} of the batch at {position} set to {value}", bytes(edited)
+
+
+def _payload_grows(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
+    """Bytes in or out of a batch whose length follows, so that the next one is still found."""
+    positions = batch_positions(data)
+    position = max((at for at in positions if at <= place), default=None)
+    if position is None or place < position + 61:
+        return _flip_bit(random, data, place)
+    name, edited = random.choice((_insert, _remove))(random, data, place)
+    length = struct.unpack_from(">i", data, position + 8)[0] + len(edited) - len(data)
+    if not 49 <= length < 1 << 31:
+        return _flip_bit(random, data, place)
+    return f"{name}, length following", edited[: position + 8] + struct.pack(">i", length) + edited[position + 12 :]
+
+
+EDITS = (_flip_bit, _set_byte, _cut, _remove, _insert, _repeat, _header_value, _payload_grows, _payload_grows)
+
+
+def random_edit(random: random_module.Random, data: bytes, repair: bool | None = None) -> tuple[str, bytes]:
+    """One edit mostly, sometimes two or three; with repair each edited batch's CRC is right afterwards."""
+    if repair is None:
+        repair = random.random() < 0.7
+    names = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        if not data:
+            break
+        place = random.randrange(len(data))
+        name, data = random.choice(EDITS)(random, data, place)
+        data = _repaired(data, min(place, max(len(data) - 1, 0)), repair)
+        names.append(name)
+    return ", then ".join(names) + (", crc right" if repair else ""), data
