@@ -32,6 +32,9 @@ Chunk *chunk_new(const ChunkLayout *layout) {
     if (!chunk) return NULL;
     atomic_init(&chunk->references, 1);
     chunk->layout = *layout;
+    for (int column = 0; column < COLUMN_COUNT; column++)
+        if (WANTS(layout->wanted, column))
+            chunk->row_bytes += column_width(column) ? column_width(column) : element_size(layout->binary_type);
     return chunk;
 }
 
@@ -207,9 +210,8 @@ int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_
 }
 
 void chunk_mark(const Chunk *chunk, ChunkMark *mark) {
-    *mark = (ChunkMark){chunk->rows, chunk->key.length, chunk->key.null_count, chunk->value.length,
-                        chunk->value.null_count, chunk->header_count, chunk->header_name.length,
-                        chunk->header_value.length, chunk->header_value.null_count, chunk->span_count,
+    *mark = (ChunkMark){chunk->rows, chunk->key.length, chunk->value.length, chunk->header_count,
+                        chunk->header_name.length, chunk->header_value.length, chunk->span_count,
                         chunk->view_arena_length, chunk->output_bytes, chunk->control_type_nulls};
 }
 
@@ -222,13 +224,10 @@ static void unclear(Buffer *validity, int64_t from, int64_t capacity) {
 void chunk_rollback(Chunk *chunk, const ChunkMark *mark) {
     chunk->rows = mark->rows;
     chunk->key.length = mark->key_length;
-    chunk->key.null_count = mark->key_nulls;
     chunk->value.length = mark->value_length;
-    chunk->value.null_count = mark->value_nulls;
     chunk->header_count = mark->header_count;
     chunk->header_name.length = mark->name_length;
     chunk->header_value.length = mark->header_value_length;
-    chunk->header_value.null_count = mark->header_value_nulls;
     chunk->span_count = mark->span_count;
     chunk->view_arena_length = mark->view_arena_length;
     chunk->output_bytes = mark->output_bytes;
@@ -321,7 +320,20 @@ static int null_partition(Chunk *chunk) {
     return 0;
 }
 
+static void count_nulls(BinaryColumn *column, int64_t rows) {
+    const uint8_t *bits = column->validity.data;
+    column->null_count = 0;
+    if (!bits) return;
+    int64_t set = 0, at = 0;
+    for (; at + 64 <= rows; at += 64) set += __builtin_popcountll(load_le64(bits + at / 8));
+    for (; at < rows; at++) set += bitmap_get(bits, at);
+    column->null_count = rows - set;
+}
+
 int chunk_finish(Chunk *chunk, Fault *fault) {
+    count_nulls(&chunk->key, chunk->rows);
+    count_nulls(&chunk->value, chunk->rows);
+    count_nulls(&chunk->header_value, chunk->header_count);
     if (WANTS(chunk->layout.wanted, COLUMN_TOPIC) && repeat_topic(chunk))
         return fault_set(fault, FAULT_NO_MEMORY, "topic", 0, 0);
     if (WANTS(chunk->layout.wanted, COLUMN_PARTITION) && null_partition(chunk))

@@ -43,7 +43,7 @@ typedef struct {
     Buffer data;
     Buffer validity;     // one bit a row, 1 = not null; nothing held while there is no null
     int64_t length;      // bytes of data
-    int64_t null_count;
+    int64_t null_count;  // counted by chunk_finish
 } BinaryColumn;
 
 typedef struct {         // what Record views need to know of the batch a row came from
@@ -70,6 +70,7 @@ typedef struct Chunk {
     atomic_int references;
     ChunkLayout layout;
     int64_t rows, row_capacity;
+    int64_t row_bytes;               // of output a row, its variable bytes not counted
     Buffer fixed[COLUMN_COUNT];      // offset, timestamp and the columns that are constant in a batch
     Buffer control_type_validity;
     int64_t control_type_nulls;
@@ -97,8 +98,7 @@ typedef struct Chunk {
 } Chunk;
 
 typedef struct {                     // a chunk's state before a batch, to go back to if the batch is refused
-    int64_t rows, key_length, key_nulls, value_length, value_nulls, header_count, name_length, header_value_length,
-        header_value_nulls, span_count, view_arena_length, output_bytes, control_type_nulls;
+    int64_t rows, key_length, value_length, header_count, name_length, header_value_length, span_count, view_arena_length, output_bytes, control_type_nulls;
 } ChunkMark;
 
 // Width in bytes of a fixed column's element; 0 for bit-packed booleans and for columns that are not fixed.

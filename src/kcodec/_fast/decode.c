@@ -72,11 +72,7 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
 // ------------------------------------------------------------------------------------------------------------- chunks
 
 static int64_t chunk_output_bytes(const Chunk *chunk) {
-    const ChunkLayout *layout = &chunk->layout;
-    int64_t row_bytes = 0;
-    for (int column = 0; column < COLUMN_COUNT; column++)
-        if (WANTS(layout->wanted, column)) row_bytes += column_width(column) ? column_width(column) : 4;
-    return chunk->rows * row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
+    return chunk->rows * chunk->row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
            chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
 }
 
@@ -112,7 +108,7 @@ static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
     }
     int64_t rows, bytes = decode_estimate(run->table, at, end, &rows);
     if (rows > settings->max_rows) rows = settings->max_rows;
-    if (chunk_reserve(chunk, rows, bytes)) {
+    if (chunk_reserve(chunk, rows + 1, bytes + 1)) {  // Arrow wants buffers even where there are no rows
         chunk_release(chunk);
         return NULL;
     }

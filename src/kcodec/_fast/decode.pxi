@@ -70,14 +70,14 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on: the batch's last offset + 1, if header and, for a bad CRC, the next one agree."""
+        """Where a reader can go on: the batch's last offset + 1, if its CRC is right or the next header agrees with it."""
         cdef BatchHeader *header = table_batches(&self.table) + index
         cdef BatchHeader next_header
         cdef Fault ignored
         cdef int64_t needed, at
         if index >= self.table.count or header.fate == FATE_SKIPPED or header_check(header, &ignored):
             return None
-        if fault.code == FAULT_CRC:
+        if fault.code == FAULT_CRC or not self.settings.verify_crc:
             at = header.position + header_size(header)
             if walk_batch(self.run.data, self.run.size, at, 0, &self.settings.limits, &next_header, &needed,
                           &ignored) != WALK_BATCH or next_header.base_offset <= header_last_offset(header):

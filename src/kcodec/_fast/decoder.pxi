@@ -121,7 +121,7 @@ cdef class Decoder:
         cdef Fault ignored
         if header_check(header, &ignored):
             return None
-        if self.run.fault.code == FAULT_CRC and (
+        if (self.run.fault.code == FAULT_CRC or not self.settings.verify_crc) and (
             index + 1 >= self.table.count or header[1].base_offset <= header_last_offset(header)
         ):
             return None

@@ -7,57 +7,52 @@
 #include "crc32c.h"
 
 typedef struct {
-    uint64_t value;
     const uint8_t *next;  // NULL: too long
+    uint64_t value;       // before zig-zag
 } LongVarint;
 
-// Three bytes and more. The caller has proved that ten can be read.
-static __attribute__((noinline)) LongVarint long_varint(const uint8_t *p) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-        uint8_t byte = *p++;
-        value |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) return (LongVarint){value, p};
+// Three bytes and more; the caller has proved that ten can be read. By value: a pointer passed in would keep the hot
+// loop's variables in memory.
+static __attribute__((noinline)) LongVarint long_varint(const uint8_t *p, int most) {
+    uint64_t raw = 0;
+    for (int at = 0; at < most; at++) {
+        raw |= (uint64_t)(p[at] & 0x7f) << (7 * at);
+        if (p[at] < 0x80) return (LongVarint){p + at + 1, most == 5 ? (uint32_t)raw : raw};
     }
-    return (LongVarint){0, NULL};
+    return (LongVarint){NULL, 0};
 }
 
-// Reads a zig-zag varint at q into `name` (raw, unsigned) and moves q; what needs more than `most` bytes ends the loop.
-#define VARINT(name, most)                                  \
-    uint64_t name = *q++;                                   \
-    if (unlikely(name >= 0x80)) {                           \
-        uint64_t second = *q++;                             \
-        if (likely(second < 0x80)) {                        \
-            name = (name & 0x7f) | second << 7;             \
-        } else {                                            \
-            LongVarint varint = long_varint(q - 2);         \
-            if (!varint.next || varint.next - (q - 2) > (most)) goto odd; \
-            name = varint.value;                            \
-            q = varint.next;                                \
-        }                                                   \
+// Reads the varint at q as it lies there, before zig-zag (odd: negative), and moves q.
+#define VARINT(raw, most)                                       \
+    uint64_t raw = q[0];                                        \
+    if (likely(raw < 0x80)) {                                   \
+        q += 1;                                                 \
+    } else if (likely(q[1] < 0x80)) {                           \
+        raw = (raw & 0x7f) | (uint64_t)q[1] << 7;               \
+        q += 2;                                                 \
+    } else {                                                    \
+        LongVarint varint = long_varint(q, most);               \
+        if (!varint.next) goto odd;                             \
+        raw = varint.value;                                      \
+        q = varint.next;                                        \
     }
-#define VARINT32(name)        \
-    VARINT(name##_raw, 5)     \
-    int64_t name = zigzag32((uint32_t)name##_raw);
-#define VARINT64(name)        \
-    VARINT(name##_raw, 10)    \
-    int64_t name = zigzag64(name##_raw);
 
 static inline __attribute__((always_inline)) void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
 
-// Copies in steps of 32 bytes, beyond the end: both sides have the room (READ_AHEAD, BUFFER_SLACK).
-static inline __attribute__((always_inline)) void copy_over(uint8_t *to, const uint8_t *from, int64_t size) {
-    copy16(to, from);
-    copy16(to + 16, from + 16);
-    if (size > 32) {
-        if (likely(size <= 256)) {
-            for (int64_t at = 32; at < size; at += 32) {
-                copy16(to + at, from + at);
-                copy16(to + at + 16, from + at + 16);
-            }
-        } else {
-            memcpy(to + 32, from + 32, (size_t)size - 32);
-        }
+// Copies up to 31 bytes too many: both sides have the room (READ_AHEAD, BUFFER_SLACK). Two moves of 16 rather than one of
+// 32, which would need AVX and is slower where fields are short.
+static inline __attribute__((always_inline)) void copy_over(uint8_t *restrict to, const uint8_t *restrict from,
+                                                            uint64_t size) {
+    if (size <= 16) {
+        copy16(to, from);
+    } else if (likely(size <= 256)) {
+        uint64_t at = 0;
+        do {
+            copy16(to + at, from + at);
+            copy16(to + at + 16, from + at + 16);
+        } while ((at += 32) < size);
+    } else {
+        memcpy(to, from, size);
     }
 }
 
@@ -81,10 +76,14 @@ static inline void put_end(void *ends, BinaryType type, int64_t row, int64_t end
         ((int64_t *)ends)[row + 1] = end;
 }
 
-static int put_null(Buffer *validity, int64_t capacity, int64_t at, int64_t *null_count) {
+static inline int64_t get_end(const void *ends, BinaryType type, int64_t row) {
+    return type == BINARY ? ((const int32_t *)ends)[row] : ((const int64_t *)ends)[row];
+}
+
+// Nulls are counted when the chunk is closed.
+static inline int put_null(Buffer *validity, int64_t capacity, int64_t at) {
     if (unlikely(!validity->data) && chunk_begin_validity(validity, capacity)) return -1;
     bitmap_clear(validity->data, at);
-    ++*null_count;
     return 0;
 }
 
@@ -162,7 +161,7 @@ static int put_field(Chunk *chunk, RecordsJob *job, BinaryColumn *column, const 
         }
         put_end(column->offsets.data, type, row, column->length);
     }
-    if (field->size < 0) return put_null(&column->validity, chunk->row_capacity, row, &column->null_count);
+    if (field->size < 0) return put_null(&column->validity, chunk->row_capacity, row);
     if (column->validity.data) bitmap_set(column->validity.data, row);
     return 0;
 }
@@ -183,7 +182,7 @@ static int put_headers(Chunk *chunk, CheckedRecord *record, Fault *fault) {
         }
         put_end(values->offsets.data, BINARY, row, values->length);
         if (value.size < 0) {
-            if (put_null(&values->validity, chunk->header_capacity, row, &values->null_count)) return -1;
+            if (put_null(&values->validity, chunk->header_capacity, row)) return -1;
         } else if (values->validity.data) {
             bitmap_set(values->validity.data, row);
         }
@@ -265,144 +264,133 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
 
 // ------------------------------------------------------------------------------------------------- the optimistic way
 
+// One step: the field at q of length `raw` (odd: null) into a column, its end as the column's next. A column that is not
+// wanted is passed over. What is written for a record that then proves odd lies behind the rows that count.
+#define FIELD(raw, column_id, column, data, at, ends)                                                              \
+    do {                                                                                                           \
+        if (likely(!(raw & 1))) {                                                                                  \
+            uint64_t size = raw >> 1;                                                                              \
+            if (unlikely((int64_t)size > record_end - q)) goto odd;                                                \
+            if (WANTS(wanted, column_id)) {                                                                        \
+                if (type == BINARY_VIEW) {                                                                         \
+                    put_view((uint8_t *)ends + 16 * row, q, (int64_t)size, job->view_buffer,                       \
+                             job->view_base + (q - job->records));                                                 \
+                } else {                                                                                           \
+                    copy_over(data + at, q, size);                                                                 \
+                    at += (int64_t)size;                                                                           \
+                }                                                                                                  \
+            }                                                                                                      \
+            q += size;                                                                                             \
+        } else if (WANTS(wanted, column_id)) {                                                                     \
+            if (type == BINARY_VIEW) memset((uint8_t *)ends + 16 * row, 0, 16);                                    \
+            if (put_null(&chunk->column.validity, chunk->row_capacity, row)) goto odd;                             \
+        }                                                                                                          \
+        if (WANTS(wanted, column_id) && type != BINARY_VIEW) put_end(ends, type, row, at);                         \
+    } while (0)
+
 // Appends records from *position on until one is odd or all are done; the index of the next. Written once for every
-// layout: `wanted` and `type` are constants where it is called, so the compiler drops what a layout has no use for.
+// layout: `wanted`, `type`, `fused` and `ordered` (offsets must rise: compressed batches) are constants where it is called,
+// so the compiler drops what a layout has no use for. The columns themselves say what counts: a record is appended once
+// `row` has passed it, and after an odd one the ends of the row before it are the state to go back to.
 static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, RecordsJob *job, int64_t index,
                                                                  const uint8_t **position, int64_t *least_delta,
                                                                  const uint32_t wanted, const BinaryType type,
-                                                                 const int fused) {
+                                                                 const int fused, const int ordered) {
     const BatchHeader *header = job->header;
-    const int64_t count = header->records_count;
     const uint8_t *p = *position;
     const uint8_t *end = job->records + job->length;
     const uint8_t *safe_end = job->readable_end - READ_AHEAD < end ? job->readable_end - READ_AHEAD : end;
-    const int appended = (header->attributes & ATTRIBUTE_LOG_APPEND_TIME) != 0;
-    const uint64_t base_timestamp = (uint64_t)(appended ? header->max_timestamp : header->base_timestamp);
-    const uint64_t delta_mask = appended ? 0 : ~0ull;
-    const int64_t order_mask = header_compression(header) ? ~0ll : 0;
-    const uint32_t last_delta = (uint32_t)header->last_offset_delta;
-    const int64_t base_offset = header->base_offset;
-    int64_t least = *least_delta, row = chunk->rows;
+    const int64_t base_offset = header->base_offset, base_timestamp = header->base_timestamp;
+    const uint64_t last_delta = 2 * (uint64_t)header->last_offset_delta;  // as a raw varint has it
+    const int64_t first_row = chunk->rows, last_row = first_row + header->records_count - index;
+    int64_t row = first_row;
+    uint64_t least = 2 * (uint64_t)*least_delta;
     int64_t *restrict offsets = (int64_t *)chunk->fixed[COLUMN_OFFSET].data;
     int64_t *restrict timestamps = (int64_t *)chunk->fixed[COLUMN_TIMESTAMP].data;
     int32_t *restrict sequences = (int32_t *)chunk->fixed[COLUMN_SEQUENCE].data;
     int32_t *restrict lists = (int32_t *)chunk->header_lists.data;
-    uint8_t *restrict key_data = chunk->key.data.data, *restrict value_data = chunk->value.data.data;
     void *restrict key_ends = chunk->key.offsets.data, *restrict value_ends = chunk->value.offsets.data;
+    uint8_t *restrict key_data = chunk->key.data.data, *restrict value_data = chunk->value.data.data;
     int64_t key_at = chunk->key.length, value_at = chunk->value.length;
-    BinaryColumn *names = &chunk->header_name, *values = &chunk->header_value;
-    uint8_t *restrict name_data = names->data.data, *restrict header_value_data = values->data.data;
-    int64_t name_at = names->length, header_value_at = values->length, headers_at = chunk->header_count;
+    uint8_t *restrict name_data = chunk->header_name.data.data;
+    uint8_t *restrict header_value_data = chunk->header_value.data.data;
+    int32_t *restrict name_ends = (int32_t *)chunk->header_name.offsets.data;
+    int32_t *restrict header_value_ends = (int32_t *)chunk->header_value.offsets.data;
+    int64_t name_at = chunk->header_name.length, header_value_at = chunk->header_value.length;
+    int64_t headers_at = chunk->header_count;
 
-    for (; index < count; index++) {
+    while (row < last_row) {
         const uint8_t *q = p;
         if (unlikely(p >= safe_end)) break;
-        VARINT32(length)
-        if (unlikely((uint64_t)length > (uint64_t)(safe_end - q))) break;
-        const uint8_t *record_end = q + length;
+        VARINT(length, 5)
+        if (unlikely(length & 1 || (int64_t)(length >> 1) > safe_end - q)) break;
+        const uint8_t *record_end = q + (length >> 1);
         if (fused && unlikely(job->crc_position < record_end)) advance_crc(job, record_end);
         q++;  // attributes: unused, not validated
-        VARINT64(timestamp_delta)
-        VARINT32(delta)
-        if (unlikely((uint64_t)delta > last_delta || delta < least)) break;
-        VARINT32(key_length)
-        const uint8_t *key = q;
-        if (key_length >= 0) {
-            if (unlikely(key_length > record_end - q)) break;
-            if (WANTS(wanted, COLUMN_KEY) && type != BINARY_VIEW) copy_over(key_data + key_at, q, key_length);
-            q += key_length;
-        }
-        VARINT32(value_length)
-        const uint8_t *value = q;
-        if (likely(value_length >= 0)) {
-            if (unlikely(value_length > record_end - q)) break;
-            if (WANTS(wanted, COLUMN_VALUE) && type != BINARY_VIEW) copy_over(value_data + value_at, q, value_length);
-            q += value_length;
-        }
-        VARINT32(headers)
-        int64_t name_end = name_at, header_value_end = header_value_at, header_nulls = 0;
-        if (headers) {
-            if (unlikely((uint64_t)headers > (uint64_t)INT32_MAX || headers > record_end - q)) break;
-            if (WANTS(wanted, COLUMN_HEADERS) && unlikely(headers_at + headers > chunk->header_capacity)) {
-                chunk->header_count = headers_at;
-                if (chunk_reserve_headers(chunk, headers)) break;  // the checked way reports it
-            }
-            int32_t *restrict name_ends = (int32_t *)names->offsets.data + headers_at;
-            int32_t *restrict header_value_ends = (int32_t *)values->offsets.data + headers_at;
-            for (int64_t at = 1; at <= headers; at++) {
-                VARINT32(name_length)
-                if (unlikely(name_length < 0 || name_length > record_end - q)) goto odd;
-                if (WANTS(wanted, COLUMN_HEADERS)) {
-                    copy_over(name_data + name_end, q, name_length);
-                    name_end += name_length;
-                    name_ends[at] = (int32_t)name_end;
-                }
-                q += name_length;
-                VARINT32(header_value_length)
-                if (likely(header_value_length >= 0)) {
-                    if (unlikely(header_value_length > record_end - q)) goto odd;
-                    if (WANTS(wanted, COLUMN_HEADERS)) {
-                        copy_over(header_value_data + header_value_end, q, header_value_length);
-                        header_value_end += header_value_length;
-                    }
-                    q += header_value_length;
-                } else {
-                    header_nulls++;
-                }
-                if (WANTS(wanted, COLUMN_HEADERS)) header_value_ends[at] = (int32_t)header_value_end;
-            }
-        }
-        if (unlikely(q != record_end || header_nulls)) break;  // null header values are rare: the checked way does them
-        // the record is whole: from here on it counts
-        if (WANTS(wanted, COLUMN_OFFSET)) offsets[row] = base_offset + delta;
+        VARINT(timestamp_delta, 10)
         if (WANTS(wanted, COLUMN_TIMESTAMP))
-            timestamps[row] = (int64_t)(base_timestamp + ((uint64_t)timestamp_delta & delta_mask));
-        if (WANTS(wanted, COLUMN_SEQUENCE)) sequences[row] = sequence_after(header->base_sequence, delta);
-        if (WANTS(wanted, COLUMN_KEY)) {
-            if (type == BINARY_VIEW) {
-                put_view((uint8_t *)key_ends + 16 * row, key, key_length < 0 ? 0 : key_length, job->view_buffer,
-                         job->view_base + (key - job->records));
-            } else {
-                key_at += key_length & ~(key_length >> 63);
-                put_end(key_ends, type, row, key_at);
+            timestamps[row] = (int64_t)((uint64_t)base_timestamp + (uint64_t)zigzag64(timestamp_delta));
+        VARINT(delta, 5)
+        if (unlikely(delta & 1 || delta > last_delta || (ordered && delta < least))) break;
+        if (WANTS(wanted, COLUMN_OFFSET)) offsets[row] = base_offset + (int64_t)(delta >> 1);
+        if (WANTS(wanted, COLUMN_SEQUENCE)) sequences[row] = sequence_after(header->base_sequence, (int64_t)(delta >> 1));
+        VARINT(key, 5)
+        FIELD(key, COLUMN_KEY, key, key_data, key_at, key_ends);
+        VARINT(value, 5)
+        FIELD(value, COLUMN_VALUE, value, value_data, value_at, value_ends);
+        VARINT(headers, 5)
+        if (headers) {
+            int64_t count = (int64_t)(headers >> 1);
+            if (unlikely(headers & 1 || count > record_end - q)) break;
+            if (WANTS(wanted, COLUMN_HEADERS) && unlikely(headers_at + count > chunk->header_capacity)) {
+                chunk->header_count = headers_at;
+                if (chunk_reserve_headers(chunk, count)) break;  // the checked way reports it
+                name_ends = (int32_t *)chunk->header_name.offsets.data;
+                header_value_ends = (int32_t *)chunk->header_value.offsets.data;
             }
-            if (key_length < 0 && put_null(&chunk->key.validity, chunk->row_capacity, row, &chunk->key.null_count)) break;
+            do {
+                VARINT(name, 5)
+                uint64_t size = name >> 1;
+                if (unlikely(name & 1 || (int64_t)size > record_end - q)) goto odd;
+                if (WANTS(wanted, COLUMN_HEADERS)) {
+                    copy_over(name_data + name_at, q, size);
+                    name_at += (int64_t)size;
+                    name_ends[headers_at + 1] = (int32_t)name_at;
+                }
+                q += size;
+                VARINT(header_value, 5)
+                size = header_value >> 1;  // a null one is rare: the checked way does it
+                if (unlikely(header_value & 1 || (int64_t)size > record_end - q)) goto odd;
+                if (WANTS(wanted, COLUMN_HEADERS)) {
+                    copy_over(header_value_data + header_value_at, q, size);
+                    header_value_at += (int64_t)size;
+                    header_value_ends[headers_at + 1] = (int32_t)header_value_at;
+                }
+                q += size;
+                headers_at++;
+            } while (--count);
         }
-        if (WANTS(wanted, COLUMN_VALUE)) {
-            if (type == BINARY_VIEW) {
-                put_view((uint8_t *)value_ends + 16 * row, value, value_length < 0 ? 0 : value_length,
-                         job->view_buffer, job->view_base + (value - job->records));
-            } else {
-                value_at += value_length & ~(value_length >> 63);
-                put_end(value_ends, type, row, value_at);
-            }
-            if (unlikely(value_length < 0) &&
-                put_null(&chunk->value.validity, chunk->row_capacity, row, &chunk->value.null_count))
-                break;
-        }
-        if (WANTS(wanted, COLUMN_HEADERS)) {
-            headers_at += headers;
-            lists[row + 1] = (int32_t)headers_at;
-            name_at = name_end;
-            header_value_at = header_value_end;
-        }
-        row++;
-        least = (delta + 1) & order_mask;
-        p = record_end;
+        if (WANTS(wanted, COLUMN_HEADERS)) lists[row + 1] = (int32_t)headers_at;
+        if (unlikely(q != record_end)) break;
+        row++;  // the record is whole: from here on it counts
+        if (ordered) least = delta + 2;
+        p = record_end;  // known since the length was read: the next record need not wait for this one's fields
     }
 odd:
-    job->delivered += row - chunk->rows;
+    if (header->attributes & ATTRIBUTE_LOG_APPEND_TIME && WANTS(wanted, COLUMN_TIMESTAMP))
+        for (int64_t at = first_row; at < row; at++) timestamps[at] = header->max_timestamp;
     chunk->rows = row;
-    chunk->key.length = key_at;
-    chunk->value.length = value_at;
+    if (WANTS(wanted, COLUMN_KEY) && type != BINARY_VIEW) chunk->key.length = get_end(key_ends, type, row);
+    if (WANTS(wanted, COLUMN_VALUE) && type != BINARY_VIEW) chunk->value.length = get_end(value_ends, type, row);
     if (WANTS(wanted, COLUMN_HEADERS)) {
-        chunk->header_count = headers_at;
-        names->length = name_at;
-        values->length = header_value_at;
+        chunk->header_count = lists[row];
+        chunk->header_name.length = name_ends[chunk->header_count];
+        chunk->header_value.length = header_value_ends[chunk->header_count];
     }
+    job->delivered += row - first_row;
     *position = p;
-    *least_delta = least;
-    return index;
+    *least_delta = (int64_t)(least >> 1);
+    return index + (row - first_row);
 }
 
 enum {
@@ -410,17 +398,20 @@ enum {
     BUILT_PER_RECORD = USUAL | 1u << COLUMN_SEQUENCE,
 };
 
-#define INSTANCE(name, wanted_expression, type, fused)                                                              \
+#define INSTANCE(name, wanted_expression, type, fused, ordered)                                                      \
     static __attribute__((noinline)) int64_t name(Chunk *chunk, RecordsJob *job, int64_t index,                     \
                                                   const uint8_t **position, int64_t *least_delta) {                \
-        return append_fast(chunk, job, index, position, least_delta, (wanted_expression), type, fused);            \
+        return append_fast(chunk, job, index, position, least_delta, (wanted_expression), type, fused, ordered);   \
     }
 
-INSTANCE(append_usual, USUAL, BINARY, 0)
-INSTANCE(append_usual_fused, USUAL, BINARY, 1)
-INSTANCE(append_binary, chunk->layout.wanted, BINARY, job->fuse_crc)
-INSTANCE(append_large, chunk->layout.wanted, LARGE_BINARY, job->fuse_crc)
-INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc)
+#define IS_COMPRESSED (header_compression(job->header) != COMPRESSION_NONE)
+
+INSTANCE(append_usual, USUAL, BINARY, 0, 0)
+INSTANCE(append_usual_ordered, USUAL, BINARY, 0, 1)
+INSTANCE(append_usual_fused, USUAL, BINARY, 1, 0)
+INSTANCE(append_binary, chunk->layout.wanted, BINARY, job->fuse_crc, IS_COMPRESSED)
+INSTANCE(append_large, chunk->layout.wanted, LARGE_BINARY, job->fuse_crc, IS_COMPRESSED)
+INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc, IS_COMPRESSED)
 
 typedef int64_t (*AppendFunction)(Chunk *, RecordsJob *, int64_t, const uint8_t **, int64_t *);
 
@@ -428,8 +419,8 @@ static AppendFunction choose_append(const Chunk *chunk, const RecordsJob *job) {
     uint32_t per_record = chunk->layout.wanted & BUILT_PER_RECORD;
     if (chunk->layout.binary_type == LARGE_BINARY) return append_large;
     if (chunk->layout.binary_type == BINARY_VIEW) return append_views;
-    if (per_record == USUAL) return job->fuse_crc ? append_usual_fused : append_usual;
-    return append_binary;
+    if (per_record != USUAL) return append_binary;
+    return job->fuse_crc ? append_usual_fused : IS_COMPRESSED ? append_usual_ordered : append_usual;
 }
 
 int records_append(Chunk *chunk, RecordsJob *job, Fault *fault) {
