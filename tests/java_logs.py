@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass, field
+from functools import cache
 
 import crc32c
 from java_answers import Delivered, JudgedRecord
@@ -194,8 +195,9 @@ class LogMaker:
         self.log.append(marker, offset)
 
 
+@cache
 def random_log(judge: JavaJudge, seed: int) -> TransactionLog:
-    """The log of one seed."""
+    """The log of one seed, made once."""
     rng = random.Random(seed)
     return LogMaker(judge, rng).make(rng.randint(3, 40))
 

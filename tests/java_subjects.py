@@ -30,7 +30,10 @@ class Outcome:
 
 def reference_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None = None, **options: Any) -> Outcome:
     """The oracle's answer."""
-    result = reference.decode(data, aborted_transactions=aborted_transactions, on_error="stop", **options)
+    aborted: list[tuple[int, ...]] | None = None
+    if aborted_transactions is not None:
+        aborted = [tuple(part for part in entry if part is not None) for entry in aborted_transactions]
+    result = reference.decode(data, aborted_transactions=aborted, on_error="stop", **options)
     records = []
     for record in result.records:
         names = (reference.java_string(name.encode("utf-8", "surrogateescape")) for name, _ in record.headers)
@@ -82,4 +85,24 @@ def kcodec_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None =
     )
 
 
-SUBJECTS: dict[str, Callable[..., Outcome]] = {"kcodec": kcodec_outcome, "reference": reference_outcome}
+def _kcodec_with(system_zstd: bool) -> Callable[..., Outcome]:
+    """kcodec with zstd by the system's libzstd, if there is one, or by the zstandard package."""
+
+    def outcome(data: bytes, **options: Any) -> Outcome:
+        from kcodec import _fast
+
+        before = _fast.uses_system_zstd()
+        _fast.use_system_zstd(system_zstd)
+        try:
+            return kcodec_outcome(data, **options)
+        finally:
+            _fast.use_system_zstd(before)
+
+    return outcome
+
+
+SUBJECTS: dict[str, Callable[..., Outcome]] = {
+    "kcodec": _kcodec_with(system_zstd=False),
+    "kcodec-system-zstd": _kcodec_with(system_zstd=True),
+    "reference": reference_outcome,
+}

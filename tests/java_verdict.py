@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import lz4.frame
 import zstandard
@@ -26,7 +26,7 @@ Table = dict[str, Callable[[JudgedBatch, bytes], bool]]
 SNAPPY, LZ4, ZSTD = 2, 3, 4
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = 16
-ODD_END_MARK = b"\x00\x00\x00\x80"
+ODD_END_MARK = 0x8000_0000
 
 
 def accepted_prefix(judged: JudgedRecordSet) -> int | None:
@@ -57,6 +57,44 @@ def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
         lz4.frame.decompress(raw[HEADER:])
     except RuntimeError as error:
         return "hecksum" in str(error)
+    return False
+
+
+def lz4_blocks(raw: bytes) -> list[tuple[int, bytes]]:
+    """The length word and the bytes of each block of an lz4 frame, as far as there are any."""
+    stream = raw[HEADER:]
+    if codec(raw) != LZ4 or len(stream) < 7:
+        return []
+    position, blocks = 15 if stream[4] & 0x08 else 7, []
+    while len(stream) - position >= 4:
+        (claimed,) = struct.unpack_from("<I", stream, position)
+        length = claimed & ~ODD_END_MARK
+        blocks.append((claimed, stream[position + 4 : position + 4 + length]))
+        position += 4 + length + (4 if stream[4] & 0x10 else 0)
+    return blocks
+
+
+def has_lz4_match_of_offset_0(raw: bytes) -> bool:
+    """A match that refers to no place at all: liblz4 copies zeros there."""
+
+    def length(block: Iterator[int], nibble: int) -> int:
+        added = 255 if nibble == 15 else 0
+        while added == 255:
+            added = next(block)
+            nibble += added
+        return nibble
+
+    for block in (iter(block) for claimed, block in lz4_blocks(raw) if claimed & ODD_END_MARK == 0):
+        try:
+            while True:
+                token = next(block)
+                for _ in range(length(block, token >> 4)):
+                    next(block)
+                if next(block) + next(block) == 0:
+                    return True
+                length(block, token & 15)
+        except StopIteration:
+            continue
     return False
 
 
@@ -106,11 +144,12 @@ STRICTER: Table = {
         codec(raw) != 0
         and any(after <= before for before, after in zip(offset_deltas(batch), offset_deltas(batch)[1:], strict=False))
     ),
-    "offsets beyond int64": lambda batch, raw: field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63,
-    "a wrong lz4 content checksum": lz4_checksum_is_wrong,
-    "an lz4 end mark with its top bit set": lambda batch, raw: (
-        codec(raw) == LZ4 and b"\x00\x00\x00\x80" in raw[HEADER:]
+    "a next offset beyond int64": lambda batch, raw: (
+        field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63 - 1
     ),
+    "a wrong lz4 content checksum": lz4_checksum_is_wrong,
+    "an lz4 end mark with its top bit set": lambda batch, raw: ODD_END_MARK in dict(lz4_blocks(raw)),
+    "an lz4 match of offset 0": lambda batch, raw: has_lz4_match_of_offset_0(raw),
     "one to three bytes behind the last xerial block": lambda batch, raw: 0 < xerial_leftover(raw) < 4,
     "a xerial version below 1": lambda batch, raw: xerial_version(raw) < 1,
     "a cut zstd frame behind the first": lambda batch, raw: has_cut_zstd_frame_behind(raw),

@@ -14,7 +14,7 @@ from java_judge import KAFKA_VERSION, JavaJudge, JudgeFailed
 from java_logs import ABORT, COMMIT, TransactionLog, java_consumer, random_log
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
-LOG_SEEDS = range(2000 if LONG else 60)
+LOG_SEEDS = range(600 if LONG else 60)
 
 
 @pytest.fixture(scope="module")
