@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import functools
 import gc
 import json
 import os
@@ -27,7 +28,11 @@ import contestants
 import floor
 
 Case = Callable[[], object]
+Timer = Callable[[float], float]
 Samples = dict[str, list[float]]
+
+# The share of a core that others may use in a round that needs two.
+OTHERS = 0.1
 
 
 def one_slice(case: Case, seconds: float) -> float:
@@ -42,16 +47,56 @@ def one_slice(case: Case, seconds: float) -> float:
             return spent / calls
 
 
+def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[str, float]:
+    """Each contestant's slice, in an order that rotates with `turn`."""
+    gc.collect()
+    names = list(timers)
+    return {name: timers[name](seconds) for name in (names[(turn + i) % len(names)] for i in range(len(names)))}
+
+
+def as_timers(cases: Mapping[str, Case]) -> dict[str, Timer]:
+    """Cases of this process as timers; a worker in another process brings its own."""
+    return {name: functools.partial(one_slice, case) for name, case in cases.items()}
+
+
+def columns(rounds: list[dict[str, float]]) -> Samples:
+    """Rounds turned into one list a contestant."""
+    return {name: [one[name] for one in rounds] for name in rounds[0]}
+
+
 def interleaved(cases: Mapping[str, Case], rounds: int, seconds: float = 0.02) -> Samples:
     """Seconds a call for each case, one figure a round."""
-    names = list(cases)
-    samples: Samples = {name: [] for name in names}
-    for turn in range(rounds):
-        gc.collect()
-        for i in range(len(names)):
-            name = names[(turn + i) % len(names)]
-            samples[name].append(one_slice(cases[name], seconds))
-    return samples
+    return interleaved_timers(as_timers(cases), rounds, seconds)
+
+
+def interleaved_timers(timers: Mapping[str, Timer], rounds: int, seconds: float = 0.02) -> Samples:
+    """As `interleaved`, for timers."""
+    return columns([one_round(timers, turn, seconds) for turn in range(rounds)])
+
+
+def busy_seconds() -> float:
+    """CPU seconds all cores have spent in anything but idling and waiting, since boot (/proc/stat, 10 ms steps)."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def quiet_rounds(cases: Mapping[str, Case], rounds: int, seconds: float, patience: int) -> tuple[Samples, float]:
+    """As `interleaved`, for what needs a second core: a round in which others used more than OTHERS is made again.
+
+    At most `patience` times `rounds` are made; of those the quietest are kept. Also returned: how many cores others
+    used in the worst round kept.
+    """
+    timers, made, quiet = as_timers(cases), [], 0
+    while quiet < rounds and len(made) < rounds * patience:
+        begin, busy, own = time.perf_counter(), busy_seconds(), time.process_time()
+        samples = one_round(timers, len(made), seconds)
+        used = busy_seconds() - busy - (time.process_time() - own)
+        others = max(0.0, used / (time.perf_counter() - begin))
+        made.append((others, samples))
+        quiet += others <= OTHERS
+    made.sort(key=lambda one: one[0])
+    return columns([samples for _, samples in made[:rounds]]), made[min(rounds, len(made)) - 1][0]
 
 
 @dataclass(frozen=True)
@@ -143,7 +188,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(lines(value, 3) + "\n", encoding="utf-8")
 
 
-def print_table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) -> None:
     """Rows as a table; an absent figure is a blank, bars that are missed are marked."""
 
     def cell(value: Any) -> str:
@@ -155,8 +200,8 @@ def print_table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]
             return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
         return str(value)
 
-    grid = [columns, *(tuple(cell(row.get(column)) for column in columns) for row in rows)]
-    widths = [max(len(line[i]) for line in grid) for i in range(len(columns))]
+    grid = [shown, *(tuple(cell(row.get(name)) for name in shown) for row in rows)]
+    widths = [max(len(line[i]) for line in grid) for i in range(len(shown))]
     print(f"\n{title}")
     for line in grid:
         print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip())

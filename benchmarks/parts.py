@@ -44,6 +44,7 @@ class Options:
     rounds: int
     seconds: float
     segment_bytes: int
+    patience: int
 
 
 def source_blob(builder: str, shape: str, codec: str) -> shapes.Blob:
@@ -86,12 +87,12 @@ def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> Rat
 
 
 def system_zstd() -> bool:
-    """Whether kcodec calls the system's libzstd here (it does where it finds one, unless told not to)."""
+    """Whether kcodec calls the system's libzstd here: where it finds one, unless KCODEC_SYSTEM_ZSTD=0 is set."""
     if not contestants.has_kcodec():
         return False
     from kcodec import _fast
 
-    return bool(getattr(_fast, "SYSTEM_ZSTD", False))
+    return bool(_fast.uses_system_zstd())
 
 
 def limits(blob: shapes.Blob) -> dict[str, measure.Case]:
@@ -211,8 +212,9 @@ def threads(options: Options) -> list[Row]:
             many = shapes.repeated(blob, times)
             check_two_threads(options, many.data, own, pair)
             cases = two_thread_cases(options, many.data, own, pair)
-            samples = measure.interleaved(cases, options.rounds * 2, options.seconds / 2)
+            samples, others = measure.quiet_rounds(cases, options.rounds * 2, options.seconds * 1.5, options.patience)
             row: Row = {"codec": codec, "shape": shape, "times": times, "records": many.records}
+            row["others"] = round(others, 2)
             row |= {name: spread(values, many.records) for name, values in samples.items()}
             row["floor_gain"] = round(ratio(samples["floor 1"], samples["floor 2"]).median, 3)
             if "kcodec 2" in samples:

@@ -35,7 +35,7 @@ COLUMNS = {
     "views": ("shape", "kcodec views", "kcodec", "floor", "over_floor", "over_floor_bar", "over_floor_met"),
     "threads": (
         *("codec", "shape", "times", "kcodec 1", "kcodec 2", "floor 1", "floor 2"),
-        *("floor_gain", "gain", "gain_bar", "gain_met"),
+        *("others", "floor_gain", "gain", "gain_bar", "gain_met"),
     ),
     "isolation": (
         *("codec", "shape", "aborted", "read_committed", "read_uncommitted"),
@@ -51,7 +51,7 @@ TITLES = {
     "decode": "decode to Arrow, one thread, CRC on (ns a record)",
     "cold": "the same, bytes not in any cache (ns a record)",
     "views": "values as binary_view against the floor that copies them (ns a record)",
-    "threads": "two threads against one (ns a record; gain is the median of the rounds' ratios)",
+    "threads": "two threads against one (ns a record; gain is a median; others: cores that others used)",
     "isolation": "read_committed against read_uncommitted of the same bytes (ns a stored record)",
     "segment": "a segment streamed through pyarrow in a fresh process",
     "import": "import kcodec above python -c pass",
@@ -77,6 +77,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.02, help="length of one slice")
+    parser.add_argument("--patience", type=int, default=4, help="threads: rounds made, at most, for each one kept")
     parser.add_argument("--segment-bytes", type=int, default=1 << 30)
     parser.add_argument("--quick", action="store_true", help="3 rounds, aiokafka's batches only, a segment of 64 MB")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
@@ -96,6 +97,7 @@ def options_of(given: argparse.Namespace) -> parts.Options:
         rounds=3 if given.quick else given.rounds,
         seconds=given.seconds,
         segment_bytes=64 << 20 if given.quick else given.segment_bytes,
+        patience=1 if given.quick else given.patience,
     )
 
 
@@ -114,6 +116,8 @@ def main() -> None:
     print(f"\nload average {load[0]:.1f} before, {load[1]:.1f} after; bars missed: {total}")
     if given.json:
         told = {"rounds": options.rounds, "seconds_a_slice": options.seconds, "contestants": list(options.names)}
+        if "kcodec" in options.names:
+            told["kcodec_calls_system_libzstd"] = parts.system_zstd()
         measure.write_json(given.json, measure.report(results, told, load))
 
 

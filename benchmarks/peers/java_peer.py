@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java as a peer: compile FetchWorker.java against Kafka's jars, and talk to a worker that stays alive.
+"""Java as a peer: FetchWorker.java compiled against Kafka's jars.
 
 Kafka's jars and the Eclipse compiler come from tools/fetch_kafka_jars.py (`make jars`).
 """
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from peers.worker import Worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = Path(__file__).resolve().parent / "java"
@@ -65,55 +67,19 @@ def version() -> dict[str, str]:
     return {"java": told.splitlines()[0], "kafka-clients": jar.stem.removeprefix("kafka-clients-")}
 
 
-class Worker:
-    """One JVM, asked line by line."""
-
-    name = "Java CompletedFetch"
-
-    def __init__(self) -> None:
-        compile_worker()
-        command = [str(java()), *FLAGS, "-cp", f"{CLASSES}{os.pathsep}{LIBS}/*", MAIN]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def ask(self, *words: str) -> str:
-        """Send a command; RuntimeError if the worker died of it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("\t".join(words) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
-        if not answer:
-            raise RuntimeError(f"the Java worker ended at: {' '.join(words)}")
-        return answer
-
-    def load(self, name: str, path: Path) -> None:
-        """Keep the bytes of a file under a name."""
-        self.ask("load", name, str(path))
-
-    def time(self, name: str, seconds: float) -> tuple[float, int]:
-        """Mean seconds a call over calls that take `seconds` together, and the records of a call."""
-        nanoseconds, records = self.ask("time", name, str(max(1, round(seconds * 1000)))).split()
-        return float(nanoseconds) / 1e9, int(records)
-
-    def digest(self, name: str) -> str:
-        """The hash of the columns, as contestants.digest makes it."""
-        return self.ask("digest", name).split()[0]
-
-    def close(self) -> None:
-        """End the JVM."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
+def worker() -> Worker:
+    """A JVM that answers."""
+    compile_worker()
+    return Worker("Java CompletedFetch", [str(java()), *FLAGS, "-cp", f"{CLASSES}{os.pathsep}{LIBS}/*", MAIN])
 
 
 def make_batches(plain: bytes, codec: str, target: Path) -> None:
     """The batches of `plain` built again by MemoryRecordsBuilder in a codec, into the file `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    worker = Worker()
+    builder = worker()
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         source, fresh = Path(scratch, "plain"), Path(scratch, "built")
         source.write_bytes(plain)
-        worker.ask("build", codec, str(source), str(fresh))
+        builder.ask("build", codec, str(source), str(fresh))
         fresh.replace(target)
-    worker.close()
+    builder.close()
