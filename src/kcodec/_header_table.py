@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header table: what RecordBatches.to_numpy() and to_arrow() give, a row a batch.
+
+Fields are Kafka's (DefaultRecordBatch), in this order: position and size_in_bytes, where the batch lies; the header as
+it is on disk; then what follows from it. Enumerations are their numbers: compression 0-4 (Compression; 5-7 are ids that
+are unknown), timestamp_type 0 or 1 (TimestampType). base_timestamp is the field as stored; delete_horizon_ms is that
+field where attribute bit 6 is set (KIP-534), else null in Arrow and -1 in numpy, which has no null: test bit 6 of
+`attributes` to tell such a -1 from one that is stored. An offset beyond int64 (a header of noise) is a DecodeError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kcodec.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kcodec._fast import RecordBatch
+
+# name -> numpy's type; Arrow's follow from it. Times are milliseconds since 1970, as integers: -1 is none.
+FIELDS = {
+    "position": "<i8",
+    "size_in_bytes": "<i8",
+    "base_offset": "<i8",
+    "batch_length": "<i4",
+    "partition_leader_epoch": "<i4",
+    "magic": "i1",
+    "crc": "<u4",
+    "attributes": "<i2",
+    "last_offset_delta": "<i4",
+    "base_timestamp": "<i8",
+    "max_timestamp": "<i8",
+    "producer_id": "<i8",
+    "producer_epoch": "<i2",
+    "base_sequence": "<i4",
+    "records_count": "<i4",
+    "last_offset": "<i8",
+    "next_offset": "<i8",
+    "last_sequence": "<i4",
+    "compression": "i1",
+    "timestamp_type": "i1",
+    "is_transactional": "?",
+    "is_control_batch": "?",
+    "delete_horizon_ms": "<i8",
+}
+NULLABLE = "delete_horizon_ms"
+_ARROW_TYPES = {"<i8": "int64", "<i4": "int32", "<u4": "uint32", "<i2": "int16", "i1": "int8", "?": "bool"}
+
+
+INT64_MAX = (1 << 63) - 1
+
+
+def _row(batch: RecordBatch) -> tuple[Any, ...]:
+    if batch.next_offset > INT64_MAX:
+        raise DecodeError(
+            f"next_offset {batch.next_offset} is beyond int64", position=batch.position, base_offset=batch.base_offset
+        )
+    return tuple(getattr(batch, name) for name in FIELDS)
+
+
+def to_numpy(batches: Iterable[RecordBatch]) -> NDArray[numpy.void]:
+    """A structured array with one element a batch; delete_horizon_ms is -1 where there is none.
+
+    Raises DecodeError where the walk over the headers does.
+    """
+    import numpy
+
+    last = len(FIELDS) - 1
+    rows = [(*row[:last], -1 if row[last] is None else row[last]) for row in map(_row, batches)]
+    return numpy.array(rows, dtype=list(FIELDS.items()))
+
+
+def to_arrow(batches: Iterable[RecordBatch]) -> pyarrow.Table:
+    """A pyarrow Table with one row a batch; delete_horizon_ms is null where there is none, the rest is never null.
+
+    Raises ImportError without pyarrow, DecodeError where the walk over the headers does.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("to_arrow() needs pyarrow: pip install kcodec[arrow]") from error
+    schema = pyarrow.schema(
+        pyarrow.field(name, pyarrow.type_for_alias(_ARROW_TYPES[kind]), nullable=name == NULLABLE)
+        for name, kind in FIELDS.items()
+    )
+    columns = list(zip(*map(_row, batches), strict=True)) or [()] * len(FIELDS)
+    return pyarrow.table(
+        [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a type checker makes of the public face: read by mypy, never run."""
+
+from collections.abc import Iterator
+from typing import Any, assert_type
+
+import kcodec
+from kcodec import (
+    AbortedTransaction,
+    Column,
+    Compression,
+    ControlType,
+    Counts,
+    DecodedRecords,
+    DecodeError,
+    DecodeLimits,
+    IsolationLevel,
+    Record,
+    RecordBatch,
+    RecordBatches,
+    TimestampType,
+)
+
+
+def bytes_like(data: bytes, writable: bytearray, view: memoryview) -> None:
+    assert_type(kcodec.decode(data), DecodedRecords)
+    assert_type(kcodec.decode(writable), DecodedRecords)
+    assert_type(kcodec.batches(view), RecordBatches)
+    kcodec.decode("text")  # type: ignore[arg-type]
+    kcodec.batches(None)  # type: ignore[arg-type]
+
+
+def options(data: bytes) -> None:
+    decoded = kcodec.decode(
+        data,
+        columns=("offset", "value"),
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        aborted_transactions=[AbortedTransaction(7, 0), (7, 12), (7, 20, 24)],
+        last_stable_offset=40,
+        start_offset=3,
+        end_offset=None,
+        control_records="include",
+        on_error="skip",
+        verify_crc=False,
+        limits=DecodeLimits(max_batch_bytes=1 << 20),
+        binary_type="large_binary",
+        threads=2,
+    )
+    assert_type(decoded, DecodedRecords)
+    kcodec.decode(data, isolation_level="read_commited")  # type: ignore[arg-type]
+    kcodec.decode(data, on_error="ignore")  # type: ignore[arg-type]
+    kcodec.decode(data, binary_type="string")  # type: ignore[arg-type]
+    kcodec.decode(data, colums=("offset",))  # type: ignore[call-arg]
+    kcodec.decode(data, ("offset",))  # type: ignore[call-arg]
+
+
+def results(decoded: DecodedRecords) -> None:
+    assert_type(len(decoded), int)
+    assert_type(decoded.columns, tuple[str, ...])
+    assert_type(decoded.records(), Iterator[Record])
+    assert_type(decoded.chunks, tuple[DecodedRecords, ...])
+    assert_type(decoded.counts, Counts)
+    assert_type(decoded.counts.aborted, int)
+    assert_type(decoded.next_offset, int | None)
+    assert_type(decoded.remaining_bytes, int)
+    assert_type(decoded.error, DecodeError | None)
+    assert_type(decoded.column("key"), Column)
+    assert_type(decoded.column("key")[0:2], list[Any])
+    decoded.next_offset = 3  # type: ignore[misc]
+    decoded.counts.records += 1  # type: ignore[misc]
+
+
+def record(one: Record) -> None:
+    assert_type(one.offset, int)
+    assert_type(one.timestamp_type, TimestampType)
+    assert_type(one.key, bytes | None)
+    assert_type(one.headers, tuple[tuple[str, bytes | None], ...])
+    assert_type(one.control_type, ControlType | int | None)
+    one.value.decode()  # type: ignore[union-attr]
+    one.offset = 1  # type: ignore[misc]
+
+
+def batches(found: RecordBatches) -> None:
+    assert_type(found[0], RecordBatch)
+    assert_type(found[-2:], list[RecordBatch])
+    for batch in found:
+        assert_type(batch, RecordBatch)
+        assert_type(batch.compression, Compression | int)
+        assert_type(batch.delete_horizon_ms, int | None)
+        assert_type(batch.path, str | None)
+        assert_type(batch.data, memoryview)
+        assert_type(batch.records(), Iterator[Record])
+        assert_type(batch.is_valid(), bool)
+        batch.crc = 0  # type: ignore[misc]
+    assert_type(found.remaining_bytes, int)
+    RecordBatch(1)  # type: ignore[arg-type]
+
+
+def errors() -> None:
+    try:
+        kcodec.decode(b"")
+    except kcodec.LimitExceededError as error:
+        assert_type(error.limit, str)
+        assert_type(error.claimed, int)
+    except kcodec.CorruptBatchError as error:
+        assert_type(error.stored_crc, int)
+        assert_type(error.decoded, DecodedRecords | None)
+    except kcodec.TruncatedError as error:
+        assert_type(error.needed, int)
+    except kcodec.DecodeError as error:
+        assert_type(error.reason, str)
+        assert_type(error.position, int | None)
+        assert_type(error.next_offset, int | None)
+
+
+def arrow(decoded: DecodedRecords) -> None:
+    import pandas
+    import polars
+
+    assert_type(polars.DataFrame(decoded), polars.DataFrame)
+    assert_type(pandas.DataFrame({"offset": decoded.to_numpy("offset")}), pandas.DataFrame)
+    assert_type(len(decoded.to_numpy("offset")), int)
