@@ -122,7 +122,13 @@ static int grow_rows(Chunk *chunk, int64_t rows) {
     return 0;
 }
 
-int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
+static int grow_bytes(BinaryColumn *column, int64_t capacity, int64_t *least) {
+    if (buffer_grow(&column->data, (size_t)capacity, (size_t)column->length)) return -1;
+    if ((int64_t)column->data.capacity < *least) *least = (int64_t)column->data.capacity;
+    return 0;
+}
+
+int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload) {
     uint32_t wanted = chunk->layout.wanted;
     int64_t needed = chunk->rows + rows;
     if (needed > chunk->row_capacity) {
@@ -130,21 +136,24 @@ int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
         int64_t roomy = chunk->row_capacity + (chunk->row_capacity >> 1);
         if (grow_rows(chunk, needed > roomy || needed > (4 << 20) ? needed : roomy)) return -1;
     }
-    size_t bytes = (size_t)payload;
+    if (chunk->payload <= chunk->payload_capacity) return 0;
+    // what was reserved for and not used (keys take none of a value's bytes) is forgotten before memory is asked for
+    int64_t longest = chunk->key.length > chunk->value.length ? chunk->key.length : chunk->value.length;
+    if (chunk->header_name.length > longest) longest = chunk->header_name.length;
+    if (chunk->header_value.length > longest) longest = chunk->header_value.length;
+    chunk->payload = longest + payload;
+    if (chunk->payload <= chunk->payload_capacity) return 0;
+    int64_t least = INT64_MAX;
     int copies = chunk->layout.binary_type != BINARY_VIEW;
-    if (copies && WANTS(wanted, COLUMN_KEY) &&
-        buffer_grow(&chunk->key.data, (size_t)chunk->key.length + bytes, (size_t)chunk->key.length))
-        return -1;
-    if (copies && WANTS(wanted, COLUMN_VALUE) &&
-        buffer_grow(&chunk->value.data, (size_t)chunk->value.length + bytes, (size_t)chunk->value.length))
-        return -1;
+    if (copies && WANTS(wanted, COLUMN_KEY) && grow_bytes(&chunk->key, chunk->payload, &least)) return -1;
+    if (copies && WANTS(wanted, COLUMN_VALUE) && grow_bytes(&chunk->value, chunk->payload, &least)) return -1;
     if (WANTS(wanted, COLUMN_HEADERS)) {
-        BinaryColumn *name = &chunk->header_name, *value = &chunk->header_value;
-        if (buffer_grow(&name->data, (size_t)name->length + bytes, (size_t)name->length) ||
-            buffer_grow(&value->data, (size_t)value->length + bytes, (size_t)value->length))
+        if (grow_bytes(&chunk->header_name, chunk->payload, &least) ||
+            grow_bytes(&chunk->header_value, chunk->payload, &least))
             return -1;
         if (!chunk->header_capacity && chunk_reserve_headers(chunk, 1)) return -1;
     }
+    chunk->payload_capacity = least;
     return 0;
 }
 

@@ -70,6 +70,7 @@ typedef struct Chunk {
     atomic_int references;
     ChunkLayout layout;
     int64_t rows, row_capacity;
+    int64_t payload, payload_capacity;  // bytes of records seen, and the least any variable column has room for
     int64_t row_bytes;               // of output a row, its variable bytes not counted
     Buffer fixed[COLUMN_COUNT];      // offset, timestamp and the columns that are constant in a batch
     Buffer control_type_validity;
@@ -109,7 +110,13 @@ void chunk_retain(Chunk *chunk);
 void chunk_release(Chunk *chunk);
 
 // Room for `rows` more rows and `payload` more bytes in every variable column. -1: no memory.
-int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload);
+int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload);
+static inline int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
+    // no variable column can be longer than all payload that was reserved for so far
+    chunk->payload += payload;
+    if (chunk->rows + rows <= chunk->row_capacity && chunk->payload <= chunk->payload_capacity) return 0;
+    return chunk_reserve_more(chunk, rows, payload);
+}
 int chunk_reserve_headers(Chunk *chunk, int64_t headers);
 // A validity bitmap that says "nothing null", for as many rows as there is room for.
 int chunk_begin_validity(Buffer *validity, int64_t capacity);

@@ -101,10 +101,12 @@ cdef extern from "_fast/scan.h" nogil:
     ctypedef struct BatchTable:
         Buffer memory
         int64_t count, end, needed, damaged
+        int done
         Fault fault
 
     BatchHeader *table_batches(const BatchTable *table)
-    int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip,
+    void scan_begin(BatchTable *table)
+    int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, int64_t most,
                      BatchTable *table)
     void scan_free(BatchTable *table)
 
@@ -198,7 +200,11 @@ cdef extern from "_fast/decompress.h" nogil:
                                     int frames, int64_t limit, const uint8_t **out, int64_t *length,
                                     Fault *fault) noexcept nogil
     void decompressor_initialise()
-    int decompressor_use_system_zstd(int wanted)
+    enum:
+        SYSTEM_ZSTD_NEVER
+        SYSTEM_ZSTD_ALWAYS
+        SYSTEM_ZSTD_BY_VERSION
+    int decompressor_use_system_zstd(int when)
     int decompressor_uses_system_zstd()
 
 cdef extern from "_fast/visibility.h" nogil:
@@ -263,7 +269,7 @@ cdef extern from "_fast/decode.h" nogil:
     ctypedef struct DecodeRun:
         const DecodeSettings *settings
         const uint8_t *data
-        int64_t size, origin
+        int64_t size, origin, ahead
         BatchHeader *table
         ChunkList chunks
         Chunk *open

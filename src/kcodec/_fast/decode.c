@@ -76,15 +76,23 @@ static int64_t chunk_output_bytes(const Chunk *chunk) {
            chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
 }
 
-int64_t decode_estimate(const BatchHeader *table, int64_t begin, int64_t end, int64_t *rows) {
-    int64_t bytes = 0;
+// What delivering table[begin..end), and what lies ahead of it, will about make: bytes of records, and rows.
+static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_t *rows) {
+    int64_t bytes = 0, stored = 0;
     *rows = 0;
     for (int64_t at = begin; at < end && bytes < CHUNK_BYTES && *rows < ESTIMATE_MOST_ROWS; at++) {
-        const BatchHeader *header = &table[at];
+        const BatchHeader *header = &run->table[at];
+        stored += header_size(header);
         if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
         int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
         bytes += grown;
         *rows += header->records_count < grown / LEAST_RECORD ? header->records_count : grown / LEAST_RECORD;
+    }
+    if (run->ahead && stored) {
+        double more = 1.0 + (double)run->ahead / (double)stored;
+        bytes = bytes * more < CHUNK_BYTES ? (int64_t)(bytes * more) : CHUNK_BYTES;
+        *rows = *rows * more < ESTIMATE_MOST_ROWS ? (int64_t)(*rows * more) : ESTIMATE_MOST_ROWS;
+        if (*rows > bytes / LEAST_RECORD) *rows = bytes / LEAST_RECORD;
     }
     return bytes;
 }
@@ -106,7 +114,7 @@ static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
         chunk->owner = settings->owner;
         chunk->release_owner = settings->release_owner;
     }
-    int64_t rows, bytes = decode_estimate(run->table, at, end, &rows);
+    int64_t rows, bytes = estimate(run, at, end, &rows);
     if (rows > settings->max_rows) rows = settings->max_rows;
     if (chunk_reserve(chunk, rows + 1, bytes + 1)) {  // Arrow wants buffers even where there are no rows
         chunk_release(chunk);
@@ -189,12 +197,14 @@ static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchH
         if (length) return fault_set(fault, FAULT_BYTES_LEFT, "records_count", length, 0);
         codec = COMPRESSION_NONE;
     }
-    if (decompress(decompressor, codec, stored, length, run->settings->limits.max_decompressed_bytes,
-                   views ? &chunk->view_arena : NULL, chunk->view_arena_length, &records, fault))
+    if (codec == COMPRESSION_NONE)
+        records = (Decompressed){stored, length, run->data + run->size};
+    else if (decompress(decompressor, codec, stored, length, run->settings->limits.max_decompressed_bytes,
+                        views ? &chunk->view_arena : NULL, chunk->view_arena_length, &records, fault))
         return -1;
     job->records = records.data;
     job->length = records.length;
-    job->readable_end = codec ? records.readable_end : run->data + run->size;
+    job->readable_end = records.readable_end;
     if (!views) return 0;
     if (codec) {
         job->view_buffer = 0;
@@ -216,8 +226,8 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
         .start_offset = settings->start_offset,
         .end_offset = settings->end_offset,
         .limit = settings->limit,
-        .is_filtered = header->base_offset < settings->start_offset || last_offset >= settings->end_offset ||
-                       last_offset >= settings->limit,
+        .is_filtered = header->base_offset < settings->start_offset || at_or_past(last_offset, settings->end_offset) ||
+                       at_or_past(last_offset, settings->limit),
         .fuse_crc = fuse,
     };
     chunk_mark(run->open, &mark);

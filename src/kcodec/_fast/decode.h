@@ -40,6 +40,7 @@ typedef struct {
     const DecodeSettings *settings;
     const uint8_t *data;
     int64_t size, origin;             // origin: position of data[0] in the input or file
+    int64_t ahead;                    // bytes of data behind those the table covers: for estimates alone
     BatchHeader *table;
     ChunkList chunks;                 // finished ones, in the order of batches
     Chunk *open;                      // the chunk being filled, NULL: none
@@ -64,8 +65,7 @@ int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *h
 int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,
                          int64_t count);
 
-// An estimate of the bytes that delivering table[begin..end) makes, and whether threads are worth while for it.
-int64_t decode_estimate(const BatchHeader *table, int64_t begin, int64_t end, int64_t *rows);
+// Whether threads are worth while for what is to be delivered of table[0..count).
 int decode_worth_threads(const BatchHeader *table, int64_t count);
 
 #endif

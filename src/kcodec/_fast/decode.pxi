@@ -5,6 +5,7 @@ cdef enum:
     ON_ERROR_RAISE
     ON_ERROR_STOP
     ON_ERROR_SKIP
+    SLAB = 128   # batches that one thread takes through all steps together
 
 cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": ON_ERROR_SKIP}
 
@@ -96,38 +97,35 @@ cdef class _Decoding:
         return header_is_provable(self.run.data, self.run.size, batches[index].position + header_size(&batches[index]),
                                   above, &self.settings.limits, &found)
 
-    cdef int settle(self) except -1:
-        cdef int failed
+    cdef int begin_settling(self) except -1:
         cdef int64_t at
-        cdef BatchHeader *batches = table_batches(&self.table)
-        for at in range(self.end):
-            if batches[at].fate != FATE_SKIPPED:
-                batches[at].fate = FATE_DELIVER
+        for at in range(self.table.count):
+            if table_batches(&self.table)[at].fate != FATE_SKIPPED:
+                table_batches(&self.table)[at].fate = FATE_DELIVER
         visibility_free(&self.visibility)
         self.visibility.next_open_ended = 0
         self.visibility.limit = self.given_limit
+        return 0
+
+    cdef int settle(self, int64_t begin) except -1:
+        """Gives the batches from `begin` on their fate."""
+        cdef int failed
+        cdef BatchHeader *batches = table_batches(&self.table) + begin
         if self.visibility.isolation != READ_UNCOMMITTED:
             with nogil:
-                failed = decode_control_types(&self.settings, self.run.data, 0, batches, self.end)
+                failed = decode_control_types(&self.settings, self.run.data, 0, batches, self.end - begin)
             if failed:
                 raise MemoryError("no memory for a context")
-        failed = visibility_settle(&self.visibility, batches, self.end)
+        failed = visibility_settle(&self.visibility, batches, self.end - begin)
         if failed:
             raise MemoryError("no memory for transactions")
         self.settings.limit = self.visibility.limit
         return 0
 
-    cdef int run_all(self) except -1:
-        """Decodes what is settled; damage is noted and, under "skip", passed over where it may be."""
+    cdef bint decode_from(self, int64_t begin) except -1:
+        """Decodes what is settled; damage is noted and, under "skip", passed over where it may be. True: stopped there."""
         cdef int failed = -1
-        cdef int64_t begin = 0, damaged
-        cdef BatchHeader *batches = table_batches(&self.table)
-        decode_reset(&self.run)
-        if self.threads > 1 and decode_worth_threads(batches, self.end):
-            with nogil:
-                failed = decode_parallel(&self.run, self.end, self.threads)
-            if failed:
-                decode_reset(&self.run)  # again on one thread, which knows what came before the damage
+        cdef int64_t damaged
         while failed:
             with nogil:
                 failed = decode_range(&self.run, begin, self.end)
@@ -138,37 +136,76 @@ cdef class _Decoding:
                 self.note(damaged, &self.run.fault)
                 if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(damaged):
                     self.end = damaged
-                    break
-                batches[damaged].fate = FATE_SKIPPED
+                    return True
+                table_batches(&self.table)[damaged].fate = FATE_SKIPPED
                 self.run.counts.batches += 1
                 self.run.counts.skipped_batches += 1
                 begin = damaged + 1
-                failed = -1
+        return False
+
+    cdef int scan(self, int64_t most) except -1:
+        cdef int failed
+        with nogil:
+            failed = scan_batches(self.run.data, self.run.size, 0, &self.settings.limits,
+                                  self.on_error == ON_ERROR_SKIP, most, &self.table)
+        if failed:
+            raise MemoryError("no memory for the table of batches")
+        self.run.table = table_batches(&self.table)
+        self.run.ahead = 0 if self.table.done else self.run.size - self.table.end
+        self.end = self.table.count
+        return 0
+
+    cdef int finish_chunk(self) except -1:
         if decode_finish_chunk(&self.run):
             raise _error_of(&self.run.fault)
         return 0
 
+    cdef int in_one_go(self) except -1:
+        """Scan, settle and decode some batches at a time, while their headers are still near: what one thread does where
+        no batch decides about one before it."""
+        cdef int64_t begin = 0
+        cdef bint stopped = False
+        self.begin_settling()
+        while not stopped and not self.table.done:
+            self.scan(SLAB)
+            self.settle(begin)
+            stopped = self.decode_from(begin)
+            begin = self.table.count
+        return self.finish_chunk()
+
+    cdef int table_first(self) except -1:
+        """Settle all batches of the table, then decode them, on threads where it pays."""
+        cdef int failed = -1
+        self.begin_settling()
+        self.settle(0)
+        decode_reset(&self.run)
+        if self.threads > 1 and decode_worth_threads(self.run.table, self.end):
+            with nogil:
+                failed = decode_parallel(&self.run, self.end, self.threads)
+            if failed:
+                decode_reset(&self.run)  # again on one thread, which knows what came before the damage
+        if failed:
+            self.decode_from(0)
+        return self.finish_chunk()
+
     cdef int execute(self) except -1:
         cdef int64_t skipped = -1, end = -1
-        cdef int failed
-        with nogil:
-            failed = scan_batches(self.run.data, self.run.size, 0, &self.settings.limits,
-                                  self.on_error == ON_ERROR_SKIP, &self.table)
-        if failed:
-            raise MemoryError("no memory for the table of batches")
-        self.run.table = table_batches(&self.table)
-        self.end = self.table.count
-        # What was settled with knowledge of batches that then prove damaged is settled again without them. Each turn
-        # finds more damage or is the last.
-        while self.end != end or self.run.counts.skipped_batches != skipped:
-            end = self.end
-            skipped = self.run.counts.skipped_batches
-            self.settle()
-            self.run_all()
-            if self.visibility.isolation != READ_COMMITTED_BY_MARKERS and (
-                self.on_error != ON_ERROR_SKIP or self.visibility.isolation == READ_UNCOMMITTED
+        scan_begin(&self.table)
+        if self.threads == 1 and self.visibility.isolation != READ_COMMITTED_BY_MARKERS:
+            self.in_one_go()
+        if self.table.count == 0 and not self.table.done:
+            self.scan(INT64_MAX)
+            self.table_first()
+        # What was settled by batches that then proved damaged is settled again without them. Each turn finds more damage
+        # or is the last.
+        if self.run.counts.skipped_batches or self.end < self.table.count:
+            if self.visibility.isolation == READ_COMMITTED_BY_MARKERS or (
+                self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP
             ):
-                break
+                while self.end != end or self.run.counts.skipped_batches != skipped:
+                    end = self.end
+                    skipped = self.run.counts.skipped_batches
+                    self.table_first()
         if self.table.damaged >= 0 and self.table.damaged <= self.end:
             self.note(self.table.damaged, &self.table.fault)
         return 0
@@ -180,7 +217,11 @@ cdef class _Decoding:
             last -= 1
         answer = None
         if last >= 0:
-            answer = min(self.settings.limit, self.settings.end_offset, <object>header_last_offset(&batches[last]) + 1)
+            answer = <object>header_last_offset(&batches[last]) + 1
+            if self.settings.limit != INT64_MAX:
+                answer = min(answer, self.settings.limit)
+            if self.settings.end_offset != INT64_MAX:
+                answer = min(answer, self.settings.end_offset)
         if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):
             answer = self.settings.start_offset
         return answer

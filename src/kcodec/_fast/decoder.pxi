@@ -86,8 +86,9 @@ cdef class Decoder:
         self.run.origin = origin
         if self.layout.chunk.binary_type == BINARY_VIEW:
             self.settings.owner = <void *>source
+        scan_begin(&self.table)
         with nogil:
-            failed = scan_batches(self.run.data, self.run.size, origin, &self.settings.limits, 0, &self.table)
+            failed = scan_batches(self.run.data, self.run.size, origin, &self.settings.limits, 0, INT64_MAX, &self.table)
         if failed:
             raise MemoryError("no memory for the table of batches")
         self.bytes_needed = self.table.needed

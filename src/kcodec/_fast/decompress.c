@@ -47,8 +47,9 @@ void decompressor_release(Decompressor *self) {
     pthread_mutex_unlock(&contexts.lock);
 }
 
-int decompressor_use_system_zstd(int wanted) {
-    contexts.system_zstd = wanted && zstd_system_load() == 0;
+int decompressor_use_system_zstd(int when) {
+    unsigned least = when == SYSTEM_ZSTD_BY_VERSION ? SYSTEM_ZSTD_LEAST_VERSION : 1;
+    contexts.system_zstd = when != SYSTEM_ZSTD_NEVER && zstd_system_load() >= least;
     return contexts.system_zstd;
 }
 

@@ -74,6 +74,9 @@ typedef struct {
     int64_t max_decompressed_bytes;
 } Limits;
 
+// Bounds of offsets are exclusive; the largest number stands for none, as a record may have it.
+static inline int at_or_past(int64_t offset, int64_t bound) { return offset >= bound && bound != INT64_MAX; }
+
 static inline int64_t header_size(const BatchHeader *header) { return (int64_t)header->batch_length + LOG_OVERHEAD; }
 static inline int64_t header_last_offset(const BatchHeader *header) {
     return (int64_t)((uint64_t)header->base_offset + (uint64_t)(int64_t)header->last_offset_delta);

@@ -252,9 +252,9 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
     if (check_record(&reader, job->header, *least_delta, &record, fault)) return -1;
     *position = reader.pos;
     if (header_compression(job->header)) *least_delta = record.offset - job->header->base_offset + 1;
-    if (record.offset >= job->limit) {
+    if (at_or_past(record.offset, job->limit)) {
         job->undecided++;
-    } else if (record.offset < job->start_offset || record.offset >= job->end_offset) {
+    } else if (record.offset < job->start_offset || at_or_past(record.offset, job->end_offset)) {
         job->out_of_range++;
     } else {
         return put_record(chunk, job, &record, fault);

@@ -19,11 +19,16 @@ static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, co
     return header_is_provable(data, size, next, above, limits, &header) ? next : -1;
 }
 
-int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, BatchTable *table) {
-    int64_t at = 0;
-    table->count = table->needed = 0;
+void scan_begin(BatchTable *table) {
+    table->count = table->end = table->needed = 0;
+    table->done = 0;
     table->damaged = -1;
-    for (;;) {
+}
+
+int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, int64_t most,
+                 BatchTable *table) {
+    int64_t at = table->end;
+    for (; most > 0; most--) {
         if (room_for_one(table)) return -1;
         Fault fault;
         BatchHeader *header = &table_batches(table)[table->count];
@@ -52,9 +57,11 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
                 continue;
             }
         }
-        table->end = at;
-        return 0;
+        table->done = 1;
+        break;
     }
+    table->end = at;
+    return 0;
 }
 
 void scan_free(BatchTable *table) { buffer_release(&table->memory, (size_t)table->count * sizeof(BatchHeader)); }

@@ -11,15 +11,18 @@ typedef struct {
     int64_t count;
     int64_t end;              // bytes of the whole batches walked: where the cut tail or the damage begins
     int64_t needed;           // size of the cut batch at the end, as far as it is known; 0: nothing is cut
+    int done;                 // the data has been walked to its end, or to the damage
     int64_t damaged;          // index the first damaged header would have, -1: none
     Fault fault;              // why
 } BatchTable;
 
 static inline BatchHeader *table_batches(const BatchTable *table) { return (BatchHeader *)table->memory.data; }
 
-// Walks data[0..size). With `skip`, a header that cannot be read is passed over (an entry of FATE_SKIPPED) if its own
+// Walks on from table->end, `most` batches at most, through data[0..size); begin with a table of zeros. With `skip`, a header that cannot be read is passed over (an entry of FATE_SKIPPED) if its own
 // length leads to a provable one. -1: no memory. Damage is no failure of the walk: it ends there and says so.
-int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, BatchTable *table);
+int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, int64_t most,
+                 BatchTable *table);
+void scan_begin(BatchTable *table);  // empties it; its memory is kept
 void scan_free(BatchTable *table);
 
 #endif

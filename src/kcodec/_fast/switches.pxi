@@ -2,7 +2,7 @@
 # What is chosen at start: processor paths and system libraries; and what tests ask of memory.
 #
 #   KCODEC_CRC32C=avx512|sse42|arm64|portable   this path of the CRC instead of the fastest
-#   KCODEC_SYSTEM_ZSTD=0                        the zstandard package even where the system has libzstd
+#   KCODEC_SYSTEM_ZSTD=0|1                      the system's libzstd never, or of whatever version; by default from 1.5.6 on
 
 def crc32c(data, value=0):
     """CRC-32C of a bytes-like object, continuing `value`."""
@@ -35,8 +35,8 @@ def crc32c_by(name, data, value=0):
 
 
 def use_system_zstd(wanted):
-    """Whether zstd is decompressed by the system's libzstd from now on; the answer says if it is there."""
-    return bool(decompressor_use_system_zstd(wanted))
+    """Decompress zstd by the system's libzstd, of whatever version, from now on, or never; the answer: is it in use."""
+    return bool(decompressor_use_system_zstd(SYSTEM_ZSTD_ALWAYS if wanted else SYSTEM_ZSTD_NEVER))
 
 
 def uses_system_zstd():
@@ -82,7 +82,8 @@ cdef int _start() except -1:
         crc32c_choose(NULL)
     elif crc32c_choose(chosen.encode()):
         raise _choice_error("KCODEC_CRC32C", chosen, crc32c_path_names())
-    decompressor_use_system_zstd(os.environ.get("KCODEC_SYSTEM_ZSTD") != "0")
+    when = {"0": SYSTEM_ZSTD_NEVER, "1": SYSTEM_ZSTD_ALWAYS}
+    decompressor_use_system_zstd(when.get(os.environ.get("KCODEC_SYSTEM_ZSTD"), SYSTEM_ZSTD_BY_VERSION))
     return 0
 
 

@@ -132,8 +132,8 @@ static int is_of_transaction(const BatchHeader *header) {
 
 static uint8_t fate_of(const Visibility *visibility, const BatchHeader *header, int is_aborted) {
     if (header->fate == FATE_SKIPPED) return FATE_SKIPPED;
-    if (header->base_offset >= visibility->limit) return FATE_UNDECIDED;
-    if (header_last_offset(header) < visibility->start_offset || header->base_offset >= visibility->end_offset)
+    if (at_or_past(header->base_offset, visibility->limit)) return FATE_UNDECIDED;
+    if (header_last_offset(header) < visibility->start_offset || at_or_past(header->base_offset, visibility->end_offset))
         return FATE_OUT_OF_RANGE;
     if (header_is_control(header)) return visibility->include_control ? FATE_DELIVER : FATE_CONTROL;
     return is_aborted ? FATE_ABORTED : FATE_DELIVER;

@@ -89,20 +89,22 @@ static struct {
     size_t (*decompress)(void *, void *, size_t, const void *, size_t);
     unsigned (*is_error)(size_t);
     int (*error_code)(size_t);
+    unsigned (*version)(void);  // set last: all others are there
 } libzstd;
 
 static void *symbol(const char *name) { return dlsym(libzstd.library, name); }
 
-int zstd_system_load(void) {
-    if (libzstd.error_code) return 0;
-    if (!libzstd.library && !(libzstd.library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL))) return -1;
+unsigned zstd_system_load(void) {
+    if (libzstd.version) return libzstd.version();
+    if (!libzstd.library && !(libzstd.library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL))) return 0;
     *(void **)&libzstd.create = symbol("ZSTD_createDCtx");
     *(void **)&libzstd.destroy = symbol("ZSTD_freeDCtx");
     *(void **)&libzstd.decompress = symbol("ZSTD_decompressDCtx");
     *(void **)&libzstd.is_error = symbol("ZSTD_isError");
-    if (!libzstd.create || !libzstd.destroy || !libzstd.decompress || !libzstd.is_error) return -1;
     *(void **)&libzstd.error_code = symbol("ZSTD_getErrorCode");
-    return libzstd.error_code ? 0 : -1;
+    if (!libzstd.create || !libzstd.destroy || !libzstd.decompress || !libzstd.is_error || !libzstd.error_code) return 0;
+    *(void **)&libzstd.version = symbol("ZSTD_versionNumber");
+    return libzstd.version ? libzstd.version() : 0;
 }
 
 void *zstd_system_context(void) { return libzstd.create(); }
