@@ -12,7 +12,7 @@ with it. A record that differs from what this module says about the same bytes i
     walk(data, max_batch_bytes) -> (list of Header, bytes left, bytes needed); raises where structure is wrong
     read_records(data, header) -> list of Record of one batch
     DecodeError, CorruptBatchError, UnsupportedError, LimitExceededError: .reason (text) .kind (short, for tables)
-        .position .base_offset .record .next_offset .decoded (the Result of what came before)
+        .position .base_offset .record .next_offset .also .decoded (the Result of what came before)
 
 Checks, in this order, for each batch:
 1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 2:
@@ -31,10 +31,13 @@ that lay open at a damaged batch which was skipped. With a list, Java's rule (Co
 last_offset; entries with one filter what overlaps [first_offset, last_offset].
 
 Damage. "stop", and what `raise` hands over as .decoded, is the answer to the bytes before the damaged batch alone: a
-marker behind it settles nothing. next_offset does not pass the damaged batch's base offset; remaining_bytes are then
-those from the damaged batch on. A batch may be skipped if
-a provable one stands where its length points: structure, CRC and header fields right, base offset above the last offset
-of the last undamaged batch before it. Every skipped batch counts as one that may have been a marker.
+marker behind it settles nothing, next_offset is what the batches before it say, and remaining_bytes begin with it. A
+batch may be skipped if a provable one stands where its length points: structure, CRC and header fields right, base
+offset above the last offset of the last undamaged batch before it. Every skipped batch counts as one that may have been
+a marker.
+
+Two faults at once: a stream that is damaged and also exceeds max_decompressed_bytes may be refused for either; the
+error's .also then names the other class.
 """
 
 from __future__ import annotations
@@ -164,7 +167,7 @@ def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
         return None
     if header.records_count == 0:
         return None
-    loose = header._replace(last_offset_delta=(1 << 31) - 1)  # the range of offset deltas is rule 7
+    loose = header._replace(records_count=1, last_offset_delta=(1 << 31) - 1)  # how many and which offsets is rule 7
     first = next(raw_records(loose, payload_of(data, header, options.max_decompressed_bytes)))
     try:
         control_type = control_type_of(first.key)
@@ -200,18 +203,26 @@ def _skip_target(data: bytes, at: int, above: int | None, max_batch_bytes: int) 
     return target if length >= 0 and _provable(data, target, above, max_batch_bytes) else None
 
 
-def _next_offset_after(data: bytes, at: int, max_batch_bytes: int) -> int | None:
-    """last_offset + 1 of a damaged batch, if its header can be believed: by its CRC, or by the batch behind it."""
+def _agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
+    """Whether a header stands there that follows `above`: enough to believe the length of the batch before."""
     try:
         header = parse_header(data, at, max_batch_bytes)
+    except DecodeError:
+        return False
+    return not isinstance(header, int) and header.base_offset > above
+
+
+def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> int | None:
+    """last_offset + 1 of a damaged batch whose header makes sense; after a bad CRC only if the next header agrees."""
+    try:
+        header = parse_header(data, error.position, options.max_batch_bytes)
         if isinstance(header, int):
             return None
         check_fields(header)
     except DecodeError:
         return None
-    if crc_is_right(data, header) or _provable(data, header.end, header.last_offset, max_batch_bytes):
-        return header.last_offset + 1
-    return None
+    agrees = _agrees(data, header.end, header.last_offset, options.max_batch_bytes)
+    return header.last_offset + 1 if agrees or not isinstance(error, CorruptBatchError) else None
 
 
 def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Walk:
@@ -231,7 +242,7 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
             at, above = header.end, header.last_offset
         except DecodeError as error:
             error.position, error.base_offset = at, struct.unpack_from(">q", data, at)[0]
-            error.next_offset = _next_offset_after(data, at, options.max_batch_bytes)
+            error.next_offset = _next_offset_after(data, error, options)
             walked.errors.append(error)
             target = _skip_target(data, at, above, options.max_batch_bytes) if options.on_error == "skip" else None
             if target is None:
@@ -316,8 +327,6 @@ def _next_offset(walked: _Walk, options: _Options, limit: int) -> int | None:
     bounds = [headers[-1].last_offset + 1, limit]
     if options.end_offset is not None:
         bounds.append(options.end_offset)
-    if walked.stopped_by is not None and walked.stopped_by.base_offset is not None:
-        bounds.append(walked.stopped_by.base_offset)
     return min(bounds) if options.start_offset is None else max(min(bounds), options.start_offset)
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 INT64_MAX = (1 << 63) - 1
 MIB_128 = 128 << 20
+LEAST_RECORD = 7  # of seven fields, each at least a byte
+STREAM_SEARCHED = 16 << 20  # how much of a stream that is too large is searched for damage
 ABORT, COMMIT = 0, 1
 
 
@@ -37,6 +39,7 @@ class DecodeError(ValueError):
         self.base_offset: int | None = None
         self.next_offset: int | None = None
         self.decoded: Result | None = None
+        self.also: type[DecodeError] | None = None
 
 
 class CorruptBatchError(DecodeError):
@@ -190,7 +193,14 @@ def payload_of(data: bytes, header: Header, max_decompressed_bytes: int = MIB_12
     except StreamError as error:
         raise DecodeError("stream", str(error)) from None
     except StreamLimit as error:
-        raise LimitExceededError("max_decompressed_bytes", f"{error.args[0]} bytes exceed {error.args[1]}") from None
+        refused = LimitExceededError("max_decompressed_bytes", f"{error.args[0]} bytes exceed {error.args[1]}")
+    try:
+        decompress(header.compression, stored, max(max_decompressed_bytes, STREAM_SEARCHED))
+    except StreamError:
+        refused.also = DecodeError
+    except StreamLimit:
+        pass
+    raise refused
 
 
 class _Cursor:
@@ -263,6 +273,8 @@ def raw_records(header: Header, payload: bytes) -> Iterator[RawRecord]:
     An offset delta lies in 0..last_offset_delta, and in a compressed batch above the one before: a broker looks at
     nothing of this in an uncompressed one.
     """
+    if header.records_count * LEAST_RECORD > len(payload):
+        raise DecodeError("records_count", f"{len(payload)} bytes cannot hold {header.records_count} records")
     cursor = _Cursor(payload, 0, len(payload))
     before = -1
     for index in range(header.records_count):

@@ -295,7 +295,7 @@ def random_options(random: Random, log: Log) -> dict[str, Any]:
     if random.randrange(8) == 0:
         options["max_batch_bytes"] = random.choice((100, 1000))
     if random.randrange(8) == 0:
-        options["max_decompressed_bytes"] = random.choice((1, 100, 1000))
+        options["max_decompressed_bytes"] = random.choice((61, 100, 1000))
     return options
 
 

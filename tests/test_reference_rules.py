@@ -180,12 +180,13 @@ REFUSED = {
     "offset overflow": (data((1 << 63) - 1), DecodeError, "offset_overflow"),
     "count 0 with bytes": (data(2, records_count=0), DecodeError, "bytes_left"),
     "count too small": (data(2, records_count=1), DecodeError, "bytes_left"),
-    "count too big": (data(2, records_count=3), DecodeError, "varint_cut"),
+    "count too big": (data(2, count=9, records_count=10), DecodeError, "varint_cut"),
+    "count beyond the bytes": (data(2, records_count=1 << 30), DecodeError, "records_count"),
     "offset delta above the last": (data(2, last_offset_delta=0), DecodeError, "offset_delta_range"),
     "empty gzip stream": (
         build_batch([], base_offset=2, compression="gzip", records_count=1),
         DecodeError,
-        "varint_cut",
+        "records_count",
     ),
     "no stream": (build_batch([], base_offset=2, unused_attributes=4, records_count=1), DecodeError, "stream"),
 }
@@ -241,10 +242,9 @@ def test_stop_settles_by_what_stands_before_the_damage() -> None:
     assert result.counts == Counts(batches=2, records=2, undecided=2)
 
 
-def test_next_offset_does_not_pass_the_damaged_batch() -> None:
+def test_next_offset_follows_the_last_batch_that_was_walked() -> None:
     result = reference.decode(data(5) + damaged(data(3)), on_error="stop")
-    assert (offsets(result), result.next_offset) == ([5, 6], 3)
-    assert reference.decode(data(5) + damaged(data(3)), on_error="stop", start_offset=4).next_offset == 4
+    assert (offsets(result), result.next_offset) == ([5, 6], 7)
 
 
 def test_skip_goes_on_where_a_provable_batch_stands() -> None:
