@@ -62,6 +62,7 @@ from reference_batch import (
     complete,
     control_type_of,
     crc_is_right,
+    first_key,
     java_string,
     parse_header,
     payload_of,
@@ -167,10 +168,9 @@ def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
         return None
     if header.records_count == 0:
         return None
-    loose = header._replace(records_count=1, last_offset_delta=(1 << 31) - 1)  # how many and which offsets is rule 7
-    first = next(raw_records(loose, payload_of(data, header, options.max_decompressed_bytes)))
+    key = first_key(payload_of(data, header, options.max_decompressed_bytes))
     try:
-        control_type = control_type_of(first.key)
+        control_type = control_type_of(key)
     except DecodeError as error:
         error.record = 0
         raise
@@ -213,7 +213,7 @@ def _agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
 
 
 def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> int | None:
-    """last_offset + 1 of a damaged batch whose header makes sense; after a bad CRC only if the next header agrees."""
+    """last_offset + 1 of a damaged batch whose header makes sense; the next one agrees if no CRC vouches for it."""
     try:
         header = parse_header(data, error.position, options.max_batch_bytes)
         if isinstance(header, int):
@@ -221,8 +221,10 @@ def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> in
         check_fields(header)
     except DecodeError:
         return None
-    agrees = _agrees(data, header.end, header.last_offset, options.max_batch_bytes)
-    return header.last_offset + 1 if agrees or not isinstance(error, CorruptBatchError) else None
+    is_vouched_for = options.verify_crc and not isinstance(error, CorruptBatchError)
+    if is_vouched_for or _agrees(data, header.end, header.last_offset, options.max_batch_bytes):
+        return header.last_offset + 1
+    return None
 
 
 def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Walk:

@@ -5,7 +5,7 @@
     crc_is_right(data, header) -> bool      check_fields(header)                          (rules 2 and 3)
     payload_of(data, header, max_decompressed_bytes) -> bytes                             (rules 5 and 6)
     raw_records(header, payload) -> iterator of RawRecord, complete(header, raw) -> Record    (rule 7)
-    control_type_of(key) -> int
+    first_key(payload) -> bytes or None, control_type_of(key) -> int                      (rule 4)
     java_string(data) -> str                what `new String(data, UTF_8)` makes of bytes that are not UTF-8
 
 Kafka: DefaultRecordBatch, DefaultRecord, ControlRecordType, EndTransactionMarker, ByteUtils.
@@ -292,6 +292,15 @@ def raw_records(header: Header, payload: bytes) -> Iterator[RawRecord]:
         yield raw
     if cursor.at != len(payload):
         raise DecodeError("bytes_left", f"{len(payload) - cursor.at} bytes after {header.records_count} records")
+
+
+def first_key(payload: bytes) -> bytes | None:
+    """The key of the first record, whatever its offset and whatever follows it."""
+    try:
+        return _read_record(_Cursor(payload, 0, len(payload))).key
+    except DecodeError as error:
+        error.record = 0
+        raise
 
 
 def control_type_of(key: bytes | None) -> int:
