@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec beside the oracle: asks both about the same bytes and says where they differ.
+
+    Way(columns, threads, binary_type, buffer, through_arrow)    how kcodec is asked; none of it may change the answer
+    random_way(random) -> Way
+    difference(data, options, way=Way()) -> None, or a text: what kcodec answered and what the oracle says
+    difference_of(data, options, ways) -> the same of several ways, at the price of one question to the oracle
+
+`options` are keyword arguments of reference.decode; limits below those DecodeLimits takes are raised to them first.
+Compared are the records in every column asked for and as Record objects, counts, next_offset, remaining_bytes,
+bytes_needed, and of the error its class, position, base_offset, record and next_offset. An exception of another kind
+leaves as it is. Where bytes are wrong in two ways, both may be right:
+
+- a count that the bytes cannot hold is refused before any record is read: no `record` then;
+- a stream that is damaged and too large is a DecodeError or a LimitExceededError, whatever is seen first;
+- under `None`, a marker behind one damaged batch settles nothing, and so it decides whether an earlier batch, damaged
+  as well, is opened: the first of the two in the data is an answer too, if it is the answer to the bytes up to there.
+
+Releases of libzstd differ in which damaged blocks they refuse. Where the system's accepts what the oracle's refuses,
+kcodec is asked again with the package's, which has to agree with the oracle.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import reference
+from reference import Record, Result, java_string
+
+import kcodec
+import kcodec._fast
+
+COLUMNS = tuple(name for name in kcodec.COLUMNS if name not in ("topic", "partition"))
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+BINARY_TYPES = ("binary", "large_binary", "binary_view")
+LEAST_LIMIT = 61
+BUFFERS: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    # in the middle of something larger: what lies around must not be touched, and would be wrong
+    "slice": lambda data: memoryview(b"\xff" * 7 + data + b"\xff" * 64)[7 : 7 + len(data)],
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How kcodec is asked."""
+
+    columns: tuple[str, ...] = COLUMNS
+    threads: int = 1
+    binary_type: str = "binary"
+    buffer: str = "bytes"
+    through_arrow: bool = False
+
+
+def random_way(random: random_module.Random) -> Way:
+    """Any of them; all columns in half of the cases."""
+    columns = COLUMNS
+    kind = random.randrange(4)
+    if kind == 0:
+        columns = DEFAULT_COLUMNS
+    elif kind == 1:
+        columns = tuple(random.sample(COLUMNS, random.randint(1, len(COLUMNS))))
+    return Way(
+        columns=columns,
+        threads=random.choice((1, 1, 2)),
+        binary_type=random.choice(BINARY_TYPES),
+        buffer=random.choice(sorted(BUFFERS)),
+        through_arrow=random.randrange(3) == 0,
+    )
+
+
+def _possible(options: dict[str, Any]) -> dict[str, Any]:
+    limits = {name: max(value, LEAST_LIMIT) for name, value in options.items() if name.startswith("max_")}
+    return {**options, **limits}
+
+
+def _ask(data: bytes, options: dict[str, Any], way: Way) -> tuple[kcodec.DecodedRecords, Exception | None]:
+    limits = {name: value for name, value in options.items() if name.startswith("max_")}
+    rest = {name: value for name, value in options.items() if not name.startswith("max_")}
+    told = rest.get("aborted_transactions")
+    if told is not None:
+        rest["aborted_transactions"] = [kcodec.AbortedTransaction(*entry) for entry in told]
+    try:
+        decoded = kcodec.decode(
+            BUFFERS[way.buffer](data),
+            columns=way.columns,
+            binary_type=way.binary_type,
+            threads=way.threads,
+            limits=kcodec.DecodeLimits(**limits),
+            **rest,
+        )
+    except kcodec.DecodeError as error:
+        assert error.decoded is not None
+        return error.decoded, error
+    return decoded, decoded.error
+
+
+def _ask_oracle(data: bytes, options: dict[str, Any]) -> tuple[Result, reference.DecodeError | None]:
+    try:
+        result = reference.decode(data, **options)
+    except reference.DecodeError as error:
+        assert error.decoded is not None
+        return error.decoded, error
+    return result, result.error
+
+
+def _summary(result: Any) -> dict[str, Any]:
+    counts = result.counts
+    names = ("batches", "skipped_batches", "records", "aborted", "control", "undecided", "out_of_range")
+    return {
+        **{name: getattr(counts, name) for name in names},
+        "next_offset": result.next_offset,
+        "remaining_bytes": result.remaining_bytes,
+        "bytes_needed": result.bytes_needed,
+    }
+
+
+def _place(error: Any) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    names = ("position", "base_offset", "record", "next_offset")
+    return {"class": type(error).__name__, **{name: getattr(error, name) for name in names}}
+
+
+def _differing_error(mine: Any, theirs: Any) -> str | None:
+    place, told = _place(mine), _place(theirs)
+    if place is not None and told is not None:
+        if "cannot hold" in mine.reason or "cannot hold" in theirs.reason:
+            told["record"] = place["record"]
+        is_of_stream = theirs.kind in ("stream", "max_decompressed_bytes")
+        if is_of_stream and {place["class"], told["class"]} == {"DecodeError", "LimitExceededError"}:
+            told["class"] = place["class"]
+    return _unequal("error", place, told)
+
+
+def oracle_column(records: Sequence[Record], name: str) -> list[Any]:
+    """A column as the oracle has it."""
+    return [getattr(record, name) for record in records]
+
+
+def arrow_columns(source: Any) -> dict[str, list[Any]]:
+    """What pyarrow sees in a result: timestamps as numbers, headers as tuples, names as Arrow strings."""
+    table = pa.table(source)
+    table.validate(full=True)
+    columns = {}
+    for name in table.column_names:
+        column = table.column(name)
+        if name == "timestamp":
+            column = column.cast(pa.int64())
+        values = column.to_pylist()
+        if name == "headers":
+            values = [tuple((entry["key"], entry["value"]) for entry in row) for row in values]
+        columns[name] = values
+    return columns
+
+
+def _arrow_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((java_string(name.encode("utf-8", "surrogateescape")), value) for name, value in headers)
+
+
+def _differing_row(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str | None:
+    if len(mine) != len(theirs):
+        return f"{name}: {len(mine)} rows, oracle {len(theirs)}"
+    for row, (value, told) in enumerate(zip(mine, theirs, strict=True)):
+        if value != told or type(value) is not type(told):
+            return f"{name}[{row}]: {value!r}, oracle {told!r}"
+    return None
+
+
+def _differing_records(decoded: kcodec.DecodedRecords, told: Sequence[Record], way: Way) -> str | None:
+    names = [name for name in DEFAULT_COLUMNS if name in way.columns]
+    if "offset" in names:
+        names += ["sequence", "timestamp_type"]
+    if "key" in names and "value" in names:
+        names += ["control_type", "coordinator_epoch"]
+    mine = [tuple(getattr(record, name) for name in names) for record in decoded.records()]
+    theirs = [tuple(getattr(record, name) for name in names) for record in told]
+    if mine != theirs:
+        row = next((row for row, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
+        return f"records(): {len(mine)} of {names}, oracle {len(theirs)}, first difference at {row}"
+    return None
+
+
+def _differing_rows(decoded: kcodec.DecodedRecords, told: Sequence[Record], way: Way) -> str | None:
+    seen = arrow_columns(decoded) if way.through_arrow else {}
+    for name in way.columns:
+        theirs = oracle_column(told, name)
+        found = _differing_row(name, list(decoded.column(name)), theirs)
+        if found is None and way.through_arrow:
+            theirs = [_arrow_headers(row) for row in theirs] if name == "headers" else theirs
+            found = _differing_row(f"arrow {name}", seen[name], theirs)
+        if found is not None:
+            return found
+    return _differing_records(decoded, told, way)
+
+
+def _unequal(what: str, mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:
+    if mine == theirs:
+        return None
+    if mine is None or theirs is None:
+        return f"{what}: {mine}, oracle {theirs}"
+    names = [name for name in mine if mine[name] != theirs[name]]
+    return f"{what}: " + ", ".join(f"{name} {mine[name]}, oracle {theirs[name]}" for name in names)
+
+
+def _compare(data: bytes, options: dict[str, Any], way: Way, told: tuple[Result, Any]) -> str | None:
+    decoded, error = _ask(data, options, way)
+    found = (
+        _differing_error(error, told[1])
+        or _unequal("answer", _summary(decoded), _summary(told[0]))
+        or _differing_rows(decoded, told[0].records, way)
+    )
+    return found and f"{found} (kcodec's error {error!s}, oracle's {told[1]!s}; {way})"
+
+
+def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> bool:
+    """Whether kcodec found an earlier damaged batch than the oracle, and answers as it would for the bytes before."""
+    if options.get("isolation_level") != "read_committed" or options.get("aborted_transactions") is not None:
+        return False
+    decoded, error = _ask(data, options, way)
+    told, told_error = _ask_oracle(data, options)
+    if not isinstance(error, kcodec.DecodeError) or error.position is None or told_error is None:
+        return False
+    alone_options = {"on_error": "stop", "verify_crc": options.get("verify_crc", True)}
+    alone_options |= {name: value for name, value in options.items() if name.startswith("max_")}
+    _, alone = _ask_oracle(data[error.position :], {**alone_options, "control_records": "include"})
+    if error.position >= told_error.position or type(alone).__name__ != type(error).__name__ or alone.position != 0:
+        return False
+    mine = list(decoded.column("offset"))
+    if options.get("on_error") == "skip":
+        return set(mine) <= set(oracle_column(told.records, "offset"))
+    before, before_error = _ask_oracle(data[: error.position], options)
+    return before_error is None and mine == oracle_column(before.records, "offset")
+
+
+def difference_of(data: bytes, options: dict[str, Any], ways: Iterable[Way]) -> str | None:
+    """The first way in which kcodec and the oracle differ, or None."""
+    options = _possible(options)
+    told = _ask_oracle(data, options)
+    for way in ways:
+        found = _compare(data, options, way, told)
+        if (
+            found is not None
+            and told[1] is not None
+            and "corruption" in str(told[1])
+            and kcodec._fast.uses_system_zstd()
+        ):
+            kcodec._fast.use_system_zstd(False)
+            try:
+                found = _compare(data, options, way, told)
+            finally:
+                kcodec._fast.use_system_zstd(True)
+        if found is not None and not _is_settled_otherwise(data, options, replace(way, columns=COLUMNS)):
+            return found
+    return None
+
+
+def difference(data: bytes, options: dict[str, Any], way: Way = Way()) -> str | None:
+    """Where kcodec and the oracle differ, or None."""
+    return difference_of(data, options, (way,))

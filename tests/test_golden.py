@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes a broker wrote and sent: every header field, every record, both isolation levels against Kafka's answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import golden_data as golden
+import pytest
+from compare import COLUMNS
+from golden_data import Fetched, Partition, Truth, same_bytes, same_headers
+
+import kcodec
+
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+EVERY = golden.partitions(2) + golden.copies("live") + golden.copies("killed")
+BY_NAME = {(partition.topic, partition.partition): partition for partition in golden.partitions(2)}
+# What is cut off a set of disk-* may be a batch of an older magic: those topics are left to the tests of old magics.
+FETCHED = [fetched for fetched in golden.fetched() if fetched.magics <= {2} and not fetched.topic.startswith("disk-")]
+ANSWERED = [fetched for fetched in FETCHED if fetched.batches and fetched.fetch_offset is not None]
+
+
+def header_fields(batch: kcodec.RecordBatch) -> Truth:
+    return {
+        "position": batch.position,
+        "size": batch.size_in_bytes,
+        "magic": batch.magic,
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "nextOffset": batch.next_offset,
+        "crc": batch.crc,
+        "compression": str(batch.compression),
+        "timestampType": str(batch.timestamp_type),
+        "attributes": batch.attributes,
+        "lastOffsetDelta": batch.last_offset - batch.base_offset,
+        "baseTimestampField": batch.base_timestamp,
+        "maxTimestamp": batch.max_timestamp,
+        "deleteHorizonMs": batch.delete_horizon_ms,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control_batch,
+        "partitionLeaderEpoch": batch.partition_leader_epoch,
+        "count": batch.records_count,
+        "valid": batch.is_valid(),
+    }
+
+
+def assert_header(batch: kcodec.RecordBatch, told: Truth) -> None:
+    fields = header_fields(batch)
+    told = {"nextOffset": told["lastOffset"] + 1, **told}
+    assert fields == {name: told[name] for name in fields}
+    assert batch.batch_length == told["size"] - 12
+    assert len(batch.data) == told["size"]
+
+
+def assert_record(record: kcodec.Record, told: Truth) -> None:
+    assert record.offset == told["offset"]
+    assert record.timestamp == told["timestamp"]
+    assert same_bytes(record.key, told["key"])
+    assert same_bytes(record.value, told["value"])
+    assert same_headers(record.headers, told["headers"])
+    if "sequence" in told:
+        assert record.sequence == told["sequence"]
+    if "timestampType" in told:
+        assert str(record.timestamp_type) == told["timestampType"]
+    control = told.get("control")
+    assert record.control_type == (control["typeId"] if control else None)
+    assert record.coordinator_epoch == (control.get("coordinatorEpoch") if control else None)
+
+
+def assert_records(records: Iterable[kcodec.Record], told: Sequence[Truth]) -> None:
+    records = list(records)
+    assert [record.offset for record in records] == [record["offset"] for record in told]
+    for record, told_record in zip(records, told, strict=True):
+        assert_record(record, told_record)
+
+
+def assert_columns(decoded: kcodec.DecodedRecords, batches: Sequence[Truth]) -> None:
+    """What the columns take from the batch's header, row by row; the rest is what records() shows."""
+    told = [(batch, record) for batch in batches for record in batch["records"]]
+    expected = {
+        "offset": [record["offset"] for _, record in told],
+        "timestamp": [record["timestamp"] for _, record in told],
+        "timestamp_type": [("CreateTime", "LogAppendTime").index(batch["timestampType"]) for batch, _ in told],
+        "base_offset": [batch["baseOffset"] for batch, _ in told],
+        "producer_id": [batch["producerId"] for batch, _ in told],
+        "producer_epoch": [batch["producerEpoch"] for batch, _ in told],
+        "sequence": [record["sequence"] for _, record in told],
+        "partition_leader_epoch": [batch["partitionLeaderEpoch"] for batch, _ in told],
+        "is_transactional": [batch["isTransactional"] for batch, _ in told],
+        "is_control": [batch["isControl"] for batch, _ in told],
+        "control_type": [record["control"]["typeId"] if record.get("control") else None for _, record in told],
+    }
+    for name, values in expected.items():
+        assert list(decoded.column(name)) == values, name
+    for name in ("key", "value"):
+        assert all(map(same_bytes, decoded.column(name), [record[name] for _, record in told])), name
+    assert all(map(same_headers, decoded.column("headers"), [record["headers"] for _, record in told]))
+
+
+def assert_batches(data: bytes, truth: Sequence[Truth], trailing_bytes: int = 0) -> None:
+    """Headers one by one, records batch by batch, and the whole as columns."""
+    batches = kcodec.batches(data)
+    assert len(batches) == len(truth)
+    assert batches.remaining_bytes == trailing_bytes
+    for batch, told in zip(batches, truth, strict=True):
+        assert_header(batch, told)
+        assert_records(batch.records(), told["records"])
+    decoded = kcodec.decode(data, columns=COLUMNS, control_records="include")
+    assert_columns(decoded, truth)
+    assert_records(decoded.records(), [record for batch in truth for record in batch["records"]])
+    assert decoded.counts == kcodec.Counts(batches=len(truth), records=sum(len(batch["records"]) for batch in truth))
+    assert decoded.remaining_bytes == trailing_bytes
+    assert decoded.next_offset == (truth[-1]["lastOffset"] + 1 if truth else None)
+
+
+@pytest.mark.parametrize("partition", EVERY, ids=str)
+def test_every_field_of_every_batch_and_record_is_what_kafka_reads(partition: Partition) -> None:
+    for path in partition.segments:
+        assert_batches(path.read_bytes(), [batch for batch in partition.batches if batch["file"] == path.name])
+    for name, truth in partition.checkpoint_batches.items():
+        assert_batches((partition.path / name).read_bytes(), truth)
+
+
+def as_a_consumer(records: list[kcodec.Record], partition: Partition) -> list[kcodec.Record]:
+    """Of raw-refused's two records with offset 0 a consumer sees the first: it keeps a position, decode does not."""
+    if partition.topic != "raw-refused":
+        return records
+    assert [record.offset for record in records[:2]] == [0, 0]
+    return records[:1] + records[2:]
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("partition", golden.partitions(2), ids=str)
+def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, isolation_level: str) -> None:
+    told = partition.consumed(isolation_level)
+    if told is None:
+        assert partition.topic == "__cluster_metadata"  # no client may read it
+        return
+    offsets = partition.offsets
+    assert offsets is not None
+    for threads in (1, 2):
+        decoded = kcodec.decode(
+            partition.log, isolation_level=isolation_level, start_offset=partition.log_start_offset, threads=threads
+        )
+        assert_records(as_a_consumer(list(decoded.records()), partition), told)
+        assert decoded.next_offset == offsets[f"{isolation_level}Position"]
+        assert decoded.error is None
+        undecided = isolation_level == "read_committed" and offsets["lastStableOffset"] < offsets["highWatermark"]
+        assert bool(decoded.counts.undecided) == undecided
+
+
+@pytest.mark.parametrize("fetched", FETCHED, ids=str)
+def test_record_sets_in_fetch_responses_are_what_kafka_reads(fetched: Fetched) -> None:
+    assert_batches(fetched.data, list(fetched.batches), fetched.trailing_bytes)
+
+
+def told_stream(fetched: Fetched) -> list[Truth]:
+    """What the consumer got of this partition between the fetch offset and the end of the answer's whole batches."""
+    told = BY_NAME[fetched.topic, fetched.partition].consumed(fetched.isolation_level)
+    end = fetched.batches[-1]["lastOffset"] + 1
+    if fetched.isolation_level == "read_committed":
+        end = min(end, fetched.last_stable_offset)
+    assert told is not None
+    assert fetched.fetch_offset is not None
+    return [record for record in told if fetched.fetch_offset <= record["offset"] < end]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("fetched", ANSWERED, ids=str)
+def test_the_brokers_aborted_list_gives_what_the_consumer_delivered(fetched: Fetched, shuffled: bool) -> None:
+    aborted = None
+    if fetched.aborted_transactions is not None:
+        aborted = [kcodec.AbortedTransaction(*entry) for entry in fetched.aborted_transactions]
+        if shuffled:
+            random.Random(len(fetched.data)).shuffle(aborted)
+    decoded = kcodec.decode(
+        fetched.data,
+        isolation_level=fetched.isolation_level,
+        aborted_transactions=aborted,
+        last_stable_offset=fetched.last_stable_offset,
+        start_offset=fetched.fetch_offset,
+    )
+    assert_records(decoded.records(), told_stream(fetched))
+    assert decoded.remaining_bytes == fetched.trailing_bytes
+    # the position moves past batches that yield nothing, up to the last stable offset
+    end = fetched.batches[-1]["lastOffset"] + 1
+    if fetched.isolation_level == "read_committed":
+        end = min(end, fetched.last_stable_offset)
+    assert fetched.fetch_offset is not None
+    assert decoded.next_offset == max(end, fetched.fetch_offset)
+
+
+def test_the_golden_set_holds_what_these_tests_are_for() -> None:
+    assert len(golden.partitions(2)) == 123
+    assert sum(bool(fetched.aborted_transactions) for fetched in ANSWERED) > 10
+    assert any(fetched.trailing_bytes for fetched in FETCHED)
+    assert any(batch["records"] and batch["isControl"] for partition in EVERY for batch in partition.batches)
+    assert {batch["compression"] for at in EVERY for batch in at.batches} == {"none", "gzip", "snappy", "lz4", "zstd"}
