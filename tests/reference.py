@@ -31,7 +31,7 @@ that lay open at a damaged batch which was skipped. With a list, Java's rule (Co
 last_offset; entries with one filter what overlaps [first_offset, last_offset].
 
 Damage. "stop", and what `raise` hands over as .decoded, is the answer to the bytes before the damaged batch alone: a
-marker behind it settles nothing, next_offset is what the batches before it say, and remaining_bytes begin with it. A
+marker behind it settles nothing, next_offset does not pass its base offset, and remaining_bytes begin with it. A
 batch may be skipped if a provable one stands where its length points: structure, CRC and header fields right, base
 offset above the last offset of the last undamaged batch before it. Every skipped batch counts as one that may have been
 a marker.
@@ -329,6 +329,8 @@ def _next_offset(walked: _Walk, options: _Options, limit: int) -> int | None:
     bounds = [headers[-1].last_offset + 1, limit]
     if options.end_offset is not None:
         bounds.append(options.end_offset)
+    if walked.stopped_by is not None and walked.stopped_by.base_offset is not None:
+        bounds.append(walked.stopped_by.base_offset)
     return min(bounds) if options.start_offset is None else max(min(bounds), options.start_offset)
 
 
