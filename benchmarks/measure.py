@@ -31,8 +31,8 @@ Case = Callable[[], object]
 Timer = Callable[[float], float]
 Samples = dict[str, list[float]]
 
-# The share of a core that others may use in a round that needs two.
-OTHERS = 0.1
+# How many cores other processes may use in a round of one thread (of two there are) and in one of two threads.
+OTHERS_OF_ONE, OTHERS_OF_TWO = 0.5, 0.1
 
 
 def one_slice(case: Case, seconds: float) -> float:
@@ -64,13 +64,8 @@ def columns(rounds: list[dict[str, float]]) -> Samples:
     return {name: [one[name] for one in rounds] for name in rounds[0]}
 
 
-def interleaved(cases: Mapping[str, Case], rounds: int, seconds: float = 0.02) -> Samples:
-    """Seconds a call for each case, one figure a round."""
-    return interleaved_timers(as_timers(cases), rounds, seconds)
-
-
-def interleaved_timers(timers: Mapping[str, Timer], rounds: int, seconds: float = 0.02) -> Samples:
-    """As `interleaved`, for timers."""
+def interleaved_timers(timers: Mapping[str, Timer], rounds: int, seconds: float) -> Samples:
+    """Seconds a call for each timer, one figure a round."""
     return columns([one_round(timers, turn, seconds) for turn in range(rounds)])
 
 
@@ -81,11 +76,13 @@ def busy_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def quiet_rounds(cases: Mapping[str, Case], rounds: int, seconds: float, patience: int) -> tuple[Samples, float]:
-    """As `interleaved`, for what needs a second core: a round in which others used more than OTHERS is made again.
+def interleaved(
+    cases: Mapping[str, Case], rounds: int, seconds: float, *, patience: int = 1, others_may: float = OTHERS_OF_ONE
+) -> tuple[Samples, float]:
+    """Seconds a call for each case, one figure a round; a round in which other processes used too much is made again.
 
-    At most `patience` times `rounds` are made; of those the quietest are kept. Also returned: how many cores others
-    used in the worst round kept.
+    Too much is more than `others_may` cores. At most `patience` times `rounds` are made, and of those the quietest are
+    kept. Also returned: how many cores others used in the worst round kept.
     """
     timers, made, quiet = as_timers(cases), [], 0
     while quiet < rounds and len(made) < rounds * patience:
@@ -94,7 +91,7 @@ def quiet_rounds(cases: Mapping[str, Case], rounds: int, seconds: float, patienc
         used = busy_seconds() - busy - (time.process_time() - own)
         others = max(0.0, used / (time.perf_counter() - begin))
         made.append((others, samples))
-        quiet += others <= OTHERS
+        quiet += others <= others_may
     made.sort(key=lambda one: one[0])
     return columns([samples for _, samples in made[:rounds]]), made[min(rounds, len(made)) - 1][0]
 

@@ -86,6 +86,24 @@ def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> Rat
     return found
 
 
+def measured(
+    row: Row,
+    cases: dict[str, measure.Case],
+    options: Options,
+    *,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    others_may: float = measure.OTHERS_OF_ONE,
+) -> Samples:
+    """The cases' samples; their spreads go into the row, and so does what others used of the machine meanwhile."""
+    samples, others = measure.interleaved(
+        cases, rounds or options.rounds, seconds or options.seconds, patience=options.patience, others_may=others_may
+    )
+    row["others"] = round(others, 2)
+    row |= {name: spread(values, row["records"]) for name, values in samples.items()}
+    return samples
+
+
 def system_zstd() -> bool:
     """Whether kcodec calls the system's libzstd here: where it finds one, unless KCODEC_SYSTEM_ZSTD=0 is set."""
     if not contestants.has_kcodec():
@@ -118,8 +136,7 @@ def decode(options: Options) -> list[Row]:
         cases: dict[str, measure.Case] = {one.name: functools.partial(one.decode, blob.data) for one in found}
         if codec == "none" and "floor" in options.names:
             cases |= limits(blob)
-        samples = measure.interleaved(cases, options.rounds, options.seconds)
-        row |= {name: spread(values, blob.records) for name, values in samples.items()}
+        samples = measured(row, cases, options)
         times = against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
         bar = bars.times_aiokafka(shape, codec, system_zstd=system_zstd())
         judged(row, "times_aiokafka", times and times.of_minima, bar, least=True)
@@ -144,8 +161,7 @@ def cold(options: Options) -> list[Row]:
             cases[one.name] = functools.partial(
                 lambda decode, turn: decode(next(turn)), one.decode, itertools.cycle(copies)
             )
-        samples = measure.interleaved(cases, options.rounds, options.seconds)
-        row |= {name: spread(values, blob.records) for name, values in samples.items()}
+        samples = measured(row, cases, options)
         for name, slow, quick in (("times_aiokafka", "aiokafka", "kcodec"), ("over_floor", "kcodec", "floor")):
             both = against(row, name, samples, slow, quick)
             judged(row, name, both and both.of_minima, None)
@@ -169,8 +185,7 @@ def views(options: Options) -> list[Row]:
     value = contestants.to_arrow(kcodec.decode(blob.data, binary_type="binary_view")).column("value")
     if value.to_pylist() != contestants.decode_kcodec(blob.data).column("value").to_pylist():
         raise ValueError("shape b: values as binary_view differ from values as binary")
-    samples = measure.interleaved(cases, options.rounds, options.seconds)
-    row |= {name: spread(values, blob.records) for name, values in samples.items()}
+    samples = measured(row, cases, options)
     found = against(row, "over_floor", samples, "kcodec views", "floor")
     judged(row, "over_floor", found and found.of_minima, bars.VIEWS_OVER_FLOOR)
     return [row]
@@ -207,15 +222,14 @@ def threads(options: Options) -> list[Row]:
             continue
         blob = shapes.blob(shape, codec)
         cases = two_thread_cases(options, blob.data, own, pair)
-        alone = measure.one_slice(cases.get("kcodec 1", cases["floor 1"]), 0.005)
+        alone = min(measure.one_slice(cases.get("kcodec 1", cases["floor 1"]), 0.003) for _ in range(5))
         for times in sorted({1, math.ceil(bars.ONE_THREAD_SECONDS / alone)}):
             many = shapes.repeated(blob, times)
             check_two_threads(options, many.data, own, pair)
             cases = two_thread_cases(options, many.data, own, pair)
-            samples, others = measure.quiet_rounds(cases, options.rounds * 2, options.seconds * 1.5, options.patience)
             row: Row = {"codec": codec, "shape": shape, "times": times, "records": many.records}
-            row["others"] = round(others, 2)
-            row |= {name: spread(values, many.records) for name, values in samples.items()}
+            may = measure.OTHERS_OF_TWO
+            samples = measured(row, cases, options, rounds=options.rounds * 2, seconds=0.03, others_may=may)
             row["floor_gain"] = round(ratio(samples["floor 1"], samples["floor 2"]).median, 3)
             if "kcodec 2" in samples:
                 gain = ratio(samples["kcodec 1"], samples["kcodec 2"]).median
@@ -248,14 +262,9 @@ def isolation(options: Options) -> list[Row]:
             "read_committed": lambda committed=committed: contestants.to_arrow(committed()),
             "read_uncommitted": functools.partial(contestants.decode_kcodec, data),
         }
-        samples = measure.interleaved(cases, options.rounds * 2, options.seconds)
-        row: Row = {
-            "codec": codec,
-            "shape": shape,
-            "aborted": "half" if abort else "none",
-            "records": made.blob.records,
-        }
-        row |= {name: spread(values, made.blob.records) for name, values in samples.items()}
+        row: Row = {"codec": codec, "shape": shape, "aborted": "half" if abort else "none"}
+        row["records"] = made.blob.records
+        samples = measured(row, cases, options, rounds=options.rounds * 2)
         found = against(row, "of_uncommitted", samples, "read_committed", "read_uncommitted")
         bar = bars.HALF_ABORTED.get(codec, {}).get(shape) if abort else bars.NOTHING_ABORTED
         judged(row, "of_uncommitted", found and found.median, bar)
