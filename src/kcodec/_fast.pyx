@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
+# cython: language_level=3, boundscheck=True, wraparound=False, nonecheck=True, freethreading_compatible=True
 """The compiled core: record batches to columns. This file is its table of contents.
 
 Everything that touches bytes without the GIL is C, one subject a file, in `_fast/`:
@@ -28,17 +28,31 @@ from kcodec.constants import Compression, ControlType, IsolationLevel, Timestamp
 from kcodec.errors import CorruptBatchError, DecodeError, LimitExceededError, TruncatedError, UnsupportedError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
-include "_fast/declarations.pxi"   # the C parts, as Cython knows them
-include "_fast/faults.pxi"         # Fault -> exception, the one place
-include "_fast/source.pxi"         # the caller's bytes, and limits
-include "_fast/packages.pxi"       # zstd and gzip by their Python packages
-include "_fast/aborted.pxi"        # AbortedTransaction, AbortedTransactions
-include "_fast/record.pxi"         # Record
-include "_fast/columns.pxi"        # column names and layouts; Column
-include "_fast/decoded.pxi"        # DecodedRecords, Counts
-include "_fast/arrow.pxi"          # capsules, streams
-include "_fast/decode.pxi"         # decode(): one call over bytes
-include "_fast/decoder.pxi"        # Decoder: windows of a file
-include "_fast/batches.pxi"        # RecordBatch, RecordBatches
-include "_fast/scanner.pxi"        # TransactionScanner
-include "_fast/switches.pxi"       # processor paths, system libraries, memory: start-up and tests
+# the C parts, as Cython knows them
+include "_fast/declarations.pxi"
+# Fault -> exception, the one place
+include "_fast/faults.pxi"
+# the caller's bytes, and limits
+include "_fast/source.pxi"
+# zstd and gzip by their Python packages
+include "_fast/packages.pxi"
+# AbortedTransaction, AbortedTransactions
+include "_fast/aborted.pxi"
+# Record
+include "_fast/record.pxi"
+# column names and layouts; Column
+include "_fast/columns.pxi"
+# DecodedRecords, Counts
+include "_fast/decoded.pxi"
+# capsules, streams
+include "_fast/arrow.pxi"
+# decode(): one call over bytes
+include "_fast/decode.pxi"
+# Decoder: windows of a file
+include "_fast/decoder.pxi"
+# RecordBatch, RecordBatches
+include "_fast/batches.pxi"
+# TransactionScanner
+include "_fast/scanner.pxi"
+# processor paths, system libraries, memory: start-up and tests
+include "_fast/switches.pxi"

@@ -8,8 +8,8 @@
        ├─ UnsupportedError          a magic or compression id that cannot be read
        └─ LimitExceededError        a limit of DecodeLimits
 
-Texts say where, what was found and what was expected: ``batch at byte 1841 (base_offset 512), record 7: value_length 900
-but 12 bytes remain``.
+Texts say where, what was found and what was expected:
+``batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DecodeError(KcodecError, ValueError):
     decoded:     the records before the damage (DecodedRecords), where there are any to give.
     """
 
-    _FIELDS = ("position", "base_offset", "record", "path", "next_offset", "decoded")
+    _FIELDS: tuple[str, ...] = ("position", "base_offset", "record", "path", "next_offset", "decoded")
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class UnsupportedError(DecodeError):
 
 
 class LimitExceededError(DecodeError):
-    """A limit was reached. ``limit`` is its name in DecodeLimits, ``value`` what it is set to, ``claimed`` what was asked."""
+    """A limit was reached: ``limit`` is its name in DecodeLimits, ``value`` its setting, ``claimed`` what was asked."""
 
     _FIELDS = (*DecodeError._FIELDS, "limit", "value", "claimed")
 

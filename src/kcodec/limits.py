@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of decoding: each has a name, a finite default and a reason. What lies above one is a ``LimitExceededError``."""
+"""Limits of decoding: each has a name, a finite default and a reason. Above one: ``LimitExceededError``."""
 
 from __future__ import annotations
 

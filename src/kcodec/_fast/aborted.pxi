@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a broker (or a scan of markers) says was aborted.
 
+cdef int64_t _int64(object value, str name) except? -1:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueError(f"{name} {value} is no 64-bit number")
+    return value
+
+
 cdef class AbortedTransaction:
     """A transaction that was aborted, as a Fetch response names it (KIP-98). Frozen.
 
@@ -13,9 +21,9 @@ cdef class AbortedTransaction:
     cdef readonly object last_offset
 
     def __init__(self, producer_id, first_offset, last_offset=None):
-        self.producer_id = producer_id
-        self.first_offset = first_offset
-        self.last_offset = None if last_offset is None else int(last_offset)
+        self.producer_id = _int64(producer_id, "producer_id")
+        self.first_offset = _int64(first_offset, "first_offset")
+        self.last_offset = None if last_offset is None else _int64(last_offset, "last_offset")
 
     def __iter__(self):
         return iter((self.producer_id, self.first_offset, self.last_offset))

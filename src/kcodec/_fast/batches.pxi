@@ -21,20 +21,75 @@ cdef class RecordBatch:
     cdef readonly object path
     cdef object limits
 
-    base_offset = property(lambda self: (<RecordBatch>self).header.base_offset, doc="Offset of the first record there ever was in it.")
-    batch_length = property(lambda self: (<RecordBatch>self).header.batch_length, doc="Bytes after this field.")
-    partition_leader_epoch = property(lambda self: (<RecordBatch>self).header.partition_leader_epoch)
-    magic = property(lambda self: (<RecordBatch>self).header.magic)
-    crc = property(lambda self: (<RecordBatch>self).header.crc, doc="CRC-32C as stored.")
-    attributes = property(lambda self: (<RecordBatch>self).header.attributes)
-    last_offset_delta = property(lambda self: (<RecordBatch>self).header.last_offset_delta)
-    base_timestamp = property(lambda self: (<RecordBatch>self).header.base_timestamp)
-    max_timestamp = property(lambda self: (<RecordBatch>self).header.max_timestamp)
-    producer_id = property(lambda self: (<RecordBatch>self).header.producer_id)
-    producer_epoch = property(lambda self: (<RecordBatch>self).header.producer_epoch)
-    base_sequence = property(lambda self: (<RecordBatch>self).header.base_sequence)
-    records_count = property(lambda self: (<RecordBatch>self).header.records_count)
-    position = property(lambda self: (<RecordBatch>self).header.position, doc="Byte in the input or file.")
+    @property
+    def base_offset(self):
+        """Offset of the first record there ever was in it."""
+        return self.header.base_offset
+
+    @property
+    def batch_length(self):
+        """Bytes after this field."""
+        return self.header.batch_length
+
+    @property
+    def partition_leader_epoch(self):
+        """Epoch of the leader that appended it, -1 from a producer."""
+        return self.header.partition_leader_epoch
+
+    @property
+    def magic(self):
+        """Version of the format: 2."""
+        return self.header.magic
+
+    @property
+    def crc(self):
+        """CRC-32C as stored, over the bytes from the attributes on."""
+        return self.header.crc
+
+    @property
+    def attributes(self):
+        """The 16 bits as stored."""
+        return self.header.attributes
+
+    @property
+    def last_offset_delta(self):
+        """last_offset - base_offset, kept by compaction."""
+        return self.header.last_offset_delta
+
+    @property
+    def base_timestamp(self):
+        """The field as stored, in ms: base of the deltas, or the delete horizon."""
+        return self.header.base_timestamp
+
+    @property
+    def max_timestamp(self):
+        """In ms; with LogAppendTime the timestamp of all records."""
+        return self.header.max_timestamp
+
+    @property
+    def producer_id(self):
+        """-1 without one."""
+        return self.header.producer_id
+
+    @property
+    def producer_epoch(self):
+        """-1 without one."""
+        return self.header.producer_epoch
+
+    @property
+    def base_sequence(self):
+        """-1 without one."""
+        return self.header.base_sequence
+
+    @property
+    def records_count(self):
+        """Records in it now."""
+        return self.header.records_count
+
+    @property
+    def position(self):
+        """Byte in the input or file."""
+        return self.header.position
 
     def __init__(self):
         raise TypeError("RecordBatch comes from kcodec.batches() or a log")

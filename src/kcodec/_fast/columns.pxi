@@ -119,6 +119,9 @@ cdef class Column:
     cdef DecodedRecords decoded
     cdef int column
 
+    def __init__(self):
+        raise TypeError("Column comes from DecodedRecords.column()")
+
     def __len__(self):
         return len(self.decoded)
 

@@ -13,7 +13,6 @@
 enum { STREAM = 1024, SHORT_STREAM = 64 };  // bytes of each of the three streams of one round
 
 static uint32_t tables[8][256];
-static uint32_t advance_tables[2][4][256];  // a CRC moved over STREAM and SHORT_STREAM zero bytes, by its four bytes
 
 static uint32_t times_x(uint32_t value) { return (value >> 1) ^ ((value & 1) ? 0x82f63b78u : 0u); }
 
@@ -21,15 +20,6 @@ static uint32_t power_of_x(unsigned exponent) {
     uint32_t value = 0x80000000u;
     while (exponent--) value = times_x(value);
     return value;
-}
-
-static uint32_t multiply(uint32_t a, uint32_t b) {
-    uint32_t product = 0;
-    for (int bit = 31; bit >= 0; bit--) {
-        if (a >> bit & 1) product ^= b;
-        b = times_x(b);
-    }
-    return product;
 }
 
 static uint32_t crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) {
@@ -58,13 +48,6 @@ static void make_tables(void) {
             uint32_t crc = tables[table - 1][byte];
             tables[table][byte] = tables[0][crc & 0xff] ^ (crc >> 8);
         }
-    const unsigned lengths[2] = {STREAM, SHORT_STREAM};
-    for (int length = 0; length < 2; length++) {
-        uint32_t power = power_of_x(8 * lengths[length]);
-        for (int byte = 0; byte < 4; byte++)
-            for (uint32_t value = 0; value < 256; value++)
-                advance_tables[length][byte][value] = multiply(value << (8 * byte), power);
-    }
 }
 
 #if defined(__x86_64__)
@@ -128,7 +111,7 @@ SSE42 static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *data, size_t siz
 
 // A 128-bit lane is moved over D bits by multiplying its low half (the high powers) by x^(D+31), its high half by x^(D-33).
 typedef struct { uint64_t low, high; } FoldConstants;
-static FoldConstants fold2048, fold512, fold_lane[3];  // and 384, 256, 128 bits
+static FoldConstants fold_blocks[7], fold_lane[3];  // by 0 to 6 blocks of 512 bits; by 384, 256, 128 bits
 
 static FoldConstants fold_constants(unsigned bits) {
     FoldConstants constants = {power_of_x(bits + 31), power_of_x(bits - 33)};
@@ -156,18 +139,25 @@ AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t s
     __m512i b = load512(data + 64), c = load512(data + 128), d = load512(data + 192);
     data += 256;
     size -= 256;
-    __m512i by = spread(fold2048);
+    __m512i by = spread(fold_blocks[4]);
     for (; size >= 256; data += 256, size -= 256) {
         a = fold(a, by, load512(data));
         b = fold(b, by, load512(data + 64));
         c = fold(c, by, load512(data + 128));
         d = fold(d, by, load512(data + 192));
     }
-    by = spread(fold512);
-    b = fold(a, by, b);
-    c = fold(b, by, c);
-    d = fold(c, by, d);
-    for (; size >= 64; data += 64, size -= 64) d = fold(d, by, load512(data));
+    // the four accumulators and the blocks that are left are moved side by side, not one after another, to the last block
+    size_t left = size / 64;
+    __m512i last = left ? load512(data + 64 * (left - 1)) : d;
+    if (left) last = fold(d, spread(fold_blocks[left]), last);
+    last = fold(c, spread(fold_blocks[left + 1]), last);
+    last = fold(b, spread(fold_blocks[left + 2]), last);
+    last = fold(a, spread(fold_blocks[left + 3]), last);
+    if (left > 1) last = fold(load512(data + 64 * (left - 2)), spread(fold_blocks[1]), last);
+    if (left > 2) last = fold(load512(data), spread(fold_blocks[2]), last);
+    data += 64 * left;
+    size -= 64 * left;
+    d = last;
     __m128i lane = _mm512_extracti32x4_epi32(d, 3);
     lane = _mm_xor_si128(lane, fold_lane_by(_mm512_extracti32x4_epi32(d, 0), fold_lane[0]));
     lane = _mm_xor_si128(lane, fold_lane_by(_mm512_extracti32x4_epi32(d, 1), fold_lane[1]));
@@ -187,8 +177,7 @@ static void find_paths(void) {
         join_short = (uint64_t)power_of_x(2 * 8 * SHORT_STREAM - 33) << 32 | power_of_x(8 * SHORT_STREAM - 33);
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("vpclmulqdq")) {
-            fold2048 = fold_constants(2048);
-            fold512 = fold_constants(512);
+            for (unsigned blocks = 1; blocks < 7; blocks++) fold_blocks[blocks] = fold_constants(512 * blocks);
             for (int lane = 0; lane < 3; lane++) fold_lane[lane] = fold_constants(128u * (3 - (unsigned)lane));
             paths[count++] = (Crc32cPath){"avx512", crc32c_avx512};
         }
@@ -212,9 +201,26 @@ ARM_CRC static inline uint32_t step64(uint32_t crc, const uint8_t *p) {
     return __builtin_aarch64_crc32cx(crc, v);
 }
 
-static uint32_t advance_by_table(uint32_t crc, int length) {
-    return advance_tables[length][0][crc & 0xff] ^ advance_tables[length][1][crc >> 8 & 0xff] ^
-           advance_tables[length][2][crc >> 16 & 0xff] ^ advance_tables[length][3][crc >> 24];
+static uint32_t multiply(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (int bit = 31; bit >= 0; bit--) {
+        if (a >> bit & 1) product ^= b;
+        b = times_x(b);
+    }
+    return product;
+}
+
+static uint32_t advance_tables[4][256];  // a CRC moved over STREAM zero bytes, by its four bytes
+
+static uint32_t advance(uint32_t crc) {
+    return advance_tables[0][crc & 0xff] ^ advance_tables[1][crc >> 8 & 0xff] ^ advance_tables[2][crc >> 16 & 0xff] ^
+           advance_tables[3][crc >> 24];
+}
+
+static void make_advance_tables(void) {
+    uint32_t power = power_of_x(8 * STREAM);
+    for (int byte = 0; byte < 4; byte++)
+        for (uint32_t value = 0; value < 256; value++) advance_tables[byte][value] = multiply(value << (8 * byte), power);
 }
 
 ARM_CRC static uint32_t crc32c_arm64(uint32_t crc, const uint8_t *data, size_t size) {
@@ -226,7 +232,7 @@ ARM_CRC static uint32_t crc32c_arm64(uint32_t crc, const uint8_t *data, size_t s
             second = step64(second, data + STREAM + at);
             third = step64(third, data + 2 * STREAM + at);
         }
-        crc = advance_by_table(advance_by_table(crc, 0) ^ second, 0) ^ third;
+        crc = advance(advance(crc) ^ second) ^ third;
     }
     for (; size >= 8; data += 8, size -= 8) crc = step64(crc, data);
     while (size--) crc = __builtin_aarch64_crc32cb(crc, *data++);
@@ -237,7 +243,10 @@ static Crc32cPath paths[3];
 
 static void find_paths(void) {
     int count = 0;
-    if (getauxval(AT_HWCAP) & HWCAP_CRC32) paths[count++] = (Crc32cPath){"arm64", crc32c_arm64};
+    if (getauxval(AT_HWCAP) & HWCAP_CRC32) {
+        make_advance_tables();
+        paths[count++] = (Crc32cPath){"arm64", crc32c_arm64};
+    }
     paths[count++] = (Crc32cPath){"portable", crc32c_portable};
     paths[count] = (Crc32cPath){NULL, NULL};
 }

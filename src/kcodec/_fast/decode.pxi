@@ -188,6 +188,27 @@ cdef class _Decoding:
             self.decode_from(0)
         return self.finish_chunk()
 
+    cdef int check_all(self) except -1:
+        """Forgets all damage found so far but that of structure, and finds what CRC and header fields tell."""
+        cdef int64_t at
+        cdef Fault fault
+        cdef BatchHeader *batches = table_batches(&self.table)
+        self.error_at = -1
+        self.end = self.table.count
+        for at in range(self.table.count):
+            batches[at].fate = FATE_SKIPPED if batches[at].magic == 0 else FATE_DELIVER
+        for at in range(self.table.count):
+            if batches[at].magic == 0 or not decode_check_batch(
+                self.run.data, 0, &batches[at], self.settings.verify_crc, &fault
+            ):
+                continue
+            self.note(at, &fault)
+            if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(at):
+                self.end = at
+                break
+            batches[at].fate = FATE_SKIPPED
+        return 0
+
     cdef int execute(self) except -1:
         cdef int64_t skipped = -1, end = -1
         scan_begin(&self.table)
@@ -196,16 +217,17 @@ cdef class _Decoding:
         if self.table.count == 0 and not self.table.done:
             self.scan(INT64_MAX)
             self.table_first()
-        # What was settled by batches that then proved damaged is settled again without them. Each turn finds more damage
-        # or is the last.
-        if self.run.counts.skipped_batches or self.end < self.table.count:
-            if self.visibility.isolation == READ_COMMITTED_BY_MARKERS or (
-                self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP
-            ):
-                while self.end != end or self.run.counts.skipped_batches != skipped:
-                    end = self.end
-                    skipped = self.run.counts.skipped_batches
-                    self.table_first()
+        if (self.run.counts.skipped_batches or self.end < self.table.count) and (
+            self.visibility.isolation == READ_COMMITTED_BY_MARKERS
+            or (self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP)
+        ):
+            # Batches that then proved damaged had a say in what was settled. Again without those that a look at the
+            # header tells, and again for each turn that finds more in the records.
+            self.check_all()
+            while self.end != end or self.run.counts.skipped_batches != skipped:
+                end = self.end
+                skipped = self.run.counts.skipped_batches
+                self.table_first()
         if self.table.damaged >= 0 and self.table.damaged <= self.end:
             self.note(self.table.damaged, &self.table.fault)
         return 0
@@ -222,6 +244,8 @@ cdef class _Decoding:
                 answer = min(answer, self.settings.limit)
             if self.settings.end_offset != INT64_MAX:
                 answer = min(answer, self.settings.end_offset)
+        if answer is not None and self.error_at >= 0 and self.error_fault.has_base_offset and self.error_at == self.end:
+            answer = min(answer, self.error_fault.base_offset)  # the damaged batch was not walked
         if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):
             answer = self.settings.start_offset
         return answer

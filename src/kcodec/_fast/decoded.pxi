@@ -42,6 +42,10 @@ cdef Counts _counts_of(const CCounts *counts):
                   counts.undecided, counts.out_of_range)
 
 
+class ManyChunksError(ValueError, AttributeError):
+    """One chunk was asked for and there are more."""
+
+
 cdef class DecodedRecords:
     """The records of a decode() call, as columns. Frozen.
 
@@ -59,6 +63,9 @@ cdef class DecodedRecords:
     cdef readonly object next_offset, error
     cdef readonly int64_t remaining_bytes, bytes_needed
     cdef int64_t _rows
+
+    def __init__(self):
+        raise TypeError("DecodedRecords comes from kcodec.decode()")
 
     def __len__(self):
         return self._rows
@@ -149,9 +156,20 @@ cdef class DecodedRecords:
     def __arrow_c_schema__(self):
         return _schema_capsule(self._layout)
 
-    def __arrow_c_array__(self, requested_schema=None):
-        cdef _Rows rows = self._one_part("__arrow_c_array__")
-        return _schema_capsule(self._layout), _array_capsule(self._layout, rows)
+    @property
+    def __arrow_c_array__(self):
+        """The schema and array capsules of the one chunk; with more than one a ValueError.
+
+        A property, and that error an AttributeError too: what asks ``hasattr`` first goes on to the stream.
+        """
+        if len(self._parts) != 1:
+            raise ManyChunksError(
+                f"__arrow_c_array__ needs one chunk but there are {len(self._parts)}: go through .chunks, or use the stream"
+            )
+        return self._export_array
+
+    def _export_array(self, requested_schema=None):
+        return _schema_capsule(self._layout), _array_capsule(self._layout, self._one_part("__arrow_c_array__"))
 
     def __arrow_c_stream__(self, requested_schema=None):
         return _stream_capsule(self._layout, iter(self._parts), -1)
@@ -173,7 +191,7 @@ cdef class ColumnsSchema:
 
     cdef _Layout _layout
 
-    def __init__(self, layout):
+    def __init__(self, _Layout layout not None):
         self._layout = layout
 
     def __arrow_c_schema__(self):

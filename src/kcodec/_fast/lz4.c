@@ -9,6 +9,8 @@
 
 enum { FRAME_MAGIC = 0x184d2204, LEAST_MATCH = 4, LINKED_WINDOW = 64 << 10, BEST_RATIO = 256 };
 
+static const char too_large[] = "block larger than its frame allows";
+
 static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "lz4", 0, 0); }
 static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "lz4", what); }
 
@@ -88,14 +90,14 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
         uint32_t token = *in++;
         int64_t literals = token >> 4, match = token & 15, offset;
         if (likely(literals < 15 && in < in_safe)) {
-            if (unlikely(literals > to_end - to)) return bad(fault, "block larger than its frame allows");
+            if (unlikely(literals > to_end - to)) return bad(fault, too_large);
             copy16(to, in);
             in += literals;
             to += literals;
         } else {
             if (literals == 15 && (literals = longer(&in, in_end, literals)) < 0) return cut(fault);
             if (literals > in_end - in) return cut(fault);
-            if (literals > to_end - to) return bad(fault, "block larger than its frame allows");
+            if (literals > to_end - to) return bad(fault, too_large);
             if (literals) memcpy(to, in, (size_t)literals);
             in += literals;
             to += literals;
@@ -107,7 +109,7 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
         if (match == 15 && (match = longer(&in, in_end, match)) < 0) return cut(fault);
         match += LEAST_MATCH;
         if (unlikely(offset == 0 || offset > to - low)) return bad(fault, "match from before the block");
-        if (unlikely(match > to_end - to)) return bad(fault, "block larger than its frame allows");
+        if (unlikely(match > to_end - to)) return bad(fault, too_large);
         if (likely(offset >= 16 && match <= 32)) {
             copy16(to, to - offset);
             copy16(to + 16, to - offset + 16);
@@ -153,7 +155,7 @@ static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t wor
                           int64_t limit, Fault *fault) {
     int64_t size = word & 0x7fffffff, bytes;
     int stored = word >> 31;
-    if (size > frame->largest_block) return bad(fault, "block larger than its frame allows");
+    if (size > frame->largest_block) return bad(fault, too_large);
     if (size + (frame->block_checksums ? 4 : 0) > reader_left(reader)) return cut(fault);
     const uint8_t *data = reader->pos;
     reader->pos += size;
@@ -173,7 +175,7 @@ static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t wor
     }
     int64_t back = frame->independent ? 0 : done < LINKED_WINDOW ? done : LINKED_WINDOW;
     bytes = decode_block(data, size, to, to + room, to - back, fault);
-    if (bytes < 0 && room < most && fault->code == FAULT_COMPRESSED_BAD)  // it was the limit that stopped it
+    if (bytes < 0 && room < most && fault->detail == too_large)  // it was the limit that stopped it
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "lz4", limit + 1, limit);
     return bytes;
 }

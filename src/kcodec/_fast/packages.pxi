@@ -9,15 +9,18 @@ cdef enum:
 cdef class _PackageState:
     """What one context keeps between calls: its own zstd decompressor (two threads must not share one), lent bytes."""
 
-    cdef object zstd
+    cdef object zstandard, zstd, decompress_frame   # the package, a decompressor, its method
+    cdef object isal_zlib, member_of                # the package, its decompressobj
     cdef bytes lent
 
     cdef int decompress_zstd(self, const uint8_t *data, int64_t size, int64_t bound, int frames, int64_t limit,
                              Fault *fault) except -1:
-        import zstandard
-
         if self.zstd is None:
+            import zstandard
+
+            self.zstandard = zstandard
             self.zstd = zstandard.ZstdDecompressor()
+            self.decompress_frame = self.zstd.decompress
         view = PyMemoryView_FromMemory(<char *>data, size, PyBUF_READ)
         cdef int64_t capacity = min(bound, limit)
         if frames == 0:
@@ -25,16 +28,17 @@ cdef class _PackageState:
             return 0
         if frames == 1:
             try:
-                self.lent = self.zstd.decompress(view, max_output_size=max(capacity, 1), allow_extra_data=False)
-            except zstandard.ZstdError:
+                # max_output_size, read_across_frames, allow_extra_data
+                self.lent = self.decompress_frame(view, max(capacity, 1), False, False)
+            except self.zstandard.ZstdError:
                 # a frame among skippable ones, one above the limit, or damage: the stream tells them apart
-                return self._stream_zstd(zstandard, view, limit, fault)
+                return self._stream_zstd(view, limit, fault)
             if len(self.lent) > limit:
                 return self._over(b"zstd", len(self.lent), limit, fault)
             return 0
-        return self._stream_zstd(zstandard, view, limit, fault)
+        return self._stream_zstd(view, limit, fault)
 
-    cdef int _stream_zstd(self, object zstandard, object view, int64_t limit, Fault *fault) except -1:
+    cdef int _stream_zstd(self, object view, int64_t limit, Fault *fault) except -1:
         parts = []
         cdef int64_t total = 0
         try:
@@ -44,7 +48,7 @@ cdef class _PackageState:
                     total += len(part)
                     if total > limit:
                         return self._over(b"zstd", total, limit, fault)
-        except zstandard.ZstdError:
+        except self.zstandard.ZstdError:
             fault_detail(fault, FAULT_COMPRESSED_BAD, b"zstd", b"stream is damaged")
             return 1
         self.lent = b"".join(parts)
@@ -52,9 +56,12 @@ cdef class _PackageState:
 
     cdef int decompress_gzip(self, const uint8_t *data, int64_t size, int64_t limit, Fault *fault) except -1:
         """Members one after another; what follows a member and is no gzip header is ignored, as Java does."""
-        from isal import isal_zlib
-
         cdef int64_t at = 0, total = 0
+        if self.isal_zlib is None:
+            from isal import isal_zlib
+
+            self.isal_zlib = isal_zlib
+            self.member_of = isal_zlib.decompressobj
         parts = []
         if _gzip_header_size(data, size) == 0:
             if size < 2:
@@ -63,25 +70,27 @@ cdef class _PackageState:
                 fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"no gzip member begins here")
             return 1
         while _gzip_header_size(data + at, size - at):
-            member = isal_zlib.decompressobj(wbits=31)
+            member = self.member_of(31)
             pending = PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ)
             try:
-                while not member.eof:
-                    part = member.decompress(pending, min(<int64_t>GZIP_STEP, limit + 1 - total))
-                    pending = member.unconsumed_tail
-                    if part:
+                while True:
+                    part = <bytes>member.decompress(pending, min(<int64_t>GZIP_STEP, limit + 1 - total))
+                    if PyBytes_GET_SIZE(part):
                         parts.append(part)
-                        total += len(part)
-                    elif not pending and not member.eof:
+                        total += PyBytes_GET_SIZE(part)
+                        if total > limit:
+                            return self._over(b"gzip", total, limit, fault)
+                    if member.eof:
+                        break
+                    pending = member.unconsumed_tail
+                    if not PyBytes_GET_SIZE(part) and not pending:
                         fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
                         return 1
-                    if total > limit:
-                        return self._over(b"gzip", total, limit, fault)
-            except isal_zlib.error:
+            except self.isal_zlib.error:
                 fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"stream is damaged")
                 return 1
             at = size - len(member.unused_data)
-        self.lent = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.lent = <bytes>parts[0] if len(parts) == 1 else b"".join(parts)
         return 0
 
     cdef int _over(self, const char *codec, int64_t found, int64_t limit, Fault *fault):
@@ -105,9 +114,23 @@ cdef int64_t _gzip_header_size(const uint8_t *data, int64_t size) noexcept nogil
             while at < size and data[at] != 0:
                 at += 1
             at += 1
-    if flags & 2:  # header checksum
+    if flags & 2:  # header checksum: the low half of the CRC-32 of what stands before it
         at += 2
+        if at > size or (_crc32_ieee(data, at - 2) & 0xFFFF) != <uint32_t>(data[at - 2] + 256 * data[at - 1]):
+            return 0
     return at if at <= size else 0
+
+
+cdef uint32_t _crc32_ieee(const uint8_t *data, int64_t size) noexcept nogil:
+    """Bit by bit: for the few bytes of a gzip header that has a checksum, which nobody writes."""
+    cdef uint32_t crc = 0xFFFFFFFF
+    cdef int64_t at
+    cdef int bit
+    for at in range(size):
+        crc ^= data[at]
+        for bit in range(8):
+            crc = (crc >> 1) ^ (0xEDB88320u if crc & 1 else 0u)
+    return ~crc
 
 
 # Exceptions that came up inside a call without the GIL and travel as FAULT_PYTHON.
@@ -124,6 +147,7 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
                 Py_INCREF(made)  # kept by the context, for as long as the process runs
                 self.python = <void *>made
             state = <_PackageState>self.python
+            state.lent = None  # first: its memory is the warmest there is for what comes next
             if codec == COMPRESSION_ZSTD:
                 result = state.decompress_zstd(data, size, bound, frames, limit, fault)
             else:

@@ -15,7 +15,7 @@ static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, co
     BatchHeader header;
     for (int64_t last = table->count - 1; last >= 0 && above == INT64_MIN; last--)
         if (table_batches(table)[last].fate != FATE_SKIPPED) above = header_last_offset(&table_batches(table)[last]);
-    if (length < LEAST_LENGTH_ANY_MAGIC || next > size) return -1;
+    if (length < 0 || next > size) return -1;
     return header_is_provable(data, size, next, above, limits, &header) ? next : -1;
 }
 
@@ -36,6 +36,7 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
         if (result == WALK_BATCH) {
             table->count++;
             at += header_size(header);
+            __builtin_prefetch(data + at + header_size(header));  // where the one after next begins, if they are alike
             continue;
         }
         if (result == WALK_FAULT) {
@@ -52,6 +53,7 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
                 header->producer_id = -1;
                 header->control_type = CONTROL_NOT_A_MARKER;
                 header->fate = FATE_SKIPPED;
+                header->magic = 0;  // never read: it stays skipped whatever is settled
                 table->count++;
                 at = next;
                 continue;

@@ -47,8 +47,8 @@ static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at,
     const uint8_t *in = data, *in_end = data + size;
     int64_t claimed;
     if (raw_block_length(&in, in_end, &claimed, fault)) return -1;
-    if (claimed > (in_end - in) * BEST_RATIO) return bad(fault, "block claims more than its bytes can make");
     if (claimed > limit) return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "snappy", claimed, limit);
+    if (claimed > (in_end - in) * BEST_RATIO) return bad(fault, "block claims more than its bytes can make");
     if (buffer_grow(out, (size_t)(at + claimed), (size_t)at)) return fault_set(fault, FAULT_NO_MEMORY, "snappy", 0, 0);
     uint8_t *begin = out->data + at, *to = begin, *to_end = begin + claimed;
     while (in < in_end) {

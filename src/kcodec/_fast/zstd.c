@@ -54,7 +54,7 @@ static int frame_blocks(Reader *reader, int64_t *most, Fault *fault) {
 
 int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault) {
     Reader reader = {data, data + size};
-    *bound = (ZstdBound){0, 0, 1};
+    *bound = (ZstdBound){0, 0, 0};
     if (size == 0) return cut(fault);
     while (reader_left(&reader)) {
         if (reader_left(&reader) < 4) return cut(fault);
@@ -71,11 +71,13 @@ int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault
         if (magic != (uint32_t)MAGIC) return bad(fault, "no zstd frame begins here");
         int64_t content_size, most;
         int checksum;
-        if (frame_header(&reader, &content_size, &checksum, fault) || frame_blocks(&reader, &most, fault)) return -1;
+        if (frame_header(&reader, &content_size, &checksum, fault)) return -1;
+        if (content_size > 0)
+            bound->claimed = content_size > INT64_MAX - bound->claimed ? INT64_MAX : bound->claimed + content_size;
+        if (frame_blocks(&reader, &most, fault)) return -1;
         if (reader_left(&reader) < 4 * checksum) return cut(fault);
         reader.pos += 4 * checksum;
         if (content_size > most) return bad(fault, "content size above what the blocks can make");
-        if (content_size < 0) bound->sizes_known = 0;
         bound->bound += content_size < 0 ? most : content_size;
         bound->frames++;
     }

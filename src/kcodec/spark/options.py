@@ -15,7 +15,7 @@ from typing import Any
 
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
-from kcodec.spark.schema import suggestion
+from kcodec.spark.columns import suggestion
 
 LATEST, EARLIEST = -1, -2
 DEFAULT_SPLIT_BYTES = 128 << 20

@@ -33,6 +33,10 @@ class FoundPartition:
     path: str
     segments: frozenset[str] | None = None
 
+    def wants(self, name: str) -> bool:
+        """Whether the file of this name is to be read."""
+        return self.segments is None or name in self.segments
+
 
 def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
     """The partitions that the paths and globs name, each once, in order of their paths.

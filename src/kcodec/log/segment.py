@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One segment file: its headers, and where its data ends.
+
+A broker that dies leaves the active segment's last append torn: a batch cut by the end of the file, zeros to the end of a
+preallocated file, or a last whole batch whose pages did not all reach the disk (a bad CRC). These end the data and show
+as a Tail. Everything else, and everything of that kind in an earlier segment, is damage and an error. Kafka itself cuts
+the log at the first batch it cannot read (LogSegment.recover) and would lose what is behind; here a cut batch with a
+valid batch behind it is damage, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from kcodec._fast import RecordBatch, crc32c, find_provable, header_at
+from kcodec.errors import CorruptBatchError, DecodeError, TruncatedError
+from kcodec.limits import DecodeLimits
+from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
+
+SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+BATCH_OVERHEAD = 61
+LOG_OVERHEAD = 12
+LEAST_BATCH_LENGTH = 14
+CRC_FROM = 21
+HIGHEST_COMPRESSION_ID = 4
+LOWEST_OFFSET = -(1 << 63)
+# A search for a valid batch behind a cut one checksums at most this many times max_batch_bytes.
+SEARCH_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A ``.log`` file of a partition.
+
+    base_offset: from its name; None for a name that is not Kafka's. is_active: the last one, which may have a torn tail.
+    """
+
+    path: str
+    base_offset: int | None
+    is_active: bool
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes in the file now."""
+        return Path(self.path).stat().st_size
+
+
+class Tail(NamedTuple):
+    """What is left behind the last batch that counts: where it begins, how long it is, and what it is."""
+
+    position: int
+    remaining_bytes: int
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------------------------ headers
+
+
+def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
+    """The headers in [start, end), each batch with a loader of its bytes; ends before a batch that does not end by `end`."""
+    windows = HeaderWindows(file, end)
+    position = begin = start
+    window = memoryview(b"")
+    while position + BATCH_OVERHEAD <= end:
+        if position + BATCH_OVERHEAD > begin + len(window):
+            window, begin = windows.at(position, BATCH_OVERHEAD), position
+        batch = header_at(window[position - begin :], position, file.path, limits)
+        if batch is None or position + batch.size_in_bytes > end:
+            return
+        header = bytes(window[position - begin :][:BATCH_OVERHEAD])
+        position += batch.size_in_bytes
+        yield batch._with_loader(_Loader(file.path, batch.position, batch.size_in_bytes, header))
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Reads a batch when its bytes are asked for, and makes sure that it is still the one whose header was read."""
+
+    path: str
+    position: int
+    size: int
+    header: bytes
+
+    def __call__(self) -> bytes:
+        with SegmentFile(self.path, fresh=True) as file:
+            data = bytes(file.read(self.position, self.size))
+        if data[:BATCH_OVERHEAD] != self.header:
+            reason = "another batch is here now: the file has changed since its headers were read"
+            raise DecodeError(reason, position=self.position, path=self.path)
+        return data
+
+
+def batch_at(file: SegmentFile, position: int, end: int, limits: DecodeLimits) -> RecordBatch | None:
+    """The batch at `position` if it ends by `end`; None for a cut one. DecodeError for what is no header."""
+    window = file.read(position, min(BATCH_OVERHEAD, end - position))
+    batch = header_at(window, position, file.path, limits)
+    return None if batch is None or position + batch.size_in_bytes > end else batch
+
+
+def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
+    """The CRC-32C of a batch's bytes, window by window."""
+    crc, position, end = 0, batch.position + CRC_FROM, batch.position + batch.size_in_bytes
+    while position < end:
+        window = file.read(position, min(WINDOW_BYTES, end - position))
+        crc = crc32c(window, crc)
+        position += len(window)
+    return crc
+
+
+def _has_plausible_fields(batch: RecordBatch) -> bool:
+    return int(batch.compression) <= HIGHEST_COMPRESSION_ID and batch.last_offset_delta >= 0 and batch.records_count >= 0
+
+
+def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
+    """Where the length of the damaged batch at `position` leads, if a batch that can be believed stands there."""
+    if end - position < BATCH_OVERHEAD:
+        return None
+    length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
+    behind = position + LOG_OVERHEAD + length
+    if length < LEAST_BATCH_LENGTH or behind >= end:
+        return None
+    try:
+        batch = batch_at(file, behind, end, limits)
+    except DecodeError:
+        return None
+    if batch is None or batch.base_offset <= above or not _has_plausible_fields(batch):
+        return None
+    return behind if computed_crc(file, batch) == batch.crc else None
+
+
+# --------------------------------------------------------------------------------------------------------------- tail
+
+
+def cut_error(file: SegmentFile, position: int, end: int, needed: int) -> TruncatedError:
+    """The error of a batch cut by the end of a segment that has no right to end so."""
+    return TruncatedError(
+        f"the batch is cut by the end of the segment: {needed} bytes are needed but {end - position} are there",
+        needed=needed,
+        available=end - position,
+        position=position,
+        path=file.path,
+    )
+
+
+def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
+    """What the bytes from `position` on are, where no whole batch begins: None if there are none.
+
+    position: behind the last whole batch; above: the last offset before it. DecodeError if a valid batch follows.
+    """
+    if position == end:
+        return None
+    remaining = end - position
+    if _is_zeros(file, position, end):
+        return Tail(position, remaining, "zeros to the end of the file")
+    rest = file.read(position, remaining)
+    budget = SEARCH_BATCHES * limits.max_batch_bytes
+    found = find_provable(rest[1:], above, limits, budget)
+    if found != -1:
+        what = (
+            f"a valid batch begins behind it at byte {position + 1 + found}"
+            if found >= 0
+            else f"{budget} bytes of checksums did not rule out a valid batch behind it"
+        )
+        reason = f"the batch is cut by the end of the file, but {what}: this is damage, not a torn append"
+        raise DecodeError(reason, position=position, path=file.path)
+    needed = BATCH_OVERHEAD
+    if remaining >= LOG_OVERHEAD:
+        needed = LOG_OVERHEAD + int.from_bytes(rest[8:LOG_OVERHEAD], "big", signed=True)
+    return Tail(position, remaining, f"the last batch is cut: {remaining} bytes of {max(needed, BATCH_OVERHEAD)}")
+
+
+def judge_damage(
+    file: SegmentFile, error: DecodeError, end: int, above: int, limits: DecodeLimits, *, is_active: bool
+) -> Tail:
+    """The tail that a refused batch turns out to be; raises what is to be raised if it is damage."""
+    position = error.position
+    if position is None:
+        raise error
+    if is_active and _is_zeros(file, position, end):
+        return Tail(position, end - position, "zeros to the end of the file")
+    try:
+        batch = batch_at(file, position, end, limits)
+    except DecodeError:
+        raise error from None
+    if batch is None:
+        raise error
+    computed = computed_crc(file, batch)
+    if computed == batch.crc:
+        raise error
+    if not isinstance(error, CorruptBatchError):
+        reason = f"crc {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
+        place = {"position": position, "base_offset": batch.base_offset, "path": file.path}
+        error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)
+    behind = position + batch.size_in_bytes
+    if not is_active or not _is_torn_behind(file, behind, end, above, limits):
+        error.next_offset = _offset_behind(file, batch, end, limits)
+        raise error
+    return Tail(position, end - position, f"the last batch has a bad crc: {error.reason}")
+
+
+def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:
+    """Whether nothing but a torn tail follows a batch with a bad CRC, so that it is the last whole one."""
+    if behind == end or _is_zeros(file, behind, end):
+        return True
+    try:
+        return batch_at(file, behind, end, limits) is None and judge_cut(file, behind, end, above, limits) is not None
+    except DecodeError:
+        return False
+
+
+def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: DecodeLimits) -> int | None:
+    """error.next_offset after a bad CRC: last_offset + 1 if the header is plausible and the next one agrees."""
+    if not _has_plausible_fields(batch):
+        return None
+    try:
+        following = batch_at(file, batch.position + batch.size_in_bytes, end, limits)
+    except DecodeError:
+        return None
+    return batch.next_offset if following is not None and following.base_offset > batch.last_offset else None
+
+
+def _is_zeros(file: SegmentFile, position: int, end: int) -> bool:
+    while position < end:
+        window = file.read(position, min(WINDOW_BYTES, end - position))
+        if bytes(window).strip(b"\0"):
+            return False
+        position += len(window)
+    return True

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a segment file by pread into an own window. No memory map: a mapped file that is cut while read is a SIGBUS.
+
+A file that shrinks while it is read is a TruncatedError, never a window with stale bytes behind the end.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from kcodec.errors import TruncatedError
+
+# Between these a window stays in the second-level cache beside what is made of it; 8 MB and more fall out of it.
+WINDOW_BYTES = 1 << 20
+# A walk over headers reads this little where batches are large, and whole windows where they are small.
+HOP_BYTES = 4 << 10
+HOP_FROM = 64 << 10
+
+
+class SegmentFile:
+    """One open file. Use it in a ``with`` block.
+
+    path: as errors name it. fresh: a new buffer for each window, for views that outlive it; else one that is used again
+    and grows to the largest batch.
+    """
+
+    def __init__(self, path: str, *, fresh: bool = False) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fresh = fresh
+        self._buffer = bytearray()
+
+    def __enter__(self) -> SegmentFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, size: int) -> memoryview:
+        """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError if the file is shorter."""
+        if self._fresh:
+            window = memoryview(bytearray(size))
+        else:
+            if size > len(self._buffer):
+                self._buffer = bytearray(size)
+            window = memoryview(self._buffer)[:size]
+        filled = 0
+        while filled < size:
+            count = os.preadv(self._descriptor, [window[filled:]], position + filled)
+            if count == 0:
+                raise TruncatedError(
+                    f"the file ends at byte {position + filled}: it has shrunk while it was read",
+                    needed=size,
+                    available=filled,
+                    position=position,
+                    path=self.path,
+                )
+            filled += count
+        return window
+
+
+class HeaderWindows:
+    """Windows for a walk over headers: whole ones while batches are small, a hop to each header where they are large."""
+
+    def __init__(self, file: SegmentFile, end: int) -> None:
+        self._file = file
+        self._end = end
+        self._size = HOP_FROM
+        self._read_to = 0
+
+    def at(self, position: int, needed: int) -> memoryview:
+        """The bytes from `position` on: `needed` of them or more, but none past the end."""
+        if position - self._read_to > HOP_FROM:
+            self._size = HOP_BYTES
+        else:
+            self._size = min(self._size * 4, WINDOW_BYTES)
+        size = min(max(self._size, needed), self._end - position)
+        self._read_to = position + size
+        return self._file.read(position, size)

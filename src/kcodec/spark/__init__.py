@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's log in Spark.
+
+    spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer); nothing to register
+    decode_in_arrow(df, ...)                   over a DataFrame, by mapInArrow: the quickest, on Spark 3.5, too
+    decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for those who need tuples
+    schema(...)                                the columns of all three
+
+docs/spark.md has the options. pyspark and pyarrow are imported when they are needed, not with this package.
+"""
+
+from kcodec.spark.arrow_functions import decode_in_arrow, decode_partition
+from kcodec.spark.columns import schema
+
+__all__ = ["decode_in_arrow", "decode_partition", "schema"]

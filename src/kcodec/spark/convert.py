@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the core decoded to the Arrow batches and tuples Spark takes.
+
+Streams of files come in Spark's layout already and only change their columns' names; a record set decoded by
+``kcodec.decode`` changes its layout here, column by column, never row by row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kcodec.errors import DecodeError
+from kcodec.spark.columns import HEADERS, SparkColumn, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kcodec import Counts, DecodedRecords
+
+MAX_ROWS = 65_536
+logger = logging.getLogger("kcodec.spark")
+
+
+class Renamed:
+    """Arrow batches under Spark's names and types. One a task: the schema is made once."""
+
+    def __init__(self, columns: Sequence[SparkColumn]) -> None:
+        self.schema = arrow_schema(columns)
+
+    def batches(self, stream: Iterable[DecodedRecords]) -> Iterator[pa.RecordBatch]:
+        """Each chunk of a stream in Spark's layout; no buffer is copied."""
+        import pyarrow as pa
+
+        for decoded in stream:
+            if len(decoded):
+                yield pa.RecordBatch.from_arrays(pa.record_batch(decoded).columns, schema=self.schema)
+
+
+def core_columns(columns: Iterable[SparkColumn]) -> tuple[str, ...]:
+    """What to ask ``kcodec.decode`` for: topic and partition are added here, and offset is always needed."""
+    names = [column.column for column in columns if column.column not in ("topic", "partition")]
+    return (*names, *(["offset"] if "offset" not in names else []))
+
+
+def batches_of_record_set(
+    decoded: DecodedRecords, columns: Sequence[SparkColumn], topic: str | None, partition: int | None
+) -> Iterator[pa.RecordBatch]:
+    """What ``kcodec.decode(..., columns=core_columns(columns))`` gave, as Spark's batches of at most MAX_ROWS rows.
+
+    Of records that share an offset the first is delivered: Java's consumer keeps a position and passes over what lies
+    below it (``CompletedFetch.nextFetchedRecord``). DecodeError for a timestamp that microseconds cannot hold.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(columns)
+    position: int | None = None
+    for chunk in decoded.chunks:
+        if not len(chunk):
+            continue
+        rows, position = _above(position, pa.record_batch(chunk))
+        arrays = [_column(rows, column.column, topic, partition) for column in columns]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for first in range(0, batch.num_rows, MAX_ROWS):
+            yield batch.slice(first, MAX_ROWS)
+
+
+def _above(position: int | None, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """The rows at or above the position, each of which moves it on; the position behind them."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = rows.column("offset").to_numpy()
+    if position is None:
+        position = int(offsets[0])
+    if offsets[0] < position or (np.diff(offsets) < 1).any():
+        reached = np.maximum.accumulate(np.concatenate(([position - 1], offsets)))
+        rows = rows.filter(pa.array(offsets > reached[:-1]))
+        position = int(reached[-1]) + 1
+    else:
+        position = int(offsets[-1]) + 1
+    return rows, position
+
+
+def _column(rows: pa.RecordBatch, name: str, topic: str | None, partition: int | None) -> pa.Array:
+    """One column in Spark's layout."""
+    import pyarrow as pa
+
+    if name == "topic":
+        return pa.repeat(pa.scalar(topic, pa.string()), rows.num_rows)
+    if name == "partition":
+        return pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
+    array = rows.column(name)
+    if name == "timestamp":
+        return _microseconds(array, rows.column("offset"))
+    return _null_where_empty(array) if name == "headers" else array
+
+
+def _microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    target = pa.timestamp("us", "UTC")
+    try:
+        return timestamps.cast(target)
+    except pa.ArrowInvalid:
+        milliseconds = timestamps.cast(pa.int64()).to_numpy()
+        largest = np.iinfo(np.int64).max // 1000
+        at = int(np.flatnonzero((milliseconds > largest) | (milliseconds < -largest))[0])
+        reason = f"timestamp {milliseconds[at]} of the record at offset {offsets[at]} does not fit Spark's microseconds"
+        raise DecodeError(reason) from None
+
+
+def _null_where_empty(headers: pa.Array) -> pa.Array:
+    """A list column in Spark's type, NULL where the list is empty; the values stay where they are."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    target = arrow_schema([HEADERS]).field("headers").type
+    keys, values = headers.values.flatten()
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(target.value_type))
+    empty = np.asarray(pc.equal(pc.list_value_length(headers), 0))
+    return pa.ListArray.from_arrays(headers.offsets, pairs, type=target, mask=pa.array(empty))
+
+
+def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """The rows of a batch as tuples in the columns' order; headers as a list of (name, value), or None."""
+    columns = []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        values = array.to_pylist()
+        if name == "headers":
+            values = [row and [(header["key"], header["value"]) for header in row] for row in values]
+        columns.append(values)
+    return zip(*columns, strict=True)
+
+
+def log_counts(place: str, counts: Counts, error: DecodeError | None = None) -> None:
+    """One warning where batches were skipped or data is undecided, else a line for who asks for it."""
+    if counts.skipped_batches:
+        first = f"; the first: {error}" if error else ""
+        logger.warning("%s: %d damaged batches skipped%s", place, counts.skipped_batches, first)
+    if counts.undecided:
+        logger.warning("%s: %d records of undecided transactions left out", place, counts.undecided)
+    logger.info("%s: %r", place, counts)

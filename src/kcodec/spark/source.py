@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spark.read.format("kcodec")``: a Python data source that yields Arrow batches. Spark 4.0 and newer.
+
+On the driver ``partitions()`` walks headers only: it finds the partitions, settles their transactions, turns timestamps
+into offsets and cuts files into ranges at batch boundaries. Each range carries its verdict to the task that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from kcodec.spark import ranges
+from kcodec.spark.filters import Pruning, pruning_of
+from kcodec.spark.options import ReadOptions, parse_options
+from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+
+class KcodecDataSource(DataSource):
+    """Kafka's ``.log`` files as rows of Spark's own Kafka source.
+
+    load(): a ``.log`` file, a partition directory (``orders-0``), a folder of partition directories, or a glob of
+    these. A schema given by the user chooses columns, and only these are decoded. Options: docs/spark.md.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "kcodec"
+
+    def schema(self) -> StructType:
+        """That of Spark's own Kafka source; includeHeaders and includeBatchMeta add columns."""
+        options = parse_options(self.options)
+        return struct_type(default_columns(options.include_headers, options.include_batch_meta))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of these columns; with pushdown=true one that takes filters, which Spark must be told to offer."""
+        options = parse_options(self.options)
+        columns = columns_of_schema(schema)
+        if not options.pushdown:
+            return KcodecReader(options, columns)
+        if not hasattr(DataSourceReader, "pushFilters"):
+            raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
+        return KcodecPushdownReader(options, columns)
+
+
+class KcodecReader(DataSourceReader):
+    """Plans on the driver, reads in tasks. What it holds is plain values: Spark pickles it."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[SparkColumn]) -> None:
+        self._options = options
+        self._pruning = Pruning()
+        self._reading = ranges.Reading(
+            tuple(columns),
+            isolation_level=options.isolation_level,
+            on_error=options.on_error,
+            verify_crc=options.verify_crc,
+            limits=options.limits,
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """One InputPartition a task, each with the ranges it reads."""
+        return [InputPartition(task) for task in ranges.plan_tasks(self._options, self._reading, self._pruning)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task. Spark makes up an InputPartition without a value where there is none to read."""
+        return ranges.read_ranges(partition.value or (), self._reading)
+
+
+class KcodecPushdownReader(KcodecReader):
+    """The same with filters. Apart, as Spark refuses a reader with pushFilters unless its configuration allows it."""
+
+    def pushFilters(self, filters: Iterable[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what the filters exclude out of the plan, and leave all of them to Spark, too."""
+        filters = list(filters)
+        self._pruning = pruning_of(filters)
+        return filters
