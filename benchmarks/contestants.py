@@ -39,7 +39,12 @@ def flat(records: Any) -> pa.RecordBatch:
     Each record is taken apart as it comes and header lists are flattened by hand: the quickest of the plain ways tried
     (keeping the records for one comprehension a column costs 10 % to 40 % more, most of it garbage collection).
     """
-    offsets, timestamps, keys, values, ends, names, contents = [], [], [], [], [0], [], []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    ends, names = [0], list[str]()
+    contents: list[bytes | None] = []
     add_offset, add_timestamp, add_key, add_value = offsets.append, timestamps.append, keys.append, values.append
     add_end, add_name, add_content = ends.append, names.append, contents.append
     while records.has_next():

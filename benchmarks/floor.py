@@ -103,7 +103,7 @@ def checked(result: int) -> int:
 def view(address: int, dtype: str, count: int) -> npt.NDArray[np.generic]:
     """`count` items at an address, without a copy."""
     raw = (ctypes.c_char * (np.dtype(dtype).itemsize * count)).from_address(address) if count else b""
-    return np.frombuffer(raw, dtype=dtype, count=count)
+    return np.frombuffer(memoryview(raw), dtype=dtype, count=count)
 
 
 def bits(address: int, count: int) -> Bytes:

@@ -84,7 +84,8 @@ def interleaved(
     Too much is more than `others_may` cores. At most `patience` times `rounds` are made, and of those the quietest are
     kept. Also returned: how many cores others used in the worst round kept.
     """
-    timers, made, quiet = as_timers(cases), [], 0
+    timers, quiet = as_timers(cases), 0
+    made: list[tuple[float, dict[str, float]]] = []
     while quiet < rounds and len(made) < rounds * patience:
         begin, busy, own = time.perf_counter(), busy_seconds(), time.process_time()
         samples = one_round(timers, len(made), seconds)
