@@ -166,10 +166,15 @@ cdef class _Decoding:
         cdef int64_t begin = 0
         cdef bint stopped = False
         self.begin_settling()
-        while not stopped and not self.table.done:
+        while True:
             self.scan(SLAB)
             self.settle(begin)
             stopped = self.decode_from(begin)
+            if stopped or self.table.done:
+                break
+            if self.error_at < 0:  # nothing will look further back than the last batch: the table begins again with it
+                table_batches(&self.table)[0] = table_batches(&self.table)[self.table.count - 1]
+                self.table.count = 1
             begin = self.table.count
         return self.finish_chunk()
 
@@ -211,10 +216,11 @@ cdef class _Decoding:
 
     cdef int execute(self) except -1:
         cdef int64_t skipped = -1, end = -1
+        cdef bint together = self.threads == 1 and self.visibility.isolation != READ_COMMITTED_BY_MARKERS
         scan_begin(&self.table)
-        if self.threads == 1 and self.visibility.isolation != READ_COMMITTED_BY_MARKERS:
+        if together:
             self.in_one_go()
-        if self.table.count == 0 and not self.table.done:
+        else:
             self.scan(INT64_MAX)
             self.table_first()
         if (self.run.counts.skipped_batches or self.end < self.table.count) and (
@@ -223,6 +229,9 @@ cdef class _Decoding:
         ):
             # Batches that then proved damaged had a say in what was settled. Again without those that a look at the
             # header tells, and again for each turn that finds more in the records.
+            if together:
+                scan_begin(&self.table)
+                self.scan(INT64_MAX)
             self.check_all()
             while self.end != end or self.run.counts.skipped_batches != skipped:
                 end = self.end
