@@ -33,7 +33,10 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 
 @pytest.fixture(scope="session")
 def java_home() -> Path:
-    """The JAVA_HOME that `make java` brings about, made here if pytest was started by hand."""
+    """The JAVA_HOME that `make java` brings about, made here if pytest was started by hand; else $KCODEC_JAVA_HOME."""
+    if "KCODEC_JAVA_HOME" in os.environ:
+        os.environ["JAVA_HOME"] = os.environ["KCODEC_JAVA_HOME"]
+        return Path(os.environ["JAVA_HOME"])
     target = ROOT / ".cache" / "java"
     script, requirements = ROOT / "tools" / "java_home.py", ROOT / "requirements" / "java.txt"
     subprocess.run([sys.executable, script, target, "--pip", requirements], check=True)
@@ -57,7 +60,7 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.showConsoleProgress": "false",
+        "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("kcodec tests")
     for name, value in options.items():
