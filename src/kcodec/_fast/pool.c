@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LEAST_SHIFT = 12, CLASSES = 36, MAPPED_FROM = 1 << 20, PAGE = 4096 };
+enum { LEAST_SHIFT = 12, CLASSES = 36, MAPPED_FROM = 1 << 20, PAGE = 4096, CLASSES_ABOVE = 4 };
 
 static struct {
     pthread_mutex_t lock;
@@ -54,8 +54,11 @@ int buffer_acquire(Buffer *buffer, size_t capacity) {
     if (class >= CLASSES) return -1;
     int found = 0;
     pthread_mutex_lock(&pool.lock);
-    if (pool.depth[class]) {
-        *buffer = pool.waiting[class][--pool.depth[class]];
+    // A buffer that has grown waits among larger ones: they do as well, capacity that is not touched costs nothing.
+    int larger = class;
+    while (larger < CLASSES - 1 && larger < class + CLASSES_ABOVE && !pool.depth[larger]) larger++;
+    if (pool.depth[larger]) {
+        *buffer = pool.waiting[larger][--pool.depth[larger]];
         pool.counts.retained_bytes -= (int64_t)buffer->touched;
         pool.counts.retained_buffers--;
         found = 1;
