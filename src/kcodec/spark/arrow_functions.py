@@ -133,7 +133,7 @@ def _reader_of_files(
     df: DataFrame, paths: str, reading: ranges.Reading, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What mapInArrow runs over the column of paths."""
-    settled: dict[str, list[ranges.Range]] = {}
+    settled: dict[str, tuple[ranges.Range, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in df.select(paths).distinct().collect() if row[0] is not None]
         settled = ranges.plan_paths(named, reading, topic, partition)
@@ -141,8 +141,9 @@ def _reader_of_files(
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column(0).to_pylist():
-                if path is not None:
-                    whole = settled.get(path) or ranges.plan_paths([path], reading, topic, partition)[path]
-                    yield from ranges.read_ranges(whole, reading)
+                if path in settled:
+                    yield from ranges.read_ranges(settled[path], reading)
+                elif path is not None:
+                    yield from ranges.read_alone(path, reading, topic, partition)
 
     return read_files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def struct_type(columns: Iterable[SparkColumn]) -> StructType:
     """The columns as a StructType, without a running Spark."""
     from pyspark.sql import types
 
-    by_ddl = {
+    by_ddl: dict[str, DataType] = {
         "binary": types.BinaryType(),
         "string": types.StringType(),
         "int": types.IntegerType(),

@@ -43,7 +43,7 @@ def pruning_of(filters: Iterable[Filter]) -> Pruning:
     """The bounds that all of the filters together set."""
     pruning = Pruning()
     for each in filters:
-        attribute = getattr(each, "attribute", ())
+        attribute: tuple[str, ...] = getattr(each, "attribute", ())
         kind, value = type(each).__name__, getattr(each, "value", None)
         if len(attribute) == 1 and value is not None:
             pruning = _narrowed(pruning, attribute[0], kind, value)

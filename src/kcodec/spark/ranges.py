@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a task reads: ranges of files, planned on the driver by headers only, each with the verdict on its transactions.
 
-A transaction may begin in one range and end in another, so no task can settle it: the driver does, once a partition, and
-every range carries the part of the answer that concerns its offsets. Executors open nothing but the files they read.
+A transaction may begin in one range and end in another, so no task can settle it: the driver does, once a partition,
+and every range carries the part of the answer that concerns its offsets. Executors open only the files they read.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import kcodec
 from kcodec import log as logs
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.filters import Pruning
-from kcodec.spark.options import EARLIEST, LATEST, Bound, ReadOptions
-from kcodec.spark.paths import FoundPartition, find_partitions
+from kcodec.spark.options import DEFAULT_SPLIT_BYTES, EARLIEST, LATEST, Bound, ReadOptions
+from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,50 +58,46 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
     ValueError for a bound that names partitions which are not there, leaves one out, or ends before it starts.
     """
     found = find_partitions(options.paths)
-    opened = [_open(each, reading, options.topic, options.partition) for each in found]
+    opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
     for bound in (options.starting, options.ending):
         _check_names(bound, opened)
-    total = sum(_size(each) for each in found)
-    split_bytes = max(1, min(options.split_bytes, -(-total // options.min_partitions)))
+    split_bytes, packed_bytes = options.split_bytes, options.split_bytes // 2
+    if options.min_partitions > 1:
+        total = sum(_size(each) for each in found)
+        split_bytes, packed_bytes = max(1, min(split_bytes, -(-total // options.min_partitions))), 0
     ranges: list[Range] = []
     for each, log in zip(found, opened, strict=True):
         start, end = _start(options, log), _end(options.ending, log)
         if start is not None and end is not None and start > end:
-            raise ValueError(f"the start offset {start} of {_name(log)} is greater than the end offset {end}")
+            raise ValueError(f"the start offset {start} is greater than the end offset {end} for {_name(log)}")
         if pruning.admits(log.topic, log.partition):
             start, end = _narrowed(log, pruning, start, end)
-            ranges += _ranges(log, each, reading, start, end, split_bytes)
-    return list(_packed(ranges, split_bytes // 2 if options.min_partitions == 1 else 0))
+            ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
+    return list(_packed(ranges, packed_bytes))
 
 
 def plan_paths(
     paths: Iterable[str], reading: Reading, topic: str | None, partition: int | None
 ) -> dict[str, tuple[Range, ...]]:
     """The ranges of each path, a segment or a partition directory; each partition is settled once."""
-    settled: dict[str, tuple[Any, logs.Verdict]] = {}
+    settled: dict[str, list[Range]] = {}
     planned: dict[str, tuple[Range, ...]] = {}
     for path in paths:
-        ranges: list[Range] = []
+        wanted: list[Range] = []
         for found in find_partitions([path]):
             if found.path not in settled:
-                log = _open(found, reading, topic, partition)
-                settled[found.path] = (log, log.verdict(reading.isolation_level))
-            log, verdict = settled[found.path]
-            ranges += _cut(log, found, verdict, reading.start_offset, reading.end_offset, None)
-        planned[path] = tuple(ranges)
+                log, bounds = _open(found.path, reading, topic, partition), (reading.start_offset, reading.end_offset)
+                settled[found.path] = list(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES))
+            wanted += _in_segments(settled[found.path], found)
+        planned[path] = tuple(wanted)
     return planned
-
-
-def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
-    """A ``.log`` file settled by itself, whatever lies beside it."""
-    raise NotImplementedError
 
 
 def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is logged."""
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
-        stream = logs.read_split(
+        chunks = logs.read_split(
             each.split,
             each.verdict,
             columns=[column.column for column in reading.columns],
@@ -117,12 +112,18 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
             partition=each.partition,
             spark_layout=True,
         )
-        yield from renamed.batches(stream)
-        convert.log_counts(f"{each.split.path} from byte {each.split.start_position} on", stream.counts, stream.error)
+        yield from renamed.batches(chunks)
+        convert.log_counts(f"{each.split.path} from byte {each.split.start_position} on", chunks.counts, chunks.error)
 
 
-def _open(found: FoundPartition, reading: Reading, topic: str | None, partition: int | None) -> Any:
-    return kcodec.open(found.path, topic=topic, partition=partition, verify_crc=reading.verify_crc, limits=reading.limits)
+def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
+    """A ``.log`` file or a partition directory settled by itself, whatever lies beside it."""
+    log = _open(str(local_path(path)), reading, topic, partition)
+    yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
+
+
+def _open(path: str, reading: Reading, topic: str | None, partition: int | None) -> logs.Log:
+    return logs.open(path, topic=topic, partition=partition, verify_crc=reading.verify_crc, limits=reading.limits)
 
 
 def _size(found: FoundPartition) -> int:
@@ -131,11 +132,11 @@ def _size(found: FoundPartition) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _name(log: Any) -> str:
+def _name(log: logs.Log) -> str:
     return f"{log.topic}-{log.partition}"
 
 
-def _check_names(bound: Bound, opened: list[Any]) -> None:
+def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
     """Spark's rule: offsets by partition name exactly the partitions that are read."""
     if bound.each is None:
         return
@@ -147,11 +148,13 @@ def _check_names(bound: Bound, opened: list[Any]) -> None:
         raise ValueError(f"option {bound.option!r} does not name {name}: it must name every partition of the path")
 
 
-def _number(bound: Bound, log: Any) -> int | None:
-    return bound.value if bound.each is None else dict(bound.each)[(log.topic, log.partition)]
+def _number(bound: Bound, log: logs.Log) -> int | None:
+    if bound.each is None:
+        return bound.value
+    return next(number for (topic, partition), number in bound.each if (topic, partition) == (log.topic, log.partition))
 
 
-def _start(options: ReadOptions, log: Any) -> int | None:
+def _start(options: ReadOptions, log: logs.Log) -> int | None:
     """The first offset to read; None means from the log start on."""
     bound = options.starting
     number = _number(bound, log)
@@ -159,51 +162,47 @@ def _start(options: ReadOptions, log: Any) -> int | None:
         return None
     if bound.kind == "offset":
         return number
-    offset: int | None = log.offset_for_timestamp(number)
+    offset = log.offset_for_timestamp(number)
     if offset is None and options.without_match == "error":
         raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later")
-    return int(log.log_end_offset) if offset is None else offset
+    return log.log_end_offset if offset is None else offset
 
 
-def _end(bound: Bound, log: Any) -> int | None:
+def _end(bound: Bound, log: logs.Log) -> int | None:
     """The offset before which the read ends; None means at the log's end. A timestamp nothing matches is the end."""
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == LATEST):
         return None
     if bound.kind == "offset":
         return number
-    offset: int | None = log.offset_for_timestamp(number)
-    return offset
+    return log.offset_for_timestamp(number)
 
 
-def _narrowed(log: Any, pruning: Pruning, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | None) -> tuple[int | None, int | None]:
     """The bounds with those of the filters; of a timestamp nothing reaches, an empty range."""
     starts = [offset for offset in (start, pruning.start_offset) if offset is not None]
     ends = [offset for offset in (end, pruning.end_offset) if offset is not None]
-    if pruning.min_timestamp is not None:
-        first = log.offset_for_timestamp(max(0, pruning.min_timestamp))
-        if pruning.min_timestamp > 0:
-            starts.append(log.log_end_offset if first is None else first)
+    if pruning.min_timestamp is not None and pruning.min_timestamp > 0:
+        first = log.offset_for_timestamp(pruning.min_timestamp)
+        starts.append(log.log_end_offset if first is None else first)
     return max(starts, default=None), min(ends, default=None)
 
 
-def _ranges(
-    log: Any, found: FoundPartition, reading: Reading, start: int | None, end: int | None, split_bytes: int
-) -> Iterator[Range]:
-    yield from _cut(log, found, log.verdict(reading.isolation_level), start, end, split_bytes)
-
-
-def _cut(
-    log: Any, found: FoundPartition, verdict: logs.Verdict, start: int | None, end: int | None, split_bytes: int | None
-) -> Iterator[Range]:
+def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int) -> Iterator[Range]:
     """The splits that hold offsets in [start, end), each with the verdict on its own offsets."""
-    for split in log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end):
-        if found.wants(Path(split.path).name):
-            yield Range(split, verdict.within(split), log.topic, log.partition, start, end)
+    verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
+    splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
+    for split in splits:
+        part = verdict.between(split.first_offset, split.next_offset)
+        yield Range(split, part, log.topic, log.partition, start, end)
+
+
+def _in_segments(ranges: Iterable[Range], found: FoundPartition) -> Iterator[Range]:
+    return (each for each in ranges if found.wants(Path(each.split.path).name))
 
 
 def _packed(ranges: Iterable[Range], most_bytes: int) -> Iterator[Task]:
-    """Neighbours together while they have at most `most_bytes`: a task costs some ten milliseconds however little it reads."""
+    """Neighbours together up to `most_bytes`: each task costs some ten milliseconds."""
     task: list[Range] = []
     size = 0
     for each in ranges:

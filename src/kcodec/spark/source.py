@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kcodec.spark import ranges
+from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
 from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import ReadOptions, parse_options
-from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
 
 if TYPE_CHECKING:
     import pyarrow as pa

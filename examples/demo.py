@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make demo`: what a real broker wrote, read into Python, Arrow and Spark, beside what Kafka's own consumer delivered.
+
+The bytes are captures of Apache Kafka 4.3.1 (tests/golden): transactions of several clients and codecs, interleaved,
+committed, aborted and still open. Ends with 1 if any row of any reader differs from what the consumer delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+import golden_data  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import shapes  # noqa: E402
+
+import kcodec  # noqa: E402
+
+PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
+ISOLATION = "read_committed"
+# Parts of the first partition that show several producers, codecs and both fates.
+SHOWN_BATCHES, SHOWN_TRANSACTIONS, SHOWN_ROWS = slice(11, 22), slice(1, 6), slice(6, 10)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# offset, timestamp in milliseconds, key, value, headers
+Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def table(rows: Sequence[Sequence[object]], aligns: str) -> None:
+    """Print rows as columns; `aligns` has < or > for each."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(aligns))]
+    for row in texts:
+        cells = zip(row, aligns, widths, strict=True)
+        print("  " + "  ".join(f"{cell:{align}{width}}" for cell, align, width in cells).rstrip())
+
+
+def title(text: str, code: str) -> None:
+    print(f"\n{text.upper()}  {code}")
+
+
+def show_headers(log: Any, name: str) -> None:
+    """The header table: nothing is decompressed for it."""
+    batches = list(log.batches)
+    title("headers", f'log = kcodec.open("{name}"); log.batches')
+    rows: list[Sequence[object]] = [("offsets", "records", "bytes", "codec", "producer/epoch", "sequence", "kind")]
+    for batch in batches[SHOWN_BATCHES]:
+        kind = "transactional" if batch.is_transactional else "plain"
+        if batch.is_control_batch:
+            (record,) = batch.records()
+            kind = f"{record.control_type.name} marker"
+        producer = f"{batch.producer_id}/{batch.producer_epoch}" if batch.producer_id >= 0 else "-"
+        offsets = f"{batch.base_offset}-{batch.last_offset}"
+        sequence = batch.base_sequence if batch.base_sequence >= 0 else "-"
+        rows.append((offsets, batch.records_count, batch.size_in_bytes, batch.compression, producer, sequence, kind))
+    table(rows, "<>><<><")
+    print(f"  ... {len(batches) - len(rows) + 1} more batches")
+
+
+def show_transactions(logs: dict[str, Any]) -> None:
+    """Who wrote which offsets, with what fate."""
+    title("transactions", "log.transactions")
+    first = logs[PARTITIONS[0]].transactions[:5] + logs[PARTITIONS[-1]].transactions[-2:]
+    rows: list[Sequence[object]] = [("producer/epoch", "first", "last", "marker", "fate")]
+    for each in first:
+        marker = "-" if each.marker_offset is None else each.marker_offset
+        rows.append(
+            (f"{each.producer_id}/{each.producer_epoch}", each.first_offset, each.last_offset, marker, each.state)
+        )
+    table(rows, "<>>><")
+    for name, log in logs.items():
+        fates = Counter(str(each.state) for each in log.transactions)
+        told = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
+        print(f"  {name}: {told}; last stable offset {log.last_stable_offset} of {log.log_end_offset}")
+
+
+def rows_in_python(log: Any) -> list[Row]:
+    """By the record iterator."""
+    return [
+        (each.offset, each.timestamp, each.key, each.value, list(each.headers))
+        for each in log.records(isolation_level=ISOLATION)
+    ]
+
+
+def rows_in_arrow(log: Any) -> list[Row]:
+    """By Arrow, through pyarrow."""
+    columns = pa.table(log.to_arrow(isolation_level=ISOLATION))
+    milliseconds = columns.column("timestamp").cast(pa.int64())
+    headers = [[(header["key"], header["value"]) for header in each] for each in columns.column("headers").to_pylist()]
+    plain = [columns.column(name).to_pylist() for name in ("offset", "key", "value")]
+    return list(zip(plain[0], milliseconds.to_pylist(), plain[1], plain[2], headers, strict=True))
+
+
+@contextlib.contextmanager
+def quiet_stderr(path: Path) -> Iterator[None]:
+    """What Java says goes into a file, shown only if something fails."""
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.dup2(kept, 2)
+        sys.stderr.write(path.read_text("utf-8", "replace")[-4000:])
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def rows_in_spark(folder: Path, paths: list[str]) -> dict[str, list[Row]]:
+    """By format("kcodec"), all partitions in one DataFrame; rows by name of the partition."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("kcodec demo")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        reader = spark.read.format("kcodec").option("includeHeaders", "true").option("kafka.isolation.level", ISOLATION)
+        found: dict[str, list[Row]] = {}
+        for row in reader.load(paths).collect():
+            timestamp = (row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
+            headers = [(header.key, header.value) for header in row.headers or ()]
+            key, value = (None if cell is None else bytes(cell) for cell in (row.key, row.value))
+            found.setdefault(f"{row.topic}-{row.partition}", []).append((row.offset, timestamp, key, value, headers))
+        return found
+    finally:
+        spark.stop()
+
+
+def equals(rows: list[Row], truth: list[dict[str, Any]]) -> bool:
+    """Whether these are the rows Kafka's consumer delivered, every field."""
+    return len(rows) == len(truth) and all(
+        (row[0], row[1]) == (told["offset"], told["timestamp"])
+        and golden_data.same_bytes(row[2], told["key"])
+        and golden_data.same_bytes(row[3], told["value"])
+        and golden_data.same_headers(row[4], told["headers"])
+        for row, told in zip(rows, truth, strict=True)
+    )
+
+
+def shown(cell: Any, width: int) -> str:
+    """The beginning of a value as it can be printed, however it is spelt."""
+    if isinstance(cell, dict):
+        return f"({cell['size']} bytes)"
+    data = golden_data.unpack_bytes(cell) if isinstance(cell, str) else cell
+    if data is None:
+        return "null"
+    text = data.decode("utf-8", "replace")
+    return text[:width] if text.isprintable() and "\ufffd" not in text else f"0x{data.hex()}"[:width]
+
+
+def show_rows(readers: dict[str, dict[str, list[Row]]], truths: dict[str, list[dict[str, Any]]]) -> bool:
+    """Rows of Spark beside the consumer's, then the count of each reader; whether all are equal."""
+    title("rows", f'spark.read.format("kcodec").option("kafka.isolation.level", "{ISOLATION}").load(paths)')
+    name = PARTITIONS[0]
+    rows: list[Sequence[object]] = [("Spark", "key", "value", "|", "Kafka's own consumer", "key", "value")]
+    for row, told in list(zip(readers["Spark"][name], truths[name], strict=False))[SHOWN_ROWS]:
+        left = (f"{name} offset {row[0]}", shown(row[2], 14), shown(row[3], 18))
+        rows.append((*left, "|", f"offset {told['offset']}", shown(told["key"], 14), shown(told["value"], 18)))
+    table(rows, "<<<<<<<")
+    counts: list[Sequence[object]] = [("rows, read_committed", *readers, "Kafka's consumer", "all fields")]
+    equal = True
+    for name, truth in truths.items():
+        same = all(equals(found[name], truth) for found in readers.values())
+        counts.append(
+            (name, *(len(found[name]) for found in readers.values()), len(truth), "equal" if same else "DIFFER")
+        )
+        equal = equal and same
+    table(counts, "<" + ">" * len(readers) + "><")
+    return equal
+
+
+def nanoseconds(decode: Callable[[bytes], object], blob: shapes.Blob, seconds: float) -> float:
+    """The least time for one record over calls that take `seconds`."""
+    decode(blob.data)
+    best, until = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        begin = time.perf_counter()
+        decode(blob.data)
+        best = min(best, time.perf_counter() - begin)
+    return best / blob.records * 1e9
+
+
+def show_speed() -> None:
+    """Decoding to Arrow, one thread, CRC checked, beside aiokafka flattened into the same Arrow columns."""
+    import contestants
+
+    title("speed", "pa.record_batch(kcodec.decode(data)): 8000 records of 100 B, one thread, every CRC checked")
+    rows: list[Sequence[object]] = [("codec", "kcodec", "aiokafka to Arrow", "times as fast")]
+    for codec in ("none", "lz4", "zstd"):
+        blob = shapes.blob("a", codec)
+        if contestants.digest(contestants.decode_kcodec(blob.data)) != contestants.digest(
+            contestants.decode_aiokafka(blob.data)
+        ):
+            sys.exit(f"{codec}: kcodec and aiokafka decode different records")
+        ours = nanoseconds(contestants.decode_kcodec, blob, 0.3)
+        theirs = nanoseconds(contestants.decode_aiokafka, blob, 0.5)
+        rows.append((codec, f"{ours:.0f} ns a record", f"{theirs:.0f} ns a record", f"{theirs / ours:.0f}"))
+    table(rows, "<>>>")
+
+
+def main() -> None:
+    folder = {each.name: each for each in golden_data.partitions() if each.cluster == "tv2"}
+    chosen = {name: folder[name] for name in PARTITIONS}
+    logs = {name: kcodec.open(str(each.path)) for name, each in chosen.items()}
+    print(f"kcodec {kcodec.__version__}: bytes as Apache Kafka 4.3.1 wrote them for several clients (tests/golden)")
+    show_headers(logs[PARTITIONS[0]], PARTITIONS[0])
+    show_transactions(logs)
+    readers = {
+        "Python": {name: rows_in_python(log) for name, log in logs.items()},
+        "Arrow": {name: rows_in_arrow(log) for name, log in logs.items()},
+    }
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
+        readers["Spark"] = rows_in_spark(Path(scratch), [str(each.path) for each in chosen.values()])
+    truths = {name: each.consumed(ISOLATION) or [] for name, each in chosen.items()}
+    equal = show_rows(readers, truths)
+    show_speed()
+    print("\nNEXT  point kcodec.open() at a partition directory of yours; options of the Spark source: docs/spark.md")
+    print('      make test (everything a change must pass)   make bench ARGS="--quick" (all shapes, codecs and peers)')
+    if not equal:
+        sys.exit("what was read differs from what Kafka's consumer delivered")
+
+
+if __name__ == "__main__":
+    main()

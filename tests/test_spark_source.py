@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spark.read.format("kcodec")`` on a real Spark: rows are those Kafka's own consumer delivered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from golden_data import Partition, partitions
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions
+from pyspark.sql.datasource import InputPartition
+from spark_truth import batch_positions, by_partition, consumed, differences, golden, repeated, write_log
+
+import kcodec
+from kcodec.spark.columns import ALL_COLUMNS, arrow_schema
+from kcodec.spark.source import KcodecDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+LEVELS = ["read_uncommitted", "read_committed"]
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
+
+
+def load(spark: SparkSession, path: Path | str | list[str], **options: Any) -> DataFrame:
+    named = {name.replace("isolation_level", "kafka.isolation.level"): str(value) for name, value in options.items()}
+    return spark.read.format("kcodec").options(**named).load(path if isinstance(path, list) else str(path))
+
+
+def readable(cluster: str) -> list[Partition]:
+    """The partitions that kcodec reads by now and that a consumer read."""
+    return [
+        each
+        for each in partitions(magic=2)
+        if each.cluster == cluster and each.topic not in INTERNAL and each.consumed(LEVELS[0]) is not None
+    ]
+
+
+@pytest.mark.parametrize("cluster", ["tv0", "tv2"])
+@pytest.mark.parametrize("isolation_level", LEVELS)
+def test_every_partition_gives_what_kafkas_consumer_delivered(
+    spark: SparkSession, cluster: str, isolation_level: str
+) -> None:
+    wanted = readable(cluster)
+    paths = [str(each.path) for each in wanted]
+    loaded = load(spark, paths, includeHeaders=True, isolation_level=isolation_level)
+    rows = by_partition(loaded.collect())
+    wrong = [
+        difference
+        for each in wanted
+        for difference in differences(rows.get((each.topic, each.partition), []), consumed(each, isolation_level), each)
+    ]
+    assert wrong == []
+    assert set(rows) <= {(each.topic, each.partition) for each in wanted}
+
+
+def test_schema_and_null_rules(spark: SparkSession) -> None:
+    path = golden("edge-java-none-0").path
+    assert load(spark, path).schema == kcodec.spark.schema()
+    assert load(spark, path, INCLUDEHEADERS="True").schema == kcodec.spark.schema(include_headers=True)
+    headers = [row.headers for row in load(spark, path, includeHeaders=True).collect()]
+    assert None in headers
+    assert [] not in headers
+
+
+def test_two_records_with_one_offset_give_one_row(spark: SparkSession) -> None:
+    partition = golden("raw-refused-0")
+    assert len(kcodec.decode(partition.log)) == 7
+    rows = load(spark, partition.path, includeHeaders=True).collect()
+    assert [row.offset for row in rows] == [0, 2, 3, 4, 5, 6]
+    assert differences(rows, consumed(partition, LEVELS[0]), partition) == []
+    only_values = load_schema(spark, partition.path, "value binary")
+    assert len(only_values.collect()) == 6
+
+
+def load_schema(spark: SparkSession, path: Path, ddl: str, **options: str) -> DataFrame:
+    return spark.read.format("kcodec").schema(ddl).options(**options).load(str(path))
+
+
+def test_batch_meta(spark: SparkSession) -> None:
+    partition = golden("txn-mixed-0")
+    told = {
+        record["offset"]: (
+            batch["producerId"],
+            batch["producerEpoch"],
+            record["sequence"],
+            batch["partitionLeaderEpoch"],
+            batch["baseOffset"],
+            batch["isTransactional"],
+        )
+        for batch in partition.batches
+        for record in batch["records"]
+        if not batch["isControl"]
+    }
+    names = ["producerId", "producerEpoch", "sequence", "leaderEpoch", "baseOffset", "isTransactional"]
+    loaded = load(spark, partition.path, includeBatchMeta=True)
+    assert loaded.columns == [*kcodec.spark.schema().names, *names]
+    assert {row.offset: tuple(row[name] for name in names) for row in loaded.collect()} == told
+
+
+def test_a_schema_of_the_user_chooses_columns(spark: SparkSession) -> None:
+    partition = golden("txn-java-0")
+    chosen = load_schema(spark, partition.path, "offset bigint, headers array<struct<key:string,value:binary>>")
+    every = load(spark, partition.path, includeHeaders=True)
+    assert chosen.collect() == every.select("offset", "headers").collect()
+    with pytest.raises(PySparkException, match="column 'value' is binary, not string"):
+        load_schema(spark, partition.path, "value string").collect()
+
+
+def test_single_segments_are_settled_with_their_neighbours(spark: SparkSession) -> None:
+    partition = golden("txn-mixed-0")
+    truth = consumed(partition, "read_committed")
+    rows = []
+    for segment in partition.segments:
+        rows += load(spark, segment, includeHeaders=True, isolation_level="read_committed").collect()
+    assert differences(rows, truth, partition) == []
+
+
+def test_globs_and_folders(spark: SparkSession, tmp_path: Path) -> None:
+    mixed = [golden("txn-mixed-0"), golden("txn-mixed-1")]
+    counts = {(each.topic, each.partition): len(consumed(each, LEVELS[0])) for each in mixed}
+    for each in mixed:
+        shutil.copytree(each.path, tmp_path / each.name)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    for pattern in ("", "txn-mixed-*", "txn-mixed-?/*.log", "txn-mixed-[01]/0*"):
+        rows = by_partition(load(spark, tmp_path / pattern).collect())
+        assert {key: len(found) for key, found in rows.items()} == counts
+
+
+def offsets_of(loaded: DataFrame) -> list[int]:
+    return [row.offset for row in loaded.select("offset").collect()]
+
+
+def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
+    partition = golden("ts-java-0")
+    truth = consumed(partition, LEVELS[0])
+    every = [told["offset"] for told in truth]
+
+    def each(low: int) -> str:
+        return json.dumps({partition.topic: {str(partition.partition): low}})
+
+    path = partition.path
+    assert offsets_of(load(spark, path, startingOffsets=each(5), endingOffsets=each(9))) == [5, 6, 7, 8]
+    assert offsets_of(load(spark, path, startingOffsets=each(-2), endingOffsets=each(-1))) == every
+    assert offsets_of(load(spark, path, startingOffsets="earliest", endingOffsets="latest")) == every
+    time = truth[20]["timestamp"]
+    first = next(told["offset"] for told in truth if told["timestamp"] >= time)
+    after = [offset for offset in every if offset >= first]
+    before = [offset for offset in every if offset < first]
+    assert offsets_of(load(spark, path, startingTimestamp=time)) == after
+    assert offsets_of(load(spark, path, startingOffsetsByTimestamp=each(time))) == after
+    assert offsets_of(load(spark, path, endingTimestamp=time)) == before
+    assert offsets_of(load(spark, path, endingOffsetsByTimestamp=each(time))) == before
+    latest = max(told["timestamp"] for told in truth) + 1
+    assert offsets_of(load(spark, path, endingTimestamp=latest)) == every
+    with pytest.raises(PySparkException, match=f"no record of timestamp {latest} or later"):
+        load(spark, path, startingTimestamp=latest).collect()
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert offsets_of(load(spark, path, startingTimestamp=latest, **strategy)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"startingOffsets": '{"other":{"0":1}}'},
+            "'startingOffsets' names other-0, which is not among the partitions",
+        ),
+        ({"startingOffsets": '{"txn-mixed":{"1":1}}'}, "txn-mixed-1, which is not among the partitions"),
+        ({"startingOffsets": '{"txn-mixed":{}}'}, "'startingOffsets' does not name txn-mixed-0"),
+        (
+            {"startingOffsets": '{"txn-mixed":{"0":10}}', "endingOffsets": '{"txn-mixed":{"0":5}}'},
+            "offset 10 is greater than the end offset 5 for txn-mixed-0",
+        ),
+        ({"subscribe": "txn-mixed"}, "option 'subscribe' of Spark's Kafka source has no meaning here"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "no broker is asked"),
+        ({"includeHeader": "true"}, "did you mean 'includeHeaders'"),
+    ],
+)
+def test_wrong_options_are_told(spark: SparkSession, options: dict[str, str], text: str) -> None:
+    with pytest.raises((AnalysisException, PySparkException), match=text):
+        load(spark, golden("txn-mixed-0").path, **options).collect()
+
+
+def test_topic_and_partition_come_from_options_where_no_directory_tells(spark: SparkSession, tmp_path: Path) -> None:
+    source = golden("plain-java-zstd-0")
+    path = write_log(tmp_path / "segments", {0: source.log})
+    assert {(row.topic, row.partition) for row in load(spark, path).collect()} == {(None, None)}
+    told = {(row.topic, row.partition) for row in load(spark, path, topic="orders", partition=7).collect()}
+    assert told == {("orders", 7)}
+    bounded = load(spark, path, topic="orders", partition=7, startingOffsets='{"orders":{"7":3}}')
+    assert min(offsets_of(bounded)) == 3
+
+
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of three segments and some thousand batches with transactions of several producers in between."""
+    data = repeated(golden("txn-mixed-0").log, 30)
+    positions = batch_positions(data)
+    thirds = [positions[len(positions) * i // 3] for i in range(3)] + [len(data)]
+    pieces = [data[begin:end] for begin, end in itertools.pairwise(thirds)]
+    folder = tmp_path_factory.mktemp("long") / "orders-3"
+    return write_log(folder, {int.from_bytes(piece[:8], "big"): piece for piece in pieces})
+
+
+@pytest.mark.parametrize("isolation_level", LEVELS)
+def test_splits_give_what_one_task_gives(spark: SparkSession, long_log: Path, isolation_level: str) -> None:
+    whole = load(spark, long_log, isolation_level=isolation_level)
+    split = load(spark, long_log, isolation_level=isolation_level, splitBytes=20_000)
+    assert whole.rdd.getNumPartitions() == 1
+    assert split.rdd.getNumPartitions() >= 20
+    assert load(spark, long_log, minPartitions=5).rdd.getNumPartitions() >= 5
+    rows = whole.collect()
+    assert len(rows) == 30 * len(consumed(golden("txn-mixed-0"), isolation_level))
+    assert split.orderBy("offset").collect() == rows
+
+
+def test_input_partitions_are_small_and_pickle(long_log: Path) -> None:
+    options = {"path": str(long_log), "kafka.isolation.level": "read_committed", "splitBytes": "20000"}
+    source = KcodecDataSource(options)
+    reader = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(source)).reader(kcodec.spark.schema())))
+    planned = [pickle.dumps(partition) for partition in reader.partitions()]
+    assert len(planned) >= 20
+    assert max(map(len, planned)) < 4096
+    rows = sum(batch.num_rows for data in planned for batch in reader.read(pickle.loads(data)))
+    assert rows == 30 * len(consumed(golden("txn-mixed-0"), "read_committed"))
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_batches_have_exactly_the_schema_spark_compares_with(long_log: Path) -> None:
+    schema = kcodec.spark.schema(include_headers=True, include_batch_meta=True)
+    reader = KcodecDataSource({"path": str(long_log)}).reader(schema)
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            batch.validate(full=True)
+            assert batch.schema.equals(arrow_schema(ALL_COLUMNS))
+            assert batch.num_rows <= 65_536
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.usefixtures("pushdown")
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "offset >= 1000 AND offset < 1010",
+        "offset IN (7, 2000, 4000) AND partition = 3",
+        "topic = 'other'",
+        "partition IN (1, 2)",
+        "timestamp >= '2026-01-01 00:00:00.060' AND offset > 3000",
+        "timestamp > '2100-01-01'",
+        "offset < 10 OR offset > 4000",
+    ],
+)
+def test_pushdown_changes_no_answer(spark: SparkSession, long_log: Path, condition: str) -> None:
+    options = {"isolation_level": "read_committed", "splitBytes": 20_000}
+    pushed = load(spark, long_log, pushdown=True, **options).where(condition)
+    read = load(spark, long_log, **options).where(condition)
+    assert pushed.orderBy("offset").collect() == read.orderBy("offset").collect()
+
+
+def test_pushdown_prunes_what_is_read(spark: SparkSession, long_log: Path) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual
+
+    options = {"path": str(long_log), "pushdown": "true", "splitBytes": "20000"}
+
+    def planned(*filters: Any) -> int:
+        reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        return len(reader.partitions())
+
+    every = planned()
+    assert planned(GreaterThan(("offset",), 4000)) < every / 4
+    assert planned(EqualTo(("topic",), "other")) == 0
+    assert planned(EqualTo(("partition",), 3)) == every
+    assert planned(GreaterThanOrEqual(("timestamp",), datetime.fromisoformat("2100-01-01T00:00:00+00:00"))) == 0
+    with pytest.raises(PySparkException, match="filterPushdown"):
+        load(spark, long_log, pushdown=True).where("offset > 5").collect()
+
+
+def damaged(folder: Path, batch: int) -> tuple[Path, int, int]:
+    """A copy of a log with a flipped bit in the records of a batch; where that batch begins, and its base offset."""
+    data = bytearray(golden("plain-java-none-0").log)
+    position = batch_positions(data)[batch]
+    data[position + 70] ^= 1
+    return write_log(folder, {0: bytes(data)}), position, int.from_bytes(data[position : position + 8], "big")
+
+
+def test_damage_fails_the_task_with_the_errors_text(spark: SparkSession, tmp_path: Path) -> None:
+    path, position, base_offset = damaged(tmp_path / "orders-0", 1)
+    text = rf"{base_offset:020d}|batch at byte {position} \(base_offset {base_offset}\): .*[Cc][Rr][Cc]"
+    for options in ({}, {"mode": "FAILFAST"}):
+        with pytest.raises(PySparkException, match=text):
+            load(spark, path, **options).collect()
+
+
+def test_permissive_skips_damage_and_logs_it(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _, base_offset = damaged(tmp_path / "orders-0", 1)
+    source = golden("plain-java-none-0")
+    bad = next(batch for batch in source.batches if batch["baseOffset"] == base_offset)
+    expected = [told["offset"] for told in consumed(source, LEVELS[0])]
+    expected = [offset for offset in expected if not base_offset <= offset <= bad["lastOffset"]]
+    assert offsets_of(load(spark, path, mode="permissive")) == expected
+    reader = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
+    with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
+        assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(expected)
+    assert "1 damaged batches skipped" in caplog.text
+
+
+def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    partition = golden("txn-open-0")
+    options = {"path": str(partition.path), "kafka.isolation.level": "read_committed"}
+    reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+    with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
+        rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+    assert rows == len(consumed(partition, "read_committed"))
+    assert "records of undecided transactions left out" in caplog.text
+
+
+def test_the_module_spark_looks_for_imports_nothing_and_never_raises() -> None:
+    script = """if True:
+        import sys
+        import pyspark_kcodec
+        assert not {"kcodec", "pyspark", "pyarrow"} & set(sys.modules), sorted(sys.modules)
+        sys.modules["kcodec.spark.source"] = None
+        assert not hasattr(pyspark_kcodec, "DefaultSource")
+        del sys.modules["kcodec.spark.source"]
+        assert pyspark_kcodec.DefaultSource.name() == "kcodec"
+        assert not hasattr(pyspark_kcodec, "Other")
+    """
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_sql_can_use_it(spark: SparkSession) -> None:
+    partition = golden("txn-mixed-0")
+    options = f"path '{partition.path}', kafka.isolation.level 'read_committed'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW mixed USING kcodec OPTIONS ({options})")
+    (counted,) = spark.sql("SELECT count(*) AS n FROM mixed").collect()
+    assert counted.n == len(consumed(partition, "read_committed"))
+    lengths = load(spark, partition.path).select(functions.length("value").alias("n")).collect()
+    assert len(lengths) == len(consumed(partition, LEVELS[0]))
