@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -168,6 +170,34 @@ def test_a_stream_may_be_left_half_read() -> None:
     gc.collect()
     first.validate(full=True)
     assert first.num_rows > 0
+
+
+LET_GO_AT_EXIT = """
+import ctypes, sys
+import kcodec
+pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+decoded = kcodec.decode(sys.stdin.buffer.read(), binary_type=sys.argv[1])
+if sys.argv[2] == "stream":  # where release stands in the structure, and how large that is, in pointers
+    capsule, name, place, size = decoded.__arrow_c_stream__(), b"arrow_array_stream", 3, 5
+else:
+    capsule, name, place, size = decoded.__arrow_c_array__()[1], b"arrow_array", 8, 10
+address, moved = pointer_of(capsule, name), libc.malloc(size * 8)
+ctypes.memmove(moved, address, size * 8)
+release = ctypes.c_void_p.from_address(address + place * 8)
+libc.__cxa_atexit(ctypes.c_void_p(release.value), ctypes.c_void_p(moved), None)
+release.value = None
+"""
+
+
+@pytest.mark.parametrize("what", ["array", "stream"])
+@pytest.mark.parametrize("binary_type", BINARY_TYPES)
+def test_what_is_let_go_after_python_has_ended_is_no_crash(binary_type: str, what: str) -> None:
+    """As a consumer's static variables do it: C's own handlers run after the interpreter's end."""
+    command = [sys.executable, "-c", LET_GO_AT_EXIT, binary_type, what]
+    assert subprocess.run(command, input=DATA, check=False, timeout=60).returncode == 0
 
 
 def test_threads_may_export_the_same_result_at_once() -> None:
