@@ -19,7 +19,7 @@ from typing import Any
 
 import bombs
 import pytest
-from batch_writer import FLAVOURS, RecordSpec, build_batch, compress
+from batch_writer import FLAVOURS, RecordSpec, build_batch, build_record, compress
 from bombs import BOMBS, batch_of, bomb
 
 import kcodec
