@@ -53,8 +53,12 @@ __all__ = [
     "batches",
     "decode",
     "open",
-    "spark",
 ]
+
+
+def __dir__() -> list[str]:
+    """All public names, those too that are not imported yet."""
+    return sorted({*globals(), *__all__, "spark"})
 
 
 def __getattr__(name: str) -> object:

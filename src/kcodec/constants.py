@@ -20,13 +20,18 @@ NO_PARTITION_LEADER_EPOCH = -1
 class _KafkaEnum(IntEnum):
     """An integer with a name of Kafka's: compares equal to both, prints as the name."""
 
-    label: str
+    _label: str
 
     def __new__(cls, number: int, label: str) -> _KafkaEnum:
         member = int.__new__(cls, number)
         member._value_ = number
-        member.label = label
+        member._label = label
         return member
+
+    @property
+    def label(self) -> str:
+        """Kafka's own spelling."""
+        return self._label
 
     @classmethod
     def _missing_(cls, value: object) -> _KafkaEnum | None:

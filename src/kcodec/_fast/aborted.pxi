@@ -10,7 +10,10 @@ cdef int64_t _int64(object value, str name) except? -1:
 
 
 cdef class AbortedTransaction:
-    """A transaction that was aborted, as a Fetch response names it (KIP-98). Frozen.
+    """AbortedTransaction(producer_id, first_offset, last_offset=None)
+    --
+
+    A transaction that was aborted, as a Fetch response names it (KIP-98). Frozen.
 
     producer_id, first_offset: of the transaction's first record, as the response has them.
     last_offset:               of its ABORT marker, where it is known (a log on disk); None from a broker.
@@ -52,9 +55,12 @@ cdef class AbortedTransactions:
     cdef readonly tuple entries
 
     def __cinit__(self, entries=()):
-        self.entries = tuple(
-            entry if isinstance(entry, AbortedTransaction) else AbortedTransaction(*entry) for entry in entries
-        )
+        try:
+            self.entries = tuple(
+                entry if isinstance(entry, AbortedTransaction) else AbortedTransaction(*entry) for entry in entries
+            )
+        except TypeError as error:
+            raise TypeError(f"aborted_transactions must hold AbortedTransaction values: {error}") from None
         cdef Py_ssize_t count = len(self.entries), at
         cdef Aborted *values = <Aborted *>malloc((count + 1) * sizeof(Aborted))
         cdef AbortedTransaction entry

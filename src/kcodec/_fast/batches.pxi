@@ -308,12 +308,13 @@ cdef class RecordBatches:
         if isinstance(index, slice):
             self._walk_to(INT64_MAX - 1)
             return self.found[index]
-        if index < 0:
+        place = _index(index)
+        if place < 0:
             self._walk_to(INT64_MAX - 1)
-            index += len(self.found)
-        if index < 0 or not self._walk_to(index):
+            place += len(self.found)
+        if place < 0 or not self._walk_to(min(place, INT64_MAX - 1)):
             raise IndexError(f"batch {index} of {len(self.found)}")
-        return self.found[index]
+        return self.found[place]
 
     def __iter__(self):
         cdef int64_t index = 0

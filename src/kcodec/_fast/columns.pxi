@@ -3,6 +3,13 @@
 
 COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_COUNT))
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+cdef object _index(object index):
+    if not hasattr(index, "__index__"):
+        raise TypeError(f"an index must be an int or a slice, not {type(index).__name__}")
+    return index.__index__()
+
+
 cdef dict _COLUMN_IDS = {name: column for column, name in enumerate(COLUMNS)}
 cdef dict _BINARY_TYPES = {"binary": BINARY, "large_binary": LARGE_BINARY, "binary_view": BINARY_VIEW}
 # numpy's name for each fixed-width column; bool columns are bits and are unpacked
@@ -24,11 +31,12 @@ cdef class _Layout:
     def __cinit__(self, columns, binary_type, bint spark_layout=False, source_columns=False):
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
-        self.columns = tuple(columns)
+        try:
+            self.columns = tuple(columns)
+        except TypeError:
+            raise TypeError(f"columns must be a sequence of names, not {type(columns).__name__}") from None
+        self.chunk.binary_type = _choice("binary_type", binary_type, _BINARY_TYPES)
         self.binary_type = binary_type
-        if binary_type not in _BINARY_TYPES:
-            raise _choice_error("binary_type", binary_type, list(_BINARY_TYPES))
-        self.chunk.binary_type = _BINARY_TYPES[binary_type]
         self.chunk.timestamp_microseconds = spark_layout
         self.chunk.null_empty_headers = spark_layout
         self.order.all_nullable = spark_layout
@@ -128,11 +136,13 @@ cdef class Column:
     def __getitem__(self, index):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        cdef int64_t at = index
-        if at < 0:
-            at += len(self)
+        place = _index(index)
+        if place < 0:
+            place += len(self)
         cdef _Rows rows
-        if at >= 0:
+        cdef int64_t at
+        if 0 <= place < len(self):
+            at = place
             for rows in self.decoded._parts:
                 if at < rows.count:
                     return _cell_at(rows.chunk, self.column, rows.first + at, {})

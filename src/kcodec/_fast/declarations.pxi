@@ -100,8 +100,8 @@ cdef extern from "_fast/header.h" nogil:
 cdef extern from "_fast/scan.h" nogil:
     ctypedef struct BatchTable:
         Buffer memory
-        int64_t count, end, needed, damaged
-        int done
+        int64_t count, end, needed, damaged, stopped_base_offset
+        int done, stopped
         Fault fault
 
     BatchHeader *table_batches(const BatchTable *table)

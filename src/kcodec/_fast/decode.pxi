@@ -193,6 +193,12 @@ cdef class _Decoding:
             self.decode_from(0)
         return self.finish_chunk()
 
+    cdef int64_t skipped_so_far(self):
+        cdef int64_t at, count = 0
+        for at in range(self.end):
+            count += table_batches(&self.table)[at].fate == FATE_SKIPPED
+        return count
+
     cdef int check_all(self) except -1:
         """Forgets all damage found so far but that of structure, and finds what CRC and header fields tell."""
         cdef int64_t at
@@ -233,9 +239,9 @@ cdef class _Decoding:
                 scan_begin(&self.table)
                 self.scan(INT64_MAX)
             self.check_all()
-            while self.end != end or self.run.counts.skipped_batches != skipped:
+            while self.end != end or self.skipped_so_far() != skipped:
                 end = self.end
-                skipped = self.run.counts.skipped_batches
+                skipped = self.skipped_so_far()
                 self.table_first()
         if self.table.damaged >= 0 and self.table.damaged <= self.end:
             self.note(self.table.damaged, &self.table.fault)
@@ -253,8 +259,10 @@ cdef class _Decoding:
                 answer = min(answer, self.settings.limit)
             if self.settings.end_offset != INT64_MAX:
                 answer = min(answer, self.settings.end_offset)
-        if answer is not None and self.error_at >= 0 and self.error_fault.has_base_offset and self.error_at == self.end:
-            answer = min(answer, self.error_fault.base_offset)  # the damaged batch was not walked
+        if answer is not None and self.end < self.table.count:  # the batch that stopped the walk was not walked
+            answer = min(answer, batches[self.end].base_offset)
+        elif answer is not None and self.table.stopped:
+            answer = min(answer, self.table.stopped_base_offset)
         if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):
             answer = self.settings.start_offset
         return answer
@@ -344,11 +352,11 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     else:
         work.layout = _Layout(columns, binary_type)
     _settings_of(&work.settings, work.layout, limits, verify_crc, start_offset, end_offset)
-    if on_error not in _ON_ERROR:
-        raise _choice_error("on_error", on_error, list(_ON_ERROR))
-    work.on_error = _ON_ERROR[on_error]
-    if not isinstance(threads, int) or threads < 1:
-        raise ValueError(f"threads must be at least 1, not {threads!r}")
+    work.on_error = _choice("on_error", on_error, _ON_ERROR)
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise TypeError(f"threads must be an int, not {type(threads).__name__}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
     work.threads = min(threads, 64)
     work.visibility.include_control = _includes_control(control_records)
     work.visibility.start_offset = work.settings.start_offset

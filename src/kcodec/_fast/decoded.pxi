@@ -197,6 +197,12 @@ cdef class ColumnsSchema:
     def __arrow_c_schema__(self):
         return _schema_capsule(self._layout)
 
+    def __eq__(self, other):
+        return self.__reduce__() == other.__reduce__() if isinstance(other, ColumnsSchema) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.__reduce__())
+
     def __repr__(self):
         return f"<ColumnsSchema {', '.join(self._layout.columns)}; {self._layout.binary_type}>"
 
@@ -259,7 +265,7 @@ def _iterate_records(DecodedRecords decoded):
                 record._offset = record._timestamp_type = record._sequence = _ABSENT
             record._control_type = record._coordinator_epoch = None
             if not has_key or not has_value:
-                record._control_type = record._coordinator_epoch = _ABSENT
+                record._control_type = record._coordinator_epoch = _ABSENT_KEY if not has_key else _ABSENT_VALUE
             elif spans[span].is_control:
                 record._control_type = _control_type_of(record._key)
                 record._coordinator_epoch = _coordinator_epoch_of(record._control_type, record._value)

@@ -5,6 +5,15 @@ _RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "head
                   "coordinator_epoch")
 
 cdef object _ABSENT = object()
+# of what is read out of both key and value: which of the two is not there
+cdef object _ABSENT_KEY = object()
+cdef object _ABSENT_VALUE = object()
+
+cdef tuple _ABSENCES = (_ABSENT, _ABSENT_KEY, _ABSENT_VALUE)
+
+
+cdef bint _is_absent(object value):
+    return value is _ABSENT or value is _ABSENT_KEY or value is _ABSENT_VALUE
 
 
 cdef object _control_type_of(object key):
@@ -48,9 +57,13 @@ cdef class Record:
         self._coordinator_epoch = coordinator_epoch
 
     cdef object _get(self, object value, str name):
-        if value is _ABSENT:
-            raise AttributeError(f"{name} is not there: its column was not asked for; add it to columns=")
-        return value
+        if value is _ABSENT_KEY:
+            name = "key"
+        elif value is _ABSENT_VALUE:
+            name = "value"
+        elif value is not _ABSENT:
+            return value
+        raise AttributeError(f"{name} is not there: its column was not asked for; add it to columns=")
 
     @property
     def offset(self):
@@ -110,7 +123,7 @@ cdef class Record:
     def __repr__(self):
         parts = []
         for name, value in zip(_RECORD_FIELDS, self._fields()):
-            if value is _ABSENT or (name in ("control_type", "coordinator_epoch") and value is None):
+            if _is_absent(value) or (name in ("control_type", "coordinator_epoch") and value is None):
                 continue
             shown = repr(value)
             parts.append(f"{name}={shown if len(shown) <= 64 else shown[:60] + '...'}")
@@ -118,14 +131,14 @@ cdef class Record:
 
     def __reduce__(self):
         fields = self._fields()
-        absent = tuple(at for at, value in enumerate(fields) if value is _ABSENT)
-        return _rebuild_record, (tuple(None if value is _ABSENT else value for value in fields), absent)
+        absent = {at: _ABSENCES.index(value) for at, value in enumerate(fields) if _is_absent(value)}
+        return _rebuild_record, (tuple(None if _is_absent(value) else value for value in fields), absent)
 
 
 def _rebuild_record(fields, absent):
     """Undo Record.__reduce__."""
     cdef Record record = Record.__new__(Record)
-    values = [_ABSENT if at in absent else value for at, value in enumerate(fields)]
+    values = [_ABSENCES[absent[at]] if at in absent else value for at, value in enumerate(fields)]
     (record._offset, record._timestamp, record._timestamp_type, record._key, record._value, record._headers,
      record._sequence, record._control_type, record._coordinator_epoch) = values
     return record

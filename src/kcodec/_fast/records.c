@@ -104,7 +104,7 @@ typedef struct {
 } Field;
 
 typedef struct {
-    int64_t timestamp_delta, offset;
+    int64_t timestamp_delta, offset_delta, offset;
     Field key, value;
     int32_t headers;
     Reader header_reader;  // at the first header
@@ -117,8 +117,7 @@ static int check_header(Reader *reader, Field *name, Field *value, Fault *fault)
 }
 
 // Reads and checks a whole record, headers included, without writing anything. `reader` ends where the record set ends.
-static int check_record(Reader *reader, const BatchHeader *header, int64_t least_delta, CheckedRecord *record,
-                        Fault *fault) {
+static int check_record(Reader *reader, CheckedRecord *record, Fault *fault) {
     int32_t length, delta;
     if (read_varint(reader, &length, "record_length", fault)) return -1;
     if (length < 0) return fault_set(fault, FAULT_LENGTH_NEGATIVE, "record_length", length, 0);
@@ -129,10 +128,7 @@ static int check_record(Reader *reader, const BatchHeader *header, int64_t least
     body.pos++;  // attributes: unused, not validated
     if (read_varlong(&body, &record->timestamp_delta, "timestamp_delta", fault)) return -1;
     if (read_varint(&body, &delta, "offset_delta", fault)) return -1;
-    if (delta < 0 || delta > header->last_offset_delta)
-        return fault_set(fault, FAULT_OFFSET_DELTA_RANGE, "offset_delta", delta, header->last_offset_delta);
-    if (delta < least_delta) return fault_set(fault, FAULT_OFFSET_DELTA_ORDER, "offset_delta", delta, least_delta - 1);
-    record->offset = header->base_offset + delta;
+    record->offset_delta = delta;
     if (read_nullable_bytes(&body, &record->key.bytes, &record->key.size, "key_length", fault)) return -1;
     if (read_nullable_bytes(&body, &record->value.bytes, &record->value.size, "value_length", fault)) return -1;
     if (read_varint(&body, &record->headers, "headers_count", fault)) return -1;
@@ -203,11 +199,9 @@ int control_type_of(const uint8_t *key, int32_t key_length, int16_t *type, Fault
 int control_batch_type(const uint8_t *records, int64_t length, int32_t records_count, int16_t *type, Fault *fault) {
     *type = CONTROL_NOT_A_MARKER;
     if (records_count <= 0) return 0;
-    BatchHeader loose = {.last_offset_delta = INT32_MAX};
     Reader reader = {records, records + length};
     CheckedRecord record;
-    if (check_record(&reader, &loose, 0, &record, fault) ||
-        control_type_of(record.key.bytes, record.key.size, type, fault)) {
+    if (check_record(&reader, &record, fault) || control_type_of(record.key.bytes, record.key.size, type, fault)) {
         fault->record = 0;
         return -1;
     }
@@ -249,9 +243,15 @@ no_memory:
 static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **position, int64_t *least_delta, Fault *fault) {
     Reader reader = {*position, job->records + job->length};
     CheckedRecord record;
-    if (check_record(&reader, job->header, *least_delta, &record, fault)) return -1;
+    const BatchHeader *header = job->header;
+    if (check_record(&reader, &record, fault)) return -1;
     *position = reader.pos;
-    if (header_compression(job->header)) *least_delta = record.offset - job->header->base_offset + 1;
+    int64_t delta = record.offset_delta;
+    if (delta < 0 || delta > header->last_offset_delta)
+        return fault_set(fault, FAULT_OFFSET_DELTA_RANGE, "offset_delta", delta, header->last_offset_delta);
+    if (delta < *least_delta) return fault_set(fault, FAULT_OFFSET_DELTA_ORDER, "offset_delta", delta, *least_delta - 1);
+    if (header_compression(header)) *least_delta = delta + 1;
+    record.offset = header->base_offset + delta;
     if (at_or_past(record.offset, job->limit)) {
         job->undecided++;
     } else if (record.offset < job->start_offset || at_or_past(record.offset, job->end_offset)) {

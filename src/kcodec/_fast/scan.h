@@ -14,6 +14,8 @@ typedef struct {
     int done;                 // the data has been walked to its end, or to the damage
     int64_t damaged;          // index the first damaged header would have, -1: none
     Fault fault;              // why
+    int stopped;              // the walk ended at damage, not at the end of the data; there the batch claims to begin at
+    int64_t stopped_base_offset;
 } BatchTable;
 
 static inline BatchHeader *table_batches(const BatchTable *table) { return (BatchHeader *)table->memory.data; }

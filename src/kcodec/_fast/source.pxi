@@ -11,7 +11,10 @@ cdef class Source:
     def __cinit__(self, data):
         if isinstance(data, str):
             raise TypeError("data must be bytes-like, not str")
-        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        except BufferError as error:
+            raise ValueError(f"data must be contiguous bytes: {error}") from None
         self.held = True
         self.owner = data
 
@@ -43,6 +46,15 @@ cdef int _read_limits(object limits, Limits *out) except -1:
     out.max_batch_bytes = limits.max_batch_bytes
     out.max_decompressed_bytes = limits.max_decompressed_bytes
     return 0
+
+
+cdef object _choice(str name, object value, dict choices):
+    """choices[value], or the error that says what is possible."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    if value not in choices:
+        raise _choice_error(name, value, list(choices))
+    return choices[value]
 
 
 cdef object _choice_error(str name, object value, choices):

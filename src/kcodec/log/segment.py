@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One segment file: its headers, and where its data ends.
 
-A broker that dies leaves the active segment's last append torn: a batch cut by the end of the file, zeros to the end of a
-preallocated file, or a last whole batch whose pages did not all reach the disk (a bad CRC). These end the data and show
-as a Tail. Everything else, and everything of that kind in an earlier segment, is damage and an error. Kafka itself cuts
-the log at the first batch it cannot read (LogSegment.recover) and would lose what is behind; here a cut batch with a
+A broker that dies leaves the active segment's last append torn: a batch cut by the end of the file, zeros to the end of
+a preallocated file, or a last whole batch whose pages did not all reach the disk (a bad CRC). These end the data and
+show as a Tail. Everything else, and everything of that kind in an earlier segment, is damage and an error. Kafka itself
+cuts the log at the first batch it cannot read (LogSegment.recover) and loses what is behind; here a cut batch with a
 valid batch behind it is damage, too.
 """
 
@@ -36,7 +36,7 @@ SEARCH_BATCHES = 4
 class Segment:
     """A ``.log`` file of a partition.
 
-    base_offset: from its name; None for a name that is not Kafka's. is_active: the last one, which may have a torn tail.
+    base_offset: from its name; None for a name that is not Kafka's. is_active: the last one, whose tail may be torn.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Tail(NamedTuple):
 
 
 def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """The headers in [start, end), each batch with a loader of its bytes; ends before a batch that does not end by `end`."""
+    """The headers in [start, end), each with a loader of its batch's bytes; ends before a batch that `end` cuts."""
     windows = HeaderWindows(file, end)
     position = begin = start
     window = memoryview(b"")
@@ -112,7 +112,9 @@ def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
 
 
 def _has_plausible_fields(batch: RecordBatch) -> bool:
-    return int(batch.compression) <= HIGHEST_COMPRESSION_ID and batch.last_offset_delta >= 0 and batch.records_count >= 0
+    return (
+        int(batch.compression) <= HIGHEST_COMPRESSION_ID and batch.last_offset_delta >= 0 and batch.records_count >= 0
+    )
 
 
 def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
@@ -135,8 +137,17 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
 # --------------------------------------------------------------------------------------------------------------- tail
 
 
-def cut_error(file: SegmentFile, position: int, end: int, needed: int) -> TruncatedError:
+def _needed_at(file: SegmentFile, position: int, end: int) -> int:
+    """The size of the cut batch at `position` as far as it can be told."""
+    if end - position < LOG_OVERHEAD:
+        return BATCH_OVERHEAD
+    length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
+    return max(BATCH_OVERHEAD, LOG_OVERHEAD + length)
+
+
+def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     """The error of a batch cut by the end of a segment that has no right to end so."""
+    needed = _needed_at(file, position, end)
     return TruncatedError(
         f"the batch is cut by the end of the segment: {needed} bytes are needed but {end - position} are there",
         needed=needed,
@@ -167,16 +178,24 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
         )
         reason = f"the batch is cut by the end of the file, but {what}: this is damage, not a torn append"
         raise DecodeError(reason, position=position, path=file.path)
-    needed = BATCH_OVERHEAD
-    if remaining >= LOG_OVERHEAD:
-        needed = LOG_OVERHEAD + int.from_bytes(rest[8:LOG_OVERHEAD], "big", signed=True)
-    return Tail(position, remaining, f"the last batch is cut: {remaining} bytes of {max(needed, BATCH_OVERHEAD)}")
+    needed = _needed_at(file, position, end)
+    return Tail(position, remaining, f"the last batch is cut: {remaining} of {needed} bytes are there")
 
 
 def judge_damage(
-    file: SegmentFile, error: DecodeError, end: int, above: int, limits: DecodeLimits, *, is_active: bool
+    file: SegmentFile,
+    error: DecodeError,
+    end: int,
+    above: int,
+    limits: DecodeLimits,
+    *,
+    is_active: bool,
+    verify_crc: bool = True,
 ) -> Tail:
-    """The tail that a refused batch turns out to be; raises what is to be raised if it is damage."""
+    """The tail that a refused batch turns out to be; raises what is to be raised if it is damage.
+
+    Where CRCs are verified a bad one explains whatever else was found in the batch, and is the error.
+    """
     position = error.position
     if position is None:
         raise error
@@ -191,7 +210,7 @@ def judge_damage(
     computed = computed_crc(file, batch)
     if computed == batch.crc:
         raise error
-    if not isinstance(error, CorruptBatchError):
+    if verify_crc and not isinstance(error, CorruptBatchError):
         reason = f"crc {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
         place = {"position": position, "base_offset": batch.base_offset, "path": file.path}
         error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)

@@ -44,7 +44,7 @@ class SegmentFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, position: int, size: int) -> memoryview:
-        """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError if the file is shorter."""
+        """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError past its end."""
         if self._fresh:
             window = memoryview(bytearray(size))
         else:
@@ -67,7 +67,7 @@ class SegmentFile:
 
 
 class HeaderWindows:
-    """Windows for a walk over headers: whole ones while batches are small, a hop to each header where they are large."""
+    """Windows for a walk over headers: whole ones while batches are small, a hop to each header if they are large."""
 
     def __init__(self, file: SegmentFile, end: int) -> None:
         self._file = file

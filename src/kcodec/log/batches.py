@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches of a log as headers, walked lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kcodec._fast import RecordBatch
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.log.segment import (
+    LOWEST_OFFSET,
+    Segment,
+    computed_crc,
+    cut_error,
+    judge_cut,
+    judge_damage,
+    walk_headers,
+)
+from kcodec.log.windows import SegmentFile
+
+
+class Batches:
+    """The batches of segments: an iterable that walks the headers anew each time, as they are asked for.
+
+    Each knows its path and position; its bytes are read when they are asked for. A torn tail ends it quietly.
+    DecodeError, when it is reached, for a structure that is none and for a base offset of an earlier segment that does
+    not rise. CRCs are checked by a batch's records() and ensure_valid(), and of the active segment's last one.
+    """
+
+    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits) -> None:
+        self._segments = tuple(segments)
+        self._limits = limits
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        above = LOWEST_OFFSET
+        for segment in self._segments:
+            for batch in _walk(segment, above, self._limits):
+                if not segment.is_active and batch.base_offset <= above:
+                    raise DecodeError(
+                        f"base_offset {batch.base_offset} is not above {above}, the last offset before it",
+                        position=batch.position,
+                        base_offset=batch.base_offset,
+                        path=segment.path,
+                    )
+                above = max(above, batch.last_offset)
+                yield batch
+
+    def __repr__(self) -> str:
+        return f"<Batches of {len(self._segments)} segments>"
+
+
+def _walk(segment: Segment, above: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
+    """The batches of one segment; the last is held back until it is known whether it counts."""
+    held: RecordBatch | None = None
+    failure: DecodeError | None = None
+    position = 0
+    with SegmentFile(segment.path) as file:
+        end = file.size()
+        headers = walk_headers(file, 0, end, limits)
+        while True:
+            try:
+                batch = next(headers, None)
+            except DecodeError as error:
+                failure = error
+                break
+            if batch is None:
+                break
+            if held is not None:
+                yield held
+            held, position, above = batch, batch.position + batch.size_in_bytes, max(above, batch.last_offset)
+        damage = _damage_at(file, segment, position, end, above, limits, failure)
+        is_certain = damage is not None or not segment.is_active
+        if held is not None and (is_certain or computed_crc(file, held) == held.crc):
+            yield held
+        if damage is not None:
+            raise damage
+
+
+def _damage_at(
+    file: SegmentFile,
+    segment: Segment,
+    position: int,
+    end: int,
+    above: int,
+    limits: DecodeLimits,
+    failure: DecodeError | None,
+) -> DecodeError | None:
+    """What is wrong where the walk ended; None for the end of the file, and for a torn tail."""
+    try:
+        if failure is not None:
+            judge_damage(file, failure, end, above, limits, is_active=segment.is_active)
+        elif segment.is_active:
+            judge_cut(file, position, end, above, limits)
+        elif position != end:
+            return cut_error(file, position, end)
+    except DecodeError as damage:
+        return damage
+    return None

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of segments at constant memory: windows of a file in, chunks of columns out.
+
+Chunks keeps a position as Java's consumer does (CompletedFetch): it begins at the log start or start_offset, each
+record and each batch moves it on, and a record below it is passed over, so no offset is delivered twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kcodec import _fast
+from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
+from kcodec.errors import DecodeError
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.log.segment import LOWEST_OFFSET, cut_error, judge_cut, judge_damage, provable_behind
+from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
+from kcodec.log.windows import WINDOW_BYTES, SegmentFile
+
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+MAX_ROWS = 65_536
+ON_ERROR = ("raise", "stop", "skip")
+
+
+def check_on_error(on_error: str) -> None:
+    """ValueError unless this is a way to go on from damage."""
+    if on_error not in ON_ERROR:
+        raise ValueError(f"unknown on_error {on_error!r}; possible: {', '.join(ON_ERROR)}")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bytes [start, end) of one file, both at batch boundaries; end None: to the end, where a torn tail may be.
+
+    first_offset: the position of a consumer there. is_rising: base offsets must rise (in all segments but the active).
+    """
+
+    path: str
+    start: int
+    end: int | None
+    first_offset: int
+    is_rising: bool
+
+    @property
+    def may_be_torn(self) -> bool:
+        """Whether what is cut or damaged at its end may be a broker's last append."""
+        return self.end is None and not self.is_rising
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How stretches are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones."""
+
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    isolation_level: str = "read_uncommitted"
+    start_offset: int | None = None
+    end_offset: int | None = None
+    control_records: str = "skip"
+    on_error: str = "raise"
+    verify_crc: bool = True
+    limits: DecodeLimits = DEFAULT_LIMITS
+    binary_type: str = "binary"
+    max_rows: int = MAX_ROWS
+    topic: str | None = None
+    partition: int | None = None
+    spark_layout: bool = False
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error)
+        self.decoder("", _NOTHING, None, None)
+
+    def decoder(self, path: str, verdict: Verdict, position: int | None, above_offset: int | None) -> Decoder:
+        """A decoder for one file, from this position on."""
+        is_committed = self.isolation_level == "read_committed"
+        return Decoder(
+            columns=self.columns,
+            isolation_level=self.isolation_level,
+            aborted_transactions=verdict.aborted_transactions if is_committed else None,
+            last_stable_offset=verdict.limit if is_committed else None,
+            start_offset=position,
+            end_offset=self.end_offset if is_committed else _least(self.end_offset, verdict.limit),
+            control_records=self.control_records,
+            verify_crc=self.verify_crc,
+            limits=self.limits,
+            binary_type=self.binary_type,
+            max_rows=self.max_rows,
+            topic=self.topic,
+            partition=self.partition,
+            path=path,
+            spark_layout=self.spark_layout,
+            keep_position=True,
+            above_offset=above_offset,
+        )
+
+
+_NOTHING = Verdict(_fast.AbortedTransactions(), None, 0)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    given = [value for value in (one, other) if value is not None]
+    return min(given, default=None)
+
+
+class Chunks(Iterator[DecodedRecords]):
+    """An iterator of DecodedRecords of one chunk each: at most max_rows rows, about 32 MB.
+
+    counts: of what has been read so far. error: what was skipped first, or ended the reading, under on_error "skip" and
+    "stop". Records before a damaged batch come before its error.
+    """
+
+    error: DecodeError | None
+
+    def __init__(self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions) -> None:
+        self.error = None
+        self._counts = Counts()
+        self._decoder: Decoder | None = None
+        self._stretches = stretches
+        self._verdict = verdict
+        self._options = options
+        start = verdict.log_start_offset
+        self._position = start if options.start_offset is None else max(start, options.start_offset)
+        self._last_offset = LOWEST_OFFSET
+        self._is_ended = False
+        self._chunks = self._read_all()
+
+    def __next__(self) -> DecodedRecords:
+        return next(self._chunks)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of what has been read so far."""
+        return self._counts if self._decoder is None else _sum(self._counts, self._decoder.counts)
+
+    def _read_all(self) -> Iterator[DecodedRecords]:
+        for stretch in self._stretches:
+            self._position = max(self._position, stretch.first_offset)
+            self._last_offset = max(self._last_offset, stretch.first_offset - 1)
+            with SegmentFile(stretch.path, fresh=self._options.binary_type == "binary_view") as file:
+                above = self._last_offset if stretch.is_rising else None
+                self._decoder = self._options.decoder(stretch.path, self._verdict, self._position, above)
+                yield from self._read(stretch, file, self._decoder)
+                self._counts, self._decoder = self.counts, None
+            if self._is_done():
+                return
+
+    def _is_done(self) -> bool:
+        """Whether damage that was not skipped has ended the reading, or the end offset has been reached."""
+        end_offset = self._options.end_offset
+        return self._is_ended or (end_offset is not None and self._position >= end_offset)
+
+    def _read(self, stretch: Stretch, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
+        position, needed = stretch.start, 0
+        end = file.size() if stretch.end is None else stretch.end
+        while position < end and not self._is_done():
+            window = file.read(position, min(max(WINDOW_BYTES, needed), end - position))
+            damage = None
+            try:
+                behind = position + decoder.feed(window, position)
+                needed = decoder.bytes_needed
+            except DecodeError as error:
+                damage = error
+                behind = position if error.position is None else error.position
+            self._move_on(decoder, window, position, behind)
+            yield from decoder.take(flush=damage is not None)
+            position = behind
+            if damage is not None:
+                position, needed = self._behind_damage(stretch, file, damage, end), 0
+            elif position < end and position + needed > end:
+                grown = file.size() if stretch.end is None else end
+                if grown == end:
+                    yield from decoder.take(flush=True)
+                    self._judge_end(stretch, file, position, end)
+                    break
+                end = grown
+        yield from decoder.take(flush=True)
+
+    def _move_on(self, decoder: Decoder, window: memoryview, start: int, behind: int) -> None:
+        """Whole batches of the window, up to byte `behind` of the file, have been walked."""
+        if decoder.next_offset is not None:
+            self._position = max(self._position, decoder.next_offset)
+            self._last_offset = max(self._last_offset, decoder.next_offset - 1)
+        if self._verdict.unsettled and self._options.isolation_level == "read_committed":
+            undecided = _unsettled_records(window[: behind - start], start, self._verdict, self._options)
+            self._counts = _sum(self._counts, Counts(aborted=-undecided, undecided=undecided))
+
+    def _judge_end(self, stretch: Stretch, file: SegmentFile, position: int, end: int) -> None:
+        """A batch is cut by the end: fine if it is a torn tail."""
+        try:
+            if not stretch.may_be_torn:
+                raise cut_error(file, position, end)
+            judge_cut(file, position, end, self._last_offset, self._options.limits)
+        except DecodeError as damage:
+            self._stop_at(damage)
+
+    def _stop_at(self, damage: DecodeError) -> None:
+        if self._options.on_error == "raise":
+            raise damage
+        self.error = self.error or damage
+        self._is_ended = True
+
+    def _behind_damage(self, stretch: Stretch, file: SegmentFile, error: DecodeError, end: int) -> int:
+        """Where to go on behind a refused batch; `end` where its file has no more to give."""
+        limits, above = self._options.limits, self._last_offset
+        active, verify_crc = stretch.may_be_torn, self._options.verify_crc
+        try:
+            judge_damage(file, error, end, above, limits, is_active=active, verify_crc=verify_crc)
+            return end
+        except DecodeError as damage:
+            behind = None
+            if self._options.on_error == "skip" and damage.position is not None:
+                behind = provable_behind(file, damage.position, file.size(), above, limits)
+            if behind is None:
+                self._stop_at(damage)
+                return end
+            self.error = self.error or damage
+            self._counts = _sum(self._counts, Counts(batches=1, skipped_batches=1))
+            return behind
+
+
+def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: ReadOptions) -> int:
+    """Records of whole batches that the decoder counts as aborted although nobody knows: see Verdict.unsettled."""
+    at = count = 0
+    first = max(verdict.log_start_offset, options.start_offset or 0)
+    end = HIGHEST_OFFSET if options.end_offset is None else options.end_offset
+    limit = HIGHEST_OFFSET if verdict.limit is None else verdict.limit
+    while at < len(window):
+        batch = header_at(window[at:], start + at, None, options.limits)
+        if batch is None:
+            break
+        at += batch.size_in_bytes
+        is_data = batch.is_transactional and not batch.is_control_batch
+        is_wanted = batch.base_offset < min(limit, end) and batch.last_offset >= first
+        if (
+            is_data
+            and is_wanted
+            and any(
+                batch.producer_id == producer_id and begun <= batch.last_offset and batch.base_offset <= ended
+                for producer_id, begun, ended in verdict.unsettled
+            )
+        ):
+            count += batch.records_count
+    return count
+
+
+def _sum(one: Counts, other: Counts) -> Counts:
+    return Counts(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+class RecordsStream:
+    """Records of a log as a stream of Arrow batches, drawn as its reader asks, at constant memory.
+
+    Give it to anything that takes ``__arrow_c_stream__`` (``pyarrow.RecordBatchReader.from_stream(stream)``, polars,
+    duckdb), or iterate over it: chunks of DecodedRecords. Each begins a reading of its own.
+    """
+
+    def __init__(self, read: Callable[[ReadOptions], Chunks], options: ReadOptions) -> None:
+        self._read = read
+        self._options = options
+
+    @property
+    def schema(self) -> _fast.ColumnsSchema:
+        """An object with ``__arrow_c_schema__``."""
+        options = self._options
+        return _fast.schema_of(options.columns, options.binary_type, options.spark_layout)
+
+    def __iter__(self) -> Chunks:
+        return self._read(self._options)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        options = self._options
+        return _fast.stream_capsule(options.columns, options.binary_type, iter(self), options.spark_layout)
+
+    def __repr__(self) -> str:
+        return f"<RecordsStream {', '.join(self._options.columns)}; {self._options.isolation_level}>"

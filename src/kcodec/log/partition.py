@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One partition's log on disk: a segment, or all segments of a partition directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kcodec._fast import AbortedTransactions, Record, RecordBatch
+from kcodec.limits import DecodeLimits
+from kcodec.log.batches import Batches
+from kcodec.log.checkpoints import log_start_offset
+from kcodec.log.chunks import DEFAULT_COLUMNS, MAX_ROWS, Chunks, ReadOptions, RecordsStream, Stretch, check_on_error
+from kcodec.log.segment import Segment, Tail, walk_headers
+from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
+from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
+from kcodec.log.windows import SegmentFile
+
+
+class Log:
+    """A partition's log: one segment, or all in its directory. Made by ``kcodec.open``; keeps no file open; pickles.
+
+    path; topic and partition (None where nothing tells); segments, in order of offsets; the options it was opened with.
+    Reading keeps a position as Java's consumer does: nothing below the log start, no offset twice. Transactions are
+    settled by the end markers in all its segments, found by one walk over headers when first asked for.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        segments: Iterable[Segment],
+        *,
+        topic: str | None,
+        partition: int | None,
+        high_watermark: int | None,
+        verify_crc: bool,
+        limits: DecodeLimits,
+    ) -> None:
+        if high_watermark is not None and high_watermark < 0:
+            raise ValueError(f"high_watermark must be an offset, not {high_watermark}")
+        self.path = path
+        self.segments = tuple(segments)
+        self.topic = topic
+        self.partition = partition
+        self._given_high_watermark = high_watermark
+        self._verify_crc = verify_crc
+        self._limits = limits
+        self._timelines: dict[str, Timeline] = {}
+        self._log_start_offset: int | None = None
+
+    def __repr__(self) -> str:
+        name = self.path if self.topic is None else f"{self.topic}-{self.partition}"
+        return f"<Log {name}: {len(self.segments)} segments, {self.size_in_bytes} bytes>"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_timelines": {}}
+
+    # ------------------------------------------------------------------------------------------------------- offsets
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of all segments now."""
+        return sum(segment.size_in_bytes for segment in self.segments)
+
+    @property
+    def log_start_offset(self) -> int:
+        """Records below it do not count: from log-start-offset-checkpoint, else where the first segment begins."""
+        if self._log_start_offset is None:
+            base, told = self.segments[0].base_offset, None
+            directory = Path(self.segments[0].path).absolute().parent
+            if base is not None and self.topic is not None and self.partition is not None:
+                told = log_start_offset(directory.parent, self.topic, self.partition)
+            if base is None:
+                base = next((batch.base_offset for batch in self.batches), 0)
+            self._log_start_offset = base if told is None else max(base, told)
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Behind the last batch that counts."""
+        return self._log_end_offset(self._timeline())
+
+    @property
+    def high_watermark(self) -> int:
+        """As given to open(), else the log end, as nothing on disk tells what followers had. Records from it on do not
+        count."""
+        given = self._given_high_watermark
+        return self.log_end_offset if given is None else given
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: the least of high watermark and first offset of any undecided transaction."""
+        limit = self.verdict().limit
+        return self.high_watermark if limit is None else limit
+
+    @property
+    def tail(self) -> Tail | None:
+        """What a dying broker left behind the last batch of the active segment: (position, remaining_bytes, reason)."""
+        return self._timeline().segments[-1].tail
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """Every transaction of which there is data or a marker, by the offset where it begins."""
+        return list(self._timeline().transactions)
+
+    def offset_for_timestamp(self, timestamp: int) -> int | None:
+        """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
+
+        As ListOffsets answers (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
+        control records included, between log start and high watermark.
+        """
+        for walked in self._timeline().segments:
+            for part in walked.parts:
+                if part.max_timestamp >= timestamp and part.next_offset > self.log_start_offset:
+                    with SegmentFile(walked.segment.path) as file:
+                        found = self._search(walk_headers(file, part.start, part.end, self._limits), timestamp)
+                    if found is not None:
+                        return found if found < self.high_watermark else None
+        return None
+
+    def _search(self, batches: Iterable[RecordBatch], timestamp: int) -> int | None:
+        for batch in batches:
+            if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
+                continue
+            decoded = batch.decode(
+                columns=("offset", "timestamp"),
+                control_records="include",
+                verify_crc=self._verify_crc,
+                start_offset=self.log_start_offset,
+            )
+            for offset, found in zip(decoded.column("offset"), decoded.column("timestamp"), strict=True):
+                if found >= timestamp:
+                    return int(offset)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def batches(self) -> Batches:
+        """The headers of all batches, walked as they are asked for; each brings its records when asked."""
+        return Batches(self.segments, self._limits)
+
+    def records(
+        self,
+        isolation_level: str = "read_uncommitted",
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        control_records: str = "skip",
+        on_error: str = "raise",
+    ) -> Iterator[Record]:
+        """The records with offsets in [start_offset, end_offset), in order, at constant memory.
+
+        isolation_level, control_records: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage; "skip" goes
+        on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell the error).
+        """
+        stream = self.to_arrow(
+            isolation_level=isolation_level,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            control_records=control_records,
+            on_error=on_error,
+        )
+        chunks = iter(stream)
+        return (record for decoded in chunks for record in decoded.records())
+
+    def to_arrow(
+        self,
+        columns: Iterable[str] = DEFAULT_COLUMNS,
+        isolation_level: str = "read_uncommitted",
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        control_records: str = "skip",
+        max_rows: int = MAX_ROWS,
+        binary_type: str = "binary",
+        on_error: str = "raise",
+    ) -> RecordsStream:
+        """The same records as a stream of Arrow batches of at most max_rows rows or about 32 MB.
+
+        columns: names out of ``kcodec.COLUMNS``, topic and partition too. ValueError for an unknown column or option.
+        Files are read as the stream is drawn; a DecodeError names file and position, and what came before it has come.
+        """
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
+        options = ReadOptions(
+            columns=tuple(columns),
+            isolation_level=isolation_level,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            control_records=control_records,
+            on_error=on_error,
+            verify_crc=self._verify_crc,
+            limits=self._limits,
+            binary_type=binary_type,
+            max_rows=max_rows,
+            topic=self.topic,
+            partition=self.partition,
+        )
+        return RecordsStream(self._read, options)
+
+    def _read(self, options: ReadOptions) -> Chunks:
+        stretches = list(self._stretches(options))
+        verdict = self.verdict(options.isolation_level, options.on_error)
+        return Chunks(stretches, verdict, options)
+
+    def _stretches(self, options: ReadOptions) -> Iterator[Stretch]:
+        """What to read: whole segments, but for those whose names tell that they lie outside the range."""
+        start = max(self.log_start_offset, options.start_offset or 0)
+        is_walked = options.isolation_level == "read_committed" or not self._verify_crc
+        walked = self._timeline(options.on_error).segments if is_walked else None
+        for index, segment in enumerate(self.segments):
+            following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
+            if following is not None and following <= start:
+                continue
+            base = segment.base_offset or 0
+            if options.end_offset is not None and base >= options.end_offset:
+                return
+            end = segment.size_in_bytes if not segment.is_active else None
+            if walked is not None:
+                end = walked[index].end
+            yield Stretch(segment.path, 0, end, 0, is_rising=not segment.is_active)
+
+    # ---------------------------------------------------------------------------------------------------- transactions
+
+    def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
+        """What a reader of any part of this log has to know of the rest: for ``read_split``, elsewhere.
+
+        on_error: "skip" settles what can be settled across damage, "stop" what lies before it.
+        """
+        start = self.log_start_offset
+        if isolation_level == "read_uncommitted":
+            return Verdict(AbortedTransactions(), self._given_high_watermark, start)
+        timeline = self._timeline(on_error)
+        given = self._given_high_watermark
+        return timeline.verdict(self._log_end_offset(timeline) if given is None else given, start)
+
+    def splits(
+        self,
+        max_bytes: int = DEFAULT_SPLIT_BYTES,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        on_error: str = "raise",
+    ) -> list[Split]:
+        """Ranges of whole batches of at most max_bytes, those outside [start_offset, end_offset) left out.
+
+        A batch that is larger is a range of its own. One walk over headers, the same that settles transactions.
+        """
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        start = max(self.log_start_offset, start_offset or 0)
+        return [
+            split
+            for walked in self._timeline(on_error).segments
+            for split in cut_segment(walked, max_bytes, self._limits)
+            if split.next_offset > start and (end_offset is None or split.first_offset < end_offset)
+        ]
+
+    def _timeline(self, on_error: str = "raise") -> Timeline:
+        check_on_error(on_error)
+        if on_error not in self._timelines:
+            self._timelines[on_error] = walk_segments(self.segments, self._limits, on_error)
+        return self._timelines[on_error]
+
+    def _log_end_offset(self, timeline: Timeline) -> int:
+        """A segment without batches begins where the log ends."""
+        ends = [timeline.next_offset, self.segments[-1].base_offset if timeline.error is None else None]
+        return max((end for end in ends if end is not None), default=0)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of segments at batch boundaries, each to be read somewhere else by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.limits import DecodeLimits
+from kcodec.log.chunks import Chunks, ReadOptions, Stretch
+from kcodec.log.segment import walk_headers
+from kcodec.log.timeline import PART_BYTES, Part, Verdict, WalkedSegment
+from kcodec.log.windows import SegmentFile
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+# Below this the parts of the walk are too coarse, and the headers are walked again.
+FINE_BELOW = 8 * PART_BYTES
+
+
+@dataclass(frozen=True)
+class Split:
+    """Bytes [start_position, end_position) of a segment, both at batch boundaries. Pickles.
+
+    first_offset: the position of a consumer that has read all before; next_offset: behind its last batch. max_timestamp
+    of its batches in ms, -1 if there is none. is_active: of the active segment, whose torn tail is left out.
+    """
+
+    path: str
+    start_position: int
+    end_position: int
+    first_offset: int
+    next_offset: int
+    max_timestamp: int
+    is_active: bool
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the range."""
+        return self.end_position - self.start_position
+
+
+def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits) -> Iterator[Split]:
+    """One segment in ranges of at most max_bytes; a larger batch is a range of its own."""
+    parts: Iterable[Part] = walked.parts
+    if max_bytes < FINE_BELOW:
+        parts = (fine for part in walked.parts for fine in _batches_of(walked.segment.path, part, limits))
+    joined: Part | None = None
+    for part in parts:
+        if joined is not None and part.end - joined.start <= max_bytes:
+            latest = max(joined.max_timestamp, part.max_timestamp)
+            joined = Part(joined.start, part.end, joined.first_offset, part.next_offset, latest)
+            continue
+        if joined is not None:
+            yield Split(walked.segment.path, *joined, is_active=walked.segment.is_active)
+        joined = part
+    if joined is not None:
+        yield Split(walked.segment.path, *joined, is_active=walked.segment.is_active)
+
+
+def _batches_of(path: str, part: Part, limits: DecodeLimits) -> Iterator[Part]:
+    """A part, batch by batch; one that holds no batch (damage that was skipped) as it is."""
+    if part.first_offset == part.next_offset:
+        yield part
+        return
+    position = part.first_offset
+    with SegmentFile(path) as file:
+        for batch in walk_headers(file, part.start, part.end, limits):
+            first, position = position, max(position, batch.next_offset)
+            yield Part(batch.position, batch.position + batch.size_in_bytes, first, position, batch.max_timestamp)
+
+
+def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
+    """The records of one range, with the verdict on its partition: what a task on another machine calls.
+
+    options: those of ``Log.to_arrow``, and verify_crc, limits, topic, partition, spark_layout (timestamps in
+    microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
+    """
+    end = split.end_position
+    stretch = Stretch(split.path, split.start_position, end, split.first_offset, is_rising=not split.is_active)
+    return Chunks([stretch], verdict, ReadOptions(**options))

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who wrote which offsets, with what fate: one walk over the headers of all segments of a partition.
+
+A file has no list of aborted transactions; its end-transaction markers say more than that, as they give both ends of
+each transaction. So a reader filters by interval (producer_id, first_offset..marker_offset) and no state has to travel
+from one range of a file to the next. The limit is Kafka's last stable offset: the least of the high watermark, the
+first offset of any open transaction, and of any whose marker lies at or past the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kcodec._fast import AbortedTransaction, AbortedTransactions, TransactionScanner
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.log.segment import (
+    BATCH_OVERHEAD,
+    LOWEST_OFFSET,
+    Segment,
+    Tail,
+    batch_at,
+    computed_crc,
+    cut_error,
+    judge_cut,
+    judge_damage,
+    provable_behind,
+)
+from kcodec.log.windows import HeaderWindows, SegmentFile
+
+HIGHEST_OFFSET = (1 << 63) - 1
+ABORT, COMMIT = 0, 1
+# The walk notes a place at a batch boundary about this often: for ranges, and to find a timestamp again.
+PART_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One transaction of one producer in one partition.
+
+    first_offset, last_offset: of its data; None where only its marker is there (an empty transaction, or one whose data
+    was deleted or compacted). marker_offset, marker_timestamp, coordinator_epoch: of its end marker, None while open.
+    producer_epoch: of the marker; of the last batch while open. state: "committed", "aborted", "open". Timestamps: ms.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int | None
+    last_offset: int | None
+    marker_offset: int | None
+    state: str
+    first_timestamp: int
+    marker_timestamp: int | None
+    coordinator_epoch: int | None
+
+    def __repr__(self) -> str:
+        data = "no data" if self.first_offset is None else f"{self.first_offset}..{self.last_offset}"
+        marker = "" if self.marker_offset is None else f", marker {self.marker_offset}"
+        return f"<Transaction producer_id={self.producer_id}/{self.producer_epoch} {self.state} {data}{marker}>"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a reader of any part of a partition has to know of the rest. Pickles: it travels with a split.
+
+    aborted_transactions: as intervals. limit: records from here on are not delivered; None: no limit. log_start_offset:
+    records below it are not delivered. unsettled: intervals (producer_id, first_offset, last_offset) that lay open at
+    damage which was skipped; they are among aborted_transactions, but count as undecided.
+    """
+
+    aborted_transactions: AbortedTransactions
+    limit: int | None
+    log_start_offset: int
+    unsettled: tuple[tuple[int, int, int], ...] = ()
+
+    def between(self, first_offset: int, next_offset: int) -> Verdict:
+        """The part of it that concerns [first_offset, next_offset)."""
+
+        def concerns(first: int, last: int | None) -> bool:
+            return first < next_offset and (last is None or last >= first_offset)
+
+        kept = [entry for entry in self.aborted_transactions if concerns(entry.first_offset, entry.last_offset)]
+        unsettled = tuple(entry for entry in self.unsettled if concerns(*entry[1:]))
+        return Verdict(AbortedTransactions(kept), self.limit, self.log_start_offset, unsettled)
+
+
+class Part(NamedTuple):
+    """Whole batches of a segment: bytes [start, end), offsets [first_offset, next_offset); max_timestamp of them in ms.
+
+    first_offset is the position of a consumer that has read all before; the first batch may begin above it.
+    """
+
+    start: int
+    end: int
+    first_offset: int
+    next_offset: int
+    max_timestamp: int
+
+
+@dataclass
+class WalkedSegment:
+    """What the walk found in one segment; `end` is where its data ends."""
+
+    segment: Segment
+    parts: list[Part] = field(default_factory=list)
+    end: int = 0
+    tail: Tail | None = None
+
+
+@dataclass
+class Timeline:
+    """What one walk over all headers found. `error`: what ended it, or was skipped first, under "stop" and "skip"."""
+
+    segments: list[WalkedSegment]
+    transactions: list[Transaction]
+    unsettled: tuple[tuple[int, int, int], ...]
+    next_offset: int | None
+    error: DecodeError | None
+
+    def verdict(self, high_watermark: int, log_start_offset: int) -> Verdict:
+        """What a read_committed reader delivers below this high watermark."""
+        limit = high_watermark
+        unsettled_starts = {entry[:2] for entry in self.unsettled}
+        aborted = [AbortedTransaction(*entry) for entry in self.unsettled]
+        for transaction in self.transactions:
+            first, marker = transaction.first_offset, transaction.marker_offset
+            if first is None or (transaction.producer_id, first) in unsettled_starts:
+                continue
+            if marker is None or marker >= high_watermark:
+                limit = min(limit, first)
+            elif transaction.state == "aborted":
+                aborted.append(AbortedTransaction(transaction.producer_id, first, marker))
+        return Verdict(AbortedTransactions(aborted), limit, log_start_offset, self.unsettled)
+
+
+class _Walk:
+    """The walk itself, segment after segment, one scanner for all."""
+
+    def __init__(self, limits: DecodeLimits, on_error: str) -> None:
+        self.limits = limits
+        self.on_error = on_error
+        self.scanner = TransactionScanner(limits=limits)
+        self.next_offset: int | None = None
+        self.lost: dict[int, int] = {}
+        self.error: DecodeError | None = None
+        self.is_ended = False
+        self.has_torn_batch = False
+
+    @property
+    def above(self) -> int:
+        """The last offset so far."""
+        return LOWEST_OFFSET if self.next_offset is None else self.next_offset - 1
+
+    def segment(self, segment: Segment, known_end: int | None) -> WalkedSegment:
+        """Walk one segment, up to `known_end` where an earlier walk found its data to end there."""
+        walked = WalkedSegment(segment)
+        self.scanner.path = segment.path
+        self.scanner.above_offset = None if segment.is_active else self.above
+        with SegmentFile(segment.path) as file:
+            end = file.size() if known_end is None else known_end
+            windows = HeaderWindows(file, end)
+            position, needed = 0, BATCH_OVERHEAD
+            while not self.is_ended:
+                try:
+                    ahead, needed = self.scanner.feed(windows.at(position, needed), position, end)
+                    self._note(walked, position, ahead)
+                    position = ahead
+                    if position + needed > end:
+                        walked.tail = self._judge_end(file, segment, position, end)
+                        break
+                except DecodeError as error:
+                    if error.position is not None:
+                        self._note(walked, position, error.position)
+                    behind = self._damage(file, walked, error, end)
+                    if behind is None:
+                        break
+                    position, needed = behind, BATCH_OVERHEAD
+        return walked
+
+    def _judge_end(self, file: SegmentFile, segment: Segment, position: int, end: int) -> Tail | None:
+        if segment.is_active:
+            return judge_cut(file, position, end, self.above, self.limits)
+        if position != end:
+            raise cut_error(file, position, end)
+        return None
+
+    def _note(self, walked: WalkedSegment, start: int, end: int) -> None:
+        """Whole batches from `start` to `end` have been walked."""
+        if end <= start or self.scanner.last_offset is None:
+            return
+        first = self.next_offset if self.next_offset is not None else self.scanner.first_offset or 0
+        self.next_offset = max(first, self.scanner.last_offset + 1)
+        latest = -1 if self.scanner.max_timestamp is None else self.scanner.max_timestamp
+        self.scanner.max_timestamp = None
+        part = Part(start, end, first, self.next_offset, latest)
+        before = walked.parts[-1] if walked.parts else None
+        is_data = before is not None and before.next_offset > before.first_offset
+        if before is not None and is_data and before.end == start and end - before.start <= PART_BYTES:
+            walked.parts.pop()
+            part = Part(before.start, end, before.first_offset, part.next_offset, max(before.max_timestamp, latest))
+        walked.parts.append(part)
+        walked.end = end
+
+    def _damage(self, file: SegmentFile, walked: WalkedSegment, error: DecodeError, end: int) -> int | None:
+        """A batch was refused: where to go on; None where the segment's data ends, by a torn tail or by on_error."""
+        active = walked.segment.is_active
+        try:
+            walked.tail = judge_damage(file, error, end, self.above, self.limits, is_active=active)
+            self.has_torn_batch = True
+            return None
+        except DecodeError as damage:
+            if self.on_error == "raise":
+                raise
+            self.error = self.error or damage
+        if error.position is None:
+            raise error
+        behind = None
+        if self.on_error == "skip":
+            behind = provable_behind(file, error.position, end, self.above, self.limits)
+        self.is_ended = behind is None
+        walked.end = end if behind is None else behind  # who reads this range is to meet the damage
+        first = 0 if self.next_offset is None else self.next_offset
+        walked.parts.append(Part(error.position, walked.end, first, first, -1))
+        if behind is None:
+            return None
+        for producer_id, _epoch, first_offset, *_rest in self.scanner.open:
+            self.lost.setdefault(producer_id, first_offset)
+        return behind
+
+
+def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
+    """Walk the headers of all segments, in order. DecodeError for damage, unless on_error is "stop" or "skip".
+
+    No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a damaged
+    marker must settle nothing, and of the active segment's last one, which may be torn.
+    """
+    known_end: int | None = None
+    while True:
+        walk = _Walk(limits, on_error)
+        walked = [walk.segment(segment, known_end if segment.is_active else None) for segment in segments]
+        torn = (
+            None
+            if known_end is not None or walk.is_ended or walk.has_torn_batch
+            else _torn_last_batch(walk, walked[-1], limits)
+        )
+        if torn is None:
+            break
+        known_end, tail = torn.position, torn
+    if known_end is not None:
+        walked[-1].tail = tail
+    return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
+
+
+def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> Tail | None:
+    """The tail that begins with the active segment's last whole batch, if its CRC is bad."""
+    if not last.segment.is_active or not last.parts:
+        return None
+    with SegmentFile(last.segment.path) as file:
+        batch = batch_at(file, walk.scanner.last_position, last.end, limits)
+        if batch is None:
+            return None
+        computed = computed_crc(file, batch)
+        if computed == batch.crc:
+            return None
+        remaining = last.end - batch.position if last.tail is None else sum(last.tail[:2]) - batch.position
+    reason = f"the last batch has a bad crc: {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
+    return Tail(batch.position, remaining, reason)
+
+
+def _transactions(walk: _Walk) -> list[Transaction]:
+    """All transactions, by the offset where each begins."""
+    found = []
+    for entry in walk.scanner.finished:
+        producer_id, epoch, first, last, marker, control_type, begun, ended, coordinator_epoch, _position = entry
+        state = "committed" if control_type == COMMIT else "aborted"
+        begins, ends = (None, None) if first < 0 else (first, last)
+        found.append(Transaction(producer_id, epoch, begins, ends, marker, state, begun, ended, coordinator_epoch))
+    for producer_id, epoch, first, last, begun, _latest, _position in walk.scanner.open:
+        found.append(Transaction(producer_id, epoch, first, last, None, "open", begun, None, None))
+    return sorted(found, key=lambda one: one.first_offset if one.first_offset is not None else one.marker_offset or 0)
+
+
+def _unsettled(walk: _Walk) -> tuple[tuple[int, int, int], ...]:
+    """Of the producers whose transactions lay open at skipped damage: from their first offset to their next marker."""
+    intervals = []
+    for producer_id, first_offset in walk.lost.items():
+        markers = [entry[4] for entry in walk.scanner.finished if entry[0] == producer_id and entry[2] == first_offset]
+        intervals.append((producer_id, first_offset, markers[0] if markers else HIGHEST_OFFSET))
+    return tuple(intervals)
