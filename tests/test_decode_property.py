@@ -189,5 +189,6 @@ def test_each_crc_path_gives_the_oracles_answers(path: str) -> None:
     run_edits_with(1_000_000, KCODEC_CRC32C=path)
 
 
-def test_zstd_by_the_package_gives_the_oracles_answers() -> None:
-    run_edits_with(2_000_000, KCODEC_SYSTEM_ZSTD="0")
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_both_ways_of_zstd_give_the_oracles_answers(switch: str) -> None:
+    run_edits_with(2_000_000, KCODEC_SYSTEM_ZSTD=switch)
