@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -282,6 +283,27 @@ def test_slices_of_a_batch_are_valid_each_and_together_the_whole(
     whole = pa.table(decoded(binary_type=binary_type))
     assert pa.concat_tables(pa.table(part) for part in parts).equals(whole)
     assert polars.concat([polars.DataFrame(part) for part in parts]).equals(polars.DataFrame(decoded()))
+
+
+@pytest.mark.parametrize("binary_type", BINARY_TYPES)
+@pytest.mark.parametrize("max_rows", [9, 13, 64])
+def test_slices_begin_inside_the_bytes_of_bitmaps(binary_type: Any, max_rows: int) -> None:
+    pick = random.Random(max_rows)
+    values = [None if pick.random() < 0.3 else LONG[: pick.choice((0, 3, 12, 13, 200))] for _ in range(300)]
+    rows = [
+        RecordSpec(key=values[-at], value=value, headers=((b"h", value),) * (at % 4)) for at, value in enumerate(values)
+    ]
+    data = build_batch(rows[:150]) + build_batch(rows[150:], base_offset=150, is_transactional=True, producer_id=1)
+    decoder = _fast.Decoder(columns=ALL, binary_type=binary_type, max_rows=max_rows)
+    decoder.feed(data)
+    parts = [pa.table(part) for part in decoder.take(flush=True)]
+    for part in parts:
+        part.validate(full=True)
+    whole = pa.concat_tables(parts)
+    assert whole["value"].to_pylist() == values
+    assert whole["is_transactional"].to_pylist() == [at >= 150 for at in range(300)]
+    assert whole.equals(pa.table(kcodec.decode(data, columns=ALL, binary_type=binary_type)))
+    assert whole["control_type"].null_count == 300
 
 
 def test_chunks_stream_one_after_the_other(many_chunks: kcodec.DecodedRecords) -> None:
