@@ -278,8 +278,8 @@ def header_at(
 ) -> RecordBatch | None:
     """The batch whose header begins at data[0], byte `position` of a file; None below 61 bytes. Internal."""
 
-def find_provable(data: Buffer, above_offset: int, limits: DecodeLimits = ...) -> int:
-    """The first position in `data` where a batch begins that can be believed; -1 if there is none. Internal."""
+def find_provable(data: Buffer, above_offset: int, limits: DecodeLimits = ..., budget: int | None = None) -> int:
+    """The first position in `data` where a believable batch begins; -1: nowhere, -2: budget spent. Internal."""
 
 # ---------------------------------------------------------------------------------------------------- transactions
 
@@ -329,7 +329,9 @@ class TransactionScanner:
     @property
     def last_offset(self) -> int | None: ...
     @property
-    def max_timestamp(self) -> int | None: ...
+    def last_position(self) -> int: ...
+    max_timestamp: int | None
+    above_offset: int | None
     def feed(self, data: Buffer, position: int, end: int) -> tuple[int, int]: ...
 
 # ------------------------------------------------------------------------------------------------------- streaming
@@ -356,6 +358,8 @@ class Decoder:
         partition: int | None = None,
         path: str | None = None,
         spark_layout: bool = False,
+        keep_position: bool = False,
+        above_offset: int | None = None,
     ) -> None: ...
     @property
     def counts(self) -> Counts: ...

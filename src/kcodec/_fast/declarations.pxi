@@ -11,6 +11,7 @@ cdef extern from "_fast/fault.h" nogil:
         FAULT_COMPRESSION_ID
         FAULT_FIELD_NEGATIVE
         FAULT_OFFSET_OVERFLOW
+        FAULT_BASE_OFFSET_ORDER
         FAULT_COUNT_TOO_BIG
         FAULT_BYTES_LEFT
         FAULT_RECORD_MISSING
@@ -251,6 +252,7 @@ cdef extern from "_fast/decode.h" nogil:
         Limits limits
         int verify_crc
         int64_t start_offset, end_offset, limit, max_rows
+        int keep_position, rising
         PackageFunction package
         const char *topic
         int32_t topic_length, partition, has_partition
@@ -275,6 +277,7 @@ cdef extern from "_fast/decode.h" nogil:
         Chunk *open
         int64_t open_first_batch
         CCounts counts
+        int64_t position, last_offset
         int64_t damaged
         Fault fault
 

@@ -219,14 +219,16 @@ static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchH
 
 static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, int fuse, Fault *fault) {
     const DecodeSettings *settings = run->settings;
-    int64_t last_offset = header_last_offset(header);
+    int64_t last_offset = header_last_offset(header), start_offset = settings->start_offset;
+    if (settings->keep_position && run->position > start_offset) start_offset = run->position;
     ChunkMark mark;
     RecordsJob job = {
         .header = header,
-        .start_offset = settings->start_offset,
+        .start_offset = start_offset,
         .end_offset = settings->end_offset,
         .limit = settings->limit,
-        .is_filtered = header->base_offset < settings->start_offset || at_or_past(last_offset, settings->end_offset) ||
+        .keep_position = settings->keep_position,
+        .is_filtered = header->base_offset < start_offset || at_or_past(last_offset, settings->end_offset) ||
                        at_or_past(last_offset, settings->limit),
         .fuse_crc = fuse,
     };
@@ -255,6 +257,11 @@ static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
            header->records_count > 0 && records_length(header) / header->records_count >= FUSE_CRC_FROM;
 }
 
+static int check_rising(const DecodeRun *run, const BatchHeader *header, Fault *fault) {
+    if (likely(!run->settings->rising || header->base_offset > run->last_offset)) return 0;
+    return fault_set(fault, FAULT_BASE_OFFSET_ORDER, "base_offset", header->base_offset, run->last_offset);
+}
+
 static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, int64_t end, Fault *fault) {
     const DecodeSettings *settings = run->settings;
     const BatchHeader *header = &run->table[at];
@@ -265,7 +272,7 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
     }
     int fuse = is_fused(settings, header);
     if (settings->verify_crc && !fuse && check_crc(run->data, run->origin, header, fault)) return -1;
-    if (header_check(header, fault)) {
+    if (header_check(header, fault) || check_rising(run, header, fault)) {
         Fault crc_fault;
         if (fuse && check_crc(run->data, run->origin, header, &crc_fault)) *fault = crc_fault;
         return -1;
@@ -291,6 +298,8 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
             if (deliver(run, decompressor, header, fuse, fault)) return -1;
     }
     run->counts.batches++;
+    run->last_offset = header_last_offset(header);
+    if (run->position <= run->last_offset && run->last_offset < INT64_MAX) run->position = run->last_offset + 1;
     return 0;
 }
 

@@ -14,6 +14,8 @@ typedef struct {
     int verify_crc;
     int64_t start_offset, end_offset, limit;
     int64_t max_rows;                 // of a chunk; INT64_MAX: by bytes alone
+    int keep_position;                // pass over records below run->position, as Java's consumer does
+    int rising;                       // refuse a base offset that is not above run->last_offset
     PackageFunction package;
     const char *topic;                // copied into chunks that want it; NULL: unknown
     int32_t topic_length, partition, has_partition;
@@ -46,6 +48,7 @@ typedef struct {
     Chunk *open;                      // the chunk being filled, NULL: none
     int64_t open_first_batch;
     Counts counts;
+    int64_t position, last_offset;    // next offset to be delivered; of the batches walked
     int64_t damaged;                  // index of the batch that was refused, -1: none
     Fault fault;                      // why
 } DecodeRun;

@@ -7,6 +7,8 @@ cdef class Decoder:
     Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so that no
     window needs to know another. topic, partition: for the columns of these names. path: named in errors. max_rows: a chunk
     ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers, every field nullable.
+    keep_position: as Java's consumer, from start_offset on each record and batch moves a position on, and records below it
+    count as out_of_range. above_offset: every base offset must be above it and above the last offset before, else DecodeError.
     """
 
     cdef DecodeSettings settings
@@ -22,9 +24,13 @@ cdef class Decoder:
     def __init__(self, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", verify_crc=True,
                  limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
-                 spark_layout=False):
+                 spark_layout=False, keep_position=False, above_offset=None):
         self.layout = _Layout(columns, binary_type, spark_layout, True)
         _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, end_offset)
+        self.settings.keep_position = keep_position
+        self.settings.rising = above_offset is not None
+        self.run.position = self.settings.start_offset
+        self.run.last_offset = _offset_or(above_offset, INT64_MIN, "above_offset")
         self.visibility.include_control = _includes_control(control_records)
         self.visibility.start_offset = self.settings.start_offset
         self.visibility.end_offset = self.settings.end_offset

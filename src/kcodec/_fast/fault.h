@@ -17,6 +17,7 @@ typedef enum {
     FAULT_COMPRESSION_ID,          // found: id
     FAULT_FIELD_NEGATIVE,          // field, found
     FAULT_OFFSET_OVERFLOW,         // found: last_offset_delta
+    FAULT_BASE_OFFSET_ORDER,       // found: base_offset, expected: the last offset before it
     FAULT_COUNT_TOO_BIG,           // found: records_count, expected: bytes there
     FAULT_BYTES_LEFT,              // found: bytes after the last record, expected: records_count
     // records

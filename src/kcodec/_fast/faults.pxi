@@ -9,6 +9,7 @@ _TEXTS = {
     FAULT_COMPRESSION_ID: "compression id {found} is unknown, the highest is {expected}",
     FAULT_FIELD_NEGATIVE: "{field} {found} is negative",
     FAULT_OFFSET_OVERFLOW: "last_offset_delta {found} leads beyond the largest offset",
+    FAULT_BASE_OFFSET_ORDER: "{field} {found} is not above {expected}, the last offset before it",
     FAULT_COUNT_TOO_BIG: "records_count {found} but {expected} bytes of records, which cannot hold as many",
     FAULT_BYTES_LEFT: "{found} bytes are left after the {expected} records of records_count",
     FAULT_VARINT_CUT: "{field} is cut by the end of the record",

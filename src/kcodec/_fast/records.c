@@ -249,12 +249,15 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
     int64_t delta = record.offset_delta;
     if (delta < 0 || delta > header->last_offset_delta)
         return fault_set(fault, FAULT_OFFSET_DELTA_RANGE, "offset_delta", delta, header->last_offset_delta);
-    if (delta < *least_delta) return fault_set(fault, FAULT_OFFSET_DELTA_ORDER, "offset_delta", delta, *least_delta - 1);
-    if (header_compression(header)) *least_delta = delta + 1;
+    int is_refused = header_compression(header) != COMPRESSION_NONE;  // what does not rise; else it may be passed over
+    int is_passed = delta < *least_delta;
+    if (is_passed && is_refused)
+        return fault_set(fault, FAULT_OFFSET_DELTA_ORDER, "offset_delta", delta, *least_delta - 1);
+    if (!is_passed && (is_refused || job->keep_position)) *least_delta = delta + 1;
     record.offset = header->base_offset + delta;
     if (at_or_past(record.offset, job->limit)) {
         job->undecided++;
-    } else if (record.offset < job->start_offset || at_or_past(record.offset, job->end_offset)) {
+    } else if (is_passed || record.offset < job->start_offset || at_or_past(record.offset, job->end_offset)) {
         job->out_of_range++;
     } else {
         return put_record(chunk, job, &record, fault);
@@ -404,14 +407,14 @@ enum {
         return append_fast(chunk, job, index, position, least_delta, (wanted_expression), type, fused, ordered);   \
     }
 
-#define IS_COMPRESSED (header_compression(job->header) != COMPRESSION_NONE)
+#define IS_ORDERED (job->keep_position || header_compression(job->header) != COMPRESSION_NONE)
 
 INSTANCE(append_usual, USUAL, BINARY, 0, 0)
 INSTANCE(append_usual_ordered, USUAL, BINARY, 0, 1)
-INSTANCE(append_usual_fused, USUAL, BINARY, 1, 0)
-INSTANCE(append_binary, chunk->layout.wanted, BINARY, job->fuse_crc, IS_COMPRESSED)
-INSTANCE(append_large, chunk->layout.wanted, LARGE_BINARY, job->fuse_crc, IS_COMPRESSED)
-INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc, IS_COMPRESSED)
+INSTANCE(append_usual_fused, USUAL, BINARY, 1, job->keep_position)
+INSTANCE(append_binary, chunk->layout.wanted, BINARY, job->fuse_crc, IS_ORDERED)
+INSTANCE(append_large, chunk->layout.wanted, LARGE_BINARY, job->fuse_crc, IS_ORDERED)
+INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc, IS_ORDERED)
 
 typedef int64_t (*AppendFunction)(Chunk *, RecordsJob *, int64_t, const uint8_t **, int64_t *);
 
@@ -420,7 +423,7 @@ static AppendFunction choose_append(const Chunk *chunk, const RecordsJob *job) {
     if (chunk->layout.binary_type == LARGE_BINARY) return append_large;
     if (chunk->layout.binary_type == BINARY_VIEW) return append_views;
     if (per_record != USUAL) return append_binary;
-    return job->fuse_crc ? append_usual_fused : IS_COMPRESSED ? append_usual_ordered : append_usual;
+    return job->fuse_crc ? append_usual_fused : IS_ORDERED ? append_usual_ordered : append_usual;
 }
 
 int records_append(Chunk *chunk, RecordsJob *job, Fault *fault) {

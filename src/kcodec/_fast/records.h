@@ -24,6 +24,7 @@ typedef struct {
     int32_t view_buffer;           // and the buffer it names
     int64_t start_offset, end_offset, limit;
     int is_filtered;               // some records may lie outside these three
+    int keep_position;             // in an uncompressed batch pass over a record that is not above those before it
     int fuse_crc;                  // take the CRC while parsing; the caller compares `crc` at the end, fault or not
     const uint8_t *crc_position;
     uint32_t crc;

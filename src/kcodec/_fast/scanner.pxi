@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # TransactionScanner: headers only. Who wrote which offsets, with what fate.
 
+cdef enum:
+    SMALL_BATCH = 256
+
+
 cdef class TransactionScanner:
     """Settles the transactions of a log by its headers and markers, window by window.
 
@@ -9,11 +13,17 @@ cdef class TransactionScanner:
     control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker order; first_offset and
     last_offset are -1 for a marker without data. ``open``: tuples (producer_id, producer_epoch, first_offset, last_offset,
     first_timestamp, last_timestamp, first_position).
+
+    The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is damaged
+    must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with each batch.
+    last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
     """
 
     cdef readonly list finished
     cdef readonly int64_t batches
-    cdef readonly object first_offset, last_offset, max_timestamp
+    cdef readonly int64_t last_position
+    cdef readonly object first_offset, last_offset
+    cdef public object max_timestamp, above_offset
     cdef dict _open
     cdef object limits, path
     cdef Limits bounds
@@ -23,6 +33,7 @@ cdef class TransactionScanner:
         self.limits = limits
         self.path = path
         self.finished = []
+        self.last_position = -1
         self._open = {}
 
     @property
@@ -66,10 +77,36 @@ cdef class TransactionScanner:
                 header_parse(bytes_ + (at - begin), &header)
                 if at + needed > file_end:
                     return at, needed
-                if header_is_control(&header) and header.producer_id > -1:
+                if needed <= SMALL_BATCH or header_is_control(&header) and header.producer_id > -1:
                     return at, needed
+            self._check(&header, bytes_ + (at - begin))
             self._take(&header, bytes_ + (at - begin))
             at += header_size(&header)
+
+    cdef int _check(self, const BatchHeader *header, const uint8_t *data) except -1:
+        cdef Fault fault
+        cdef uint32_t computed
+        cdef int64_t size = header_size(header)
+        if size <= SMALL_BATCH:
+            computed = _crc32c(0, data + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION)
+            if computed != header.crc:
+                fault_set(&fault, FAULT_CRC, "crc", header.crc, computed)
+                self._refuse(header, &fault)
+        if header_check(header, &fault):
+            self._refuse(header, &fault)
+        if self.above_offset is not None:
+            if header.base_offset <= <int64_t>self.above_offset:
+                fault_set(&fault, FAULT_BASE_OFFSET_ORDER, "base_offset", header.base_offset, self.above_offset)
+                self._refuse(header, &fault)
+            self.above_offset = header_last_offset(header)
+        self.last_position = header.position
+        return 0
+
+    cdef int _refuse(self, const BatchHeader *header, Fault *fault) except -1:
+        fault.position = header.position
+        fault.base_offset = header.base_offset
+        fault.has_base_offset = 1
+        raise _error_of(fault, self.path)
 
     cdef int _take(self, const BatchHeader *header, const uint8_t *data) except -1:
         cdef DecodeSettings settings

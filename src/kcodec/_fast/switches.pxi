@@ -56,16 +56,26 @@ def trim_pool():
     pool_trim()
 
 
-def find_provable(data, above_offset, limits=DEFAULT_LIMITS):
+def find_provable(data, above_offset, limits=DEFAULT_LIMITS, budget=None):
     """The first position in `data` where a batch begins that can be believed: structure, CRC and header fields right,
-    base offset above `above_offset`. -1 if there is none."""
+    base offset above `above_offset`. -1 if there is none, -2 if telling takes the CRC of more than `budget` bytes."""
     cdef Source source = Source(data)
     cdef Limits bounds
     cdef BatchHeader header
-    cdef int64_t at, above = above_offset, size = source.size(), found = -1
+    cdef Fault fault
+    cdef int64_t at, above = above_offset, size = source.size(), found = -1, needed
+    cdef int64_t left = INT64_MAX if budget is None else budget
     _read_limits(limits, &bounds)
     with nogil:
         for at in range(size - BATCH_OVERHEAD + 1):
+            if walk_batch(source.data(), size, at, 0, &bounds, &header, &needed, &fault) != WALK_BATCH:
+                continue
+            if header.base_offset <= above or header_check(&header, &fault):
+                continue
+            left -= needed
+            if left < 0:
+                found = -2
+                break
             if header_is_provable(source.data(), size, at, above, &bounds, &header):
                 found = at
                 break
