@@ -295,7 +295,7 @@ def segment(options: Options) -> list[Row]:
             path = partition / f"{0:020d}.log"
             size, records = write_segment(path, shapes.blob(shape, codec), options.segment_bytes)
             command = [sys.executable, str(HERE / "stream_segment.py"), str(path)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         told = json.loads(done.stdout)
         if told["records"] != records:
             raise ValueError(f"segment of shape {shape}, {codec}: {told['records']} records, expected {records}")
