@@ -123,7 +123,8 @@ cdef class RecordBatch:
     @property
     def timestamp_type(self):
         """TimestampType of all its records."""
-        return TimestampType.LOG_APPEND_TIME if self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME else TimestampType.CREATE_TIME
+        appended = self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+        return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
 
     @property
     def delete_horizon_ms(self):
@@ -243,7 +244,8 @@ def _rebuild_batch(raw, position, path, limits):
 def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
     """The RecordBatch whose header begins at data[0], byte `position` of a file; None if fewer than 61 bytes are there.
 
-    The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for structure.
+    The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for
+    structure.
     """
     cdef Source source = Source(data)
     cdef BatchHeader header
@@ -263,8 +265,9 @@ def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
 cdef class RecordBatches:
     """The batches in a bytes-like object, a lazy sequence: nothing is copied, nothing decompressed.
 
-    len() and iteration walk the headers as far as needed; a structure that is none is a DecodeError when it is reached. A
-    cut last batch ends the sequence: remaining_bytes are there of it, bytes_needed it takes whole (0: nothing is cut).
+    len() and iteration walk the headers as far as needed; a structure that is none is a DecodeError when it is
+    reached. A cut last batch ends the sequence: remaining_bytes are there of it, bytes_needed it takes whole (0:
+    nothing is cut).
     """
 
     cdef Source source

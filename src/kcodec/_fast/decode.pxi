@@ -71,7 +71,7 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on: the batch's last offset + 1, if its CRC is right or the next header agrees with it."""
+        """Where a reader can go on: the last offset + 1, if the CRC is right or the next header agrees with it."""
         cdef BatchHeader *header = table_batches(&self.table) + index
         cdef BatchHeader next_header
         cdef Fault ignored
@@ -123,7 +123,7 @@ cdef class _Decoding:
         return 0
 
     cdef bint decode_from(self, int64_t begin) except -1:
-        """Decodes what is settled; damage is noted and, under "skip", passed over where it may be. True: stopped there."""
+        """Decodes what is settled; damage is noted and, under "skip", passed over if it may be. True: stopped there."""
         cdef int failed = -1
         cdef int64_t damaged
         while failed:
@@ -161,8 +161,9 @@ cdef class _Decoding:
         return 0
 
     cdef int in_one_go(self) except -1:
-        """Scan, settle and decode some batches at a time, while their headers are still near: what one thread does where
-        no batch decides about one before it."""
+        """Scan, settle and decode some batches at a time, while their headers are still near: what one thread does
+        where no batch decides about one before it.
+        """
         cdef int64_t begin = 0
         cdef bint stopped = False
         self.begin_settling()
@@ -328,8 +329,8 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
 
     columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
     isolation_level:      "read_committed" leaves out aborted records (KIP-98; Kafka: CompletedFetch).
-    aborted_transactions: what a broker said, AbortedTransaction in any order (``[]`` included); None: nobody said, and the
-                          end markers inside `data` settle every transaction. Undecided records are not delivered.
+    aborted_transactions: what a broker said, AbortedTransaction in any order (``[]`` included); None: nobody said, and
+                          the end markers inside `data` settle every transaction. Undecided records are left out.
     last_stable_offset:   under read_committed, records from here on are undecided.
     start_offset, end_offset: records in [start_offset, end_offset), a plain filter on each record.
     control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
@@ -339,8 +340,8 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
     threads:              batches side by side; the records and their order are the same.
 
-    Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the records
-    before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
+    Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
+    records before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
 
     >>> decode(b"").counts
     Counts(batches=0, skipped_batches=0, records=0, aborted=0, control=0, undecided=0, out_of_range=0)

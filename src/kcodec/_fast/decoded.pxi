@@ -42,6 +42,9 @@ cdef Counts _counts_of(const CCounts *counts):
                   counts.undecided, counts.out_of_range)
 
 
+_MANY_CHUNKS = "{} needs one chunk but there are {}: go through .chunks, or use the stream"
+
+
 class ManyChunksError(ValueError, AttributeError):
     """One chunk was asked for and there are more."""
 
@@ -49,9 +52,9 @@ class ManyChunksError(ValueError, AttributeError):
 cdef class DecodedRecords:
     """The records of a decode() call, as columns. Frozen.
 
-    counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from the
-    damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first DecodeError
-    under on_error "stop" or "skip").
+    counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from
+    the damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first
+    DecodeError under on_error "stop" or "skip").
 
     Feed it to anything that takes Arrow (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
     ``records()``, or take a ``column(name)``. Chunks are cut at about 32 MB; with threads there may be one a thread.
@@ -150,7 +153,7 @@ cdef class DecodedRecords:
 
     cdef _Rows _one_part(self, str what):
         if len(self._parts) != 1:
-            raise ValueError(f"{what} needs one chunk but there are {len(self._parts)}: go through .chunks, or use the stream")
+            raise ManyChunksError(_MANY_CHUNKS.format(what, len(self._parts)))
         return self._parts[0]
 
     def __arrow_c_schema__(self):
@@ -163,9 +166,7 @@ cdef class DecodedRecords:
         A property, and that error an AttributeError too: what asks ``hasattr`` first goes on to the stream.
         """
         if len(self._parts) != 1:
-            raise ManyChunksError(
-                f"__arrow_c_array__ needs one chunk but there are {len(self._parts)}: go through .chunks, or use the stream"
-            )
+            raise ManyChunksError(_MANY_CHUNKS.format("__arrow_c_array__", len(self._parts)))
         return self._export_array
 
     def _export_array(self, requested_schema=None):
@@ -303,7 +304,8 @@ cdef int _unpack_binary(BinaryColumn *column, tuple packed) except -1:
 cdef tuple _pack_rows(_Rows part):
     cdef Chunk *chunk = part.chunk
     cdef int64_t rows = chunk.rows, headers = chunk.header_count, width
-    cdef int element = 4 if chunk.layout.binary_type == BINARY else 8 if chunk.layout.binary_type == LARGE_BINARY else 16
+    cdef BinaryType binary_type = chunk.layout.binary_type
+    cdef int element = 4 if binary_type == BINARY else 8 if binary_type == LARGE_BINARY else 16
     cdef int column
     fixed = []
     for column in range(COLUMN_COUNT):
@@ -330,8 +332,8 @@ cdef tuple _pack_rows(_Rows part):
 
 
 cdef _Rows _unpack_rows(_Layout layout, tuple packed):
-    (first, count, n_rows, headers, _list_nulls, control_nulls), fixed, control, key, value, lists, name, header_value, \
-        spans, arena, sources, topic, partition = packed
+    (numbers, fixed, control, key, value, lists, name, header_value, spans, arena, sources, topic, partition) = packed
+    first, count, n_rows, headers, _list_nulls, control_nulls = numbers
     cdef Chunk *chunk = chunk_new(&layout.chunk)
     cdef Fault fault
     if chunk == NULL:

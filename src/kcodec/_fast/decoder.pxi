@@ -4,11 +4,12 @@
 cdef class Decoder:
     """Decodes a file window by window at constant memory.
 
-    Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so that no
-    window needs to know another. topic, partition: for the columns of these names. path: named in errors. max_rows: a chunk
-    ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers, every field nullable.
-    keep_position: as Java's consumer, from start_offset on each record and batch moves a position on, and records below it
-    count as out_of_range. above_offset: every base offset must be above it and above the last offset before, else DecodeError.
+    Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so
+    that no window needs to know another. topic, partition: for the columns of these names. path: named in errors.
+    max_rows: a chunk ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers,
+    every field nullable. keep_position: as Java's consumer, from start_offset on each record and batch moves a
+    position on, and records below it count as out_of_range. above_offset: every base offset must be above it and
+    above the last offset before, else DecodeError.
     """
 
     cdef DecodeSettings settings
@@ -96,7 +97,8 @@ cdef class Decoder:
             self.settings.owner = <void *>source
         scan_begin(&self.table)
         with nogil:
-            failed = scan_batches(self.run.data, self.run.size, origin, &self.settings.limits, 0, INT64_MAX, &self.table)
+            failed = scan_batches(self.run.data, self.run.size, origin, &self.settings.limits, 0, INT64_MAX,
+                                  &self.table)
         if failed:
             raise MemoryError("no memory for the table of batches")
         self.bytes_needed = self.table.needed
@@ -137,7 +139,7 @@ cdef class Decoder:
         return <object>header_last_offset(header) + 1
 
     def take(self, flush=False):
-        """The chunks that are finished, as a list of DecodedRecords of at most max_rows rows; `flush` ends the open one."""
+        """The finished chunks, a list of DecodedRecords of at most max_rows rows; `flush` ends the open one too."""
         cdef ChunkList *chunks = &self.run.chunks
         cdef int64_t at, first, rows
         cdef Chunk *chunk

@@ -3,7 +3,7 @@
 
 _TEXTS = {
     FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the least a batch can have",
-    FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; raise the limit if such batches are real",
+    FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; raise the limit if that is real",
     FAULT_MAGIC: "magic {found} is not supported, only 2 is",
     FAULT_CRC: "crc {found:#010x} is stored but the bytes have {expected:#010x}",
     FAULT_COMPRESSION_ID: "compression id {found} is unknown, the highest is {expected}",

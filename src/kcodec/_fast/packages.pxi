@@ -137,8 +137,9 @@ cdef uint32_t _crc32_ieee(const uint8_t *data, int64_t size) noexcept nogil:
 _python_errors = []
 
 
-cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound, int frames,
-                             int64_t limit, const uint8_t **out, int64_t *length, Fault *fault) noexcept nogil:
+cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
+                             int frames, int64_t limit, const uint8_t **out, int64_t *length,
+                             Fault *fault) noexcept nogil:
     cdef int result = -1
     with gil:
         try:

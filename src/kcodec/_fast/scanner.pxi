@@ -8,15 +8,15 @@ cdef enum:
 cdef class TransactionScanner:
     """Settles the transactions of a log by its headers and markers, window by window.
 
-    A data batch with records begins its producer's transaction, an end-transaction marker ends it (record-format rules of
-    ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset, marker_offset,
-    control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker order; first_offset and
-    last_offset are -1 for a marker without data. ``open``: tuples (producer_id, producer_epoch, first_offset, last_offset,
-    first_timestamp, last_timestamp, first_position).
+    A data batch with records begins its producer's transaction, an end-transaction marker ends it (record-format
+    rules of ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset,
+    marker_offset, control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker
+    order; first_offset and last_offset are -1 for a marker without data. ``open``: tuples (producer_id,
+    producer_epoch, first_offset, last_offset, first_timestamp, last_timestamp, first_position).
 
-    The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is damaged
-    must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with each batch.
-    last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
+    The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is
+    damaged must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with
+    each batch. last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
     """
 
     cdef readonly list finished
@@ -53,8 +53,8 @@ cdef class TransactionScanner:
     def feed(self, data, position, end):
         """Walk the headers in `data`, file bytes from `position` on of a file of `end` bytes.
 
-        Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes of it
-        that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
+        Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes
+        of it that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
         """
         cdef Source source = Source(data)
         cdef const uint8_t *bytes_ = source.data()
@@ -154,5 +154,6 @@ cdef class TransactionScanner:
         if begun is not None:
             _epoch, first_offset, last_offset, first_timestamp, _last, first_position = begun
         self.finished.append((header.producer_id, header.producer_epoch, first_offset, last_offset, header.base_offset,
-                              control_type, first_timestamp, marker.timestamp, marker.coordinator_epoch, first_position))
+                              control_type, first_timestamp, marker.timestamp, marker.coordinator_epoch,
+                              first_position))
         return 0

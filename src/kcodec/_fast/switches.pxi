@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is chosen at start: processor paths and system libraries; and what tests ask of memory.
 #
-#   KCODEC_CRC32C=avx512|sse42|arm64|portable   this path of the CRC instead of the fastest
-#   KCODEC_SYSTEM_ZSTD=0|1                      the system's libzstd never, or of whatever version; by default from 1.5.6 on
+#   KCODEC_CRC32C=avx512|sse42|arm64|portable     this path of the CRC instead of the fastest
+#   KCODEC_SYSTEM_ZSTD=0|1       the system's libzstd never, or of whatever version; by default from 1.5.6 on
 
 def crc32c(data, value=0):
     """CRC-32C of a bytes-like object, continuing `value`."""
