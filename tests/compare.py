@@ -14,7 +14,9 @@ leaves as it is. Where bytes are wrong in two ways, both may be right:
 - a count that the bytes cannot hold is refused before any record is read: no `record` then;
 - a stream that is damaged and too large is a DecodeError or a LimitExceededError, whatever is seen first;
 - under `None`, a marker behind one damaged batch settles nothing, and so it decides whether an earlier batch, damaged
-  as well, is opened: the first of the two in the data is an answer too, if it is the answer to the bytes up to there.
+  as well, is opened: the first of the two in the data is an answer too, if it is the answer to the bytes up to there;
+- likewise a batch that proves damaged when it is opened is skipped, although a damaged batch before it leaves it
+  undecided and so unopened: its records are then in no count.
 
 Releases of libzstd differ in which damaged blocks they refuse. Where the system's accepts what the oracle's refuses,
 kcodec is asked again with the package's, which has to agree with the oracle.
@@ -226,12 +228,15 @@ def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> boo
     told, told_error = _ask_oracle(data, options)
     if not isinstance(error, kcodec.DecodeError) or error.position is None or told_error is None:
         return False
+    mine = list(decoded.column("offset"))
+    if _differing_error(error, told_error) is None:
+        more_is_skipped = decoded.counts.skipped_batches > told.counts.skipped_batches
+        return more_is_skipped and mine == oracle_column(told.records, "offset")
     alone_options = {"on_error": "stop", "verify_crc": options.get("verify_crc", True)}
     alone_options |= {name: value for name, value in options.items() if name.startswith("max_")}
     _, alone = _ask_oracle(data[error.position :], {**alone_options, "control_records": "include"})
     if error.position >= told_error.position or type(alone).__name__ != type(error).__name__ or alone.position != 0:
         return False
-    mine = list(decoded.column("offset"))
     if options.get("on_error") == "skip":
         return set(mine) <= set(oracle_column(told.records, "offset"))
     before, before_error = _ask_oracle(data[: error.position], options)
