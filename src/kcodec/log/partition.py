@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kcodec._fast import AbortedTransactions, Record, RecordBatch
+from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.checkpoints import log_start_offset
 from kcodec.log.chunks import DEFAULT_COLUMNS, MAX_ROWS, Chunks, ReadOptions, RecordsStream, Stretch, check_on_error
-from kcodec.log.segment import Segment, Tail, walk_headers
+from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.log.windows import SegmentFile
@@ -71,9 +72,18 @@ class Log:
             if base is not None and self.topic is not None and self.partition is not None:
                 told = log_start_offset(directory.parent, self.topic, self.partition)
             if base is None:
-                base = next((batch.base_offset for batch in self.batches), 0)
+                base = self._first_base_offset()
             self._log_start_offset = base if told is None else max(base, told)
         return self._log_start_offset
+
+    def _first_base_offset(self) -> int:
+        """Of the first batch; 0 where none can be read, which is for a reading to complain of."""
+        with SegmentFile(self.segments[0].path) as file:
+            try:
+                batch = batch_at(file, 0, file.size(), self._limits)
+            except DecodeError:
+                return 0
+        return 0 if batch is None else batch.base_offset
 
     @property
     def log_end_offset(self) -> int:

@@ -9,8 +9,11 @@ first offset of any open transaction, and of any whose marker lies at or past th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from kcodec._fast import AbortedTransaction, AbortedTransactions, TransactionScanner
@@ -76,14 +79,22 @@ class Verdict:
     unsettled: tuple[tuple[int, int, int], ...] = ()
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
-        """The part of it that concerns [first_offset, next_offset)."""
-
-        def concerns(first: int, last: int | None) -> bool:
-            return first < next_offset and (last is None or last >= first_offset)
-
-        kept = [entry for entry in self.aborted_transactions if concerns(entry.first_offset, entry.last_offset)]
-        unsettled = tuple(entry for entry in self.unsettled if concerns(*entry[1:]))
+        """The part of it that concerns [first_offset, next_offset). Quick however many transactions there are."""
+        entries, firsts, reaches = self._by_first_offset
+        candidates = entries[bisect_left(reaches, first_offset) : bisect_left(firsts, next_offset)]
+        kept = [entry for entry in candidates if entry.last_offset is None or entry.last_offset >= first_offset]
+        unsettled = tuple(entry for entry in self.unsettled if entry[1] < next_offset and entry[2] >= first_offset)
         return Verdict(AbortedTransactions(kept), self.limit, self.log_start_offset, unsettled)
+
+    @cached_property
+    def _by_first_offset(self) -> tuple[list[AbortedTransaction], list[int], list[int]]:
+        """The intervals in order of their first offsets, these offsets, and how far the intervals up to each reach."""
+        entries = sorted(self.aborted_transactions, key=lambda entry: entry.first_offset)
+        ends = (HIGHEST_OFFSET if entry.last_offset is None else entry.last_offset for entry in entries)
+        return entries, [entry.first_offset for entry in entries], list(accumulate(ends, max))
+
+    def __reduce__(self) -> tuple[type[Verdict], tuple[object, ...]]:
+        return Verdict, (self.aborted_transactions, self.limit, self.log_start_offset, self.unsettled)
 
 
 class Part(NamedTuple):
