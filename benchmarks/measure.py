@@ -33,6 +33,8 @@ Samples = dict[str, list[float]]
 
 # How many cores other processes may use in a round of one thread (of two there are) and in one of two threads.
 OTHERS_OF_ONE, OTHERS_OF_TWO = 0.5, 0.1
+# Above this a figure of two threads says nothing: they had no second core.
+TOO_BUSY_FOR_TWO = 0.25
 
 
 def one_slice(case: Case, seconds: float) -> float:

@@ -237,6 +237,8 @@ def threads(options: Options) -> list[Row]:
                 if times > 1 and shape in bars.GAIN_SHAPES[codec]:
                     wanted = max(wanted, bars.TWO_THREADS_OF_FLOOR_GAIN * row["floor_gain"])
                 judged(row, "gain", gain, wanted, least=True)
+                if row["others"] > measure.TOO_BUSY_FOR_TWO:
+                    row["gain_met"] = "busy"
             rows.append(row)
     pair.close()
     return rows
