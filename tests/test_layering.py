@@ -97,7 +97,8 @@ def faults(name: str, found: Iterator[Import]) -> list[str]:
         if top == "kcodec" and layer in PUBLIC_ONLY and any(part.startswith("_") for part in rest):
             wrong.append(f"{name} imports {module}, which is not public")
         late_in_core = layer == "_fast" and top in LATE_IN_CORE and not early
-        if layer in PURE and not late_in_core and (top in IMPURE or (top not in sys.stdlib_module_names and top != "kcodec")):
+        foreign = top not in sys.stdlib_module_names and top != "kcodec"
+        if layer in PURE and not late_in_core and (top in IMPURE or foreign):
             wrong.append(f"{name} imports {module}, which is not pure")
         if early and top in LATE and (name, top) not in EARLY:
             wrong.append(f"{name} imports {module} at its top, not where it is used")

@@ -166,7 +166,7 @@ cdef class RecordBatch:
 
     def ensure_valid(self):
         """Raise CorruptBatchError unless the CRC is that of the bytes."""
-        cdef Source source = Source(self.data)
+        cdef _Source source = _Source(self.data)
         cdef uint32_t computed
         cdef int64_t size = header_size(&self.header) - ATTRIBUTES_POSITION
         with nogil:
@@ -247,7 +247,7 @@ def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
     The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for
     structure.
     """
-    cdef Source source = Source(data)
+    cdef _Source source = _Source(data)
     cdef BatchHeader header
     cdef Fault fault
     cdef Limits bounds
@@ -270,7 +270,7 @@ cdef class RecordBatches:
     nothing is cut).
     """
 
-    cdef Source source
+    cdef _Source source
     cdef object limits
     cdef list found
     cdef int64_t walked, needed
@@ -279,7 +279,7 @@ cdef class RecordBatches:
     def __init__(self, data, limits=DEFAULT_LIMITS):
         cdef Limits ignored
         _read_limits(limits, &ignored)
-        self.source = Source(data)
+        self.source = _Source(data)
         self.limits = limits
         self.found = []
 

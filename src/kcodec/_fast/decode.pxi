@@ -42,7 +42,7 @@ cdef class _Decoding:
     cdef BatchTable table
     cdef Visibility visibility
     cdef AbortedTransactions aborted
-    cdef Source source
+    cdef _Source source
     cdef _Layout layout
     cdef int64_t given_limit
     cdef int on_error, threads
@@ -370,7 +370,7 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
             work.visibility.isolation = READ_COMMITTED_BY_LIST
             work.aborted = _as_aborted(aborted_transactions)
             work.visibility.aborted = &work.aborted.index
-    work.source = Source(data)
+    work.source = _Source(data)
     work.run.settings = &work.settings
     work.run.data = work.source.data()
     work.run.size = work.source.size()

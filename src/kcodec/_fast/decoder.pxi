@@ -86,7 +86,7 @@ cdef class Decoder:
         The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown). DecodeError on damage,
         with its place in the file; the batches before it are kept, and feeding may go on behind it.
         """
-        cdef Source source = Source(data)
+        cdef _Source source = _Source(data)
         cdef BatchHeader *batches
         cdef int64_t origin = position, walked
         cdef int failed

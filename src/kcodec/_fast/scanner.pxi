@@ -56,7 +56,7 @@ cdef class TransactionScanner:
         Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes
         of it that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
         """
-        cdef Source source = Source(data)
+        cdef _Source source = _Source(data)
         cdef const uint8_t *bytes_ = source.data()
         cdef int64_t begin = position, at = position, size = source.size(), file_end = end, needed, offered
         cdef BatchHeader header

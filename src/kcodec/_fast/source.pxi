@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The caller's bytes, held for as long as somebody reads them.
 
-cdef class Source:
+cdef class _Source:
     """A bytes-like object and the memory it lent."""
 
     cdef Py_buffer view
@@ -29,7 +29,7 @@ cdef class Source:
         return self.view.len
 
 
-# Views point into the caller's bytes: a chunk of them holds the Source. Arrow may let go on any thread.
+# Views point into the caller's bytes: a chunk of them holds the _Source. Arrow may let go on any thread.
 cdef void _retain_object(void *owner) noexcept nogil:
     with gil:
         Py_INCREF(<object>owner)

@@ -6,7 +6,7 @@
 
 def crc32c(data, value=0):
     """CRC-32C of a bytes-like object, continuing `value`."""
-    cdef Source source = Source(data)
+    cdef _Source source = _Source(data)
     cdef uint32_t crc = value
     with nogil:
         crc = _crc32c(crc, source.data(), source.size())
@@ -25,7 +25,7 @@ def crc32c_path_names():
 
 def crc32c_by(name, data, value=0):
     """CRC-32C by the path of this name: for tests."""
-    cdef Source source = Source(data)
+    cdef _Source source = _Source(data)
     cdef const Crc32cPath *path = crc32c_paths()
     while path.name != NULL:
         if path.name.decode("ascii") == name:
@@ -59,7 +59,7 @@ def trim_pool():
 def find_provable(data, above_offset, limits=DEFAULT_LIMITS, budget=None):
     """The first position in `data` where a batch begins that can be believed: structure, CRC and header fields right,
     base offset above `above_offset`. -1 if there is none, -2 if telling takes the CRC of more than `budget` bytes."""
-    cdef Source source = Source(data)
+    cdef _Source source = _Source(data)
     cdef Limits bounds
     cdef BatchHeader header
     cdef Fault fault
