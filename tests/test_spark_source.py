@@ -270,7 +270,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
     ],
 )
 def test_pushdown_changes_no_answer(spark: SparkSession, long_log: Path, condition: str) -> None:
-    options = {"isolation_level": "read_committed", "splitBytes": 20_000}
+    options = {"isolation_level": "read_committed", "splitBytes": 100_000}
     pushed = load(spark, long_log, pushdown=True, **options).where(condition)
     read = load(spark, long_log, **options).where(condition)
     assert pushed.orderBy("offset").collect() == read.orderBy("offset").collect()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kcodec import Counts, DecodedRecords
 
-MAX_ROWS = 10_000
+MAX_ROWS = 16_384
 logger = logging.getLogger("kcodec.spark")
 
 

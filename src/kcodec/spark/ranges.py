@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from kcodec import log as logs
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.log.chunks import ReadOptions as StreamOptions
+from kcodec.log.chunks import Stretch
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.filters import Pruning
@@ -41,7 +43,8 @@ class Reading:
 class Range:
     """One range of one file, with the bounds and the verdict of its partition. Pickles."""
 
-    split: logs.Split
+    stretch: Stretch
+    size_in_bytes: int
     verdict: logs.Verdict
     topic: str | None
     partition: int | None
@@ -53,7 +56,7 @@ Task = tuple[Range, ...]
 
 
 def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list[Task]:
-    """The tasks of a read: ranges of at most splitBytes; neighbours that are smaller share a task up to half of that.
+    """The tasks of a read: ranges of files, neighbours together, of at most splitBytes in all.
 
     ValueError for a bound that names partitions which are not there, leaves one out, or ends before it starts.
     """
@@ -61,7 +64,7 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
     for bound in (options.starting, options.ending):
         _check_names(bound, opened)
-    split_bytes, packed_bytes = options.split_bytes, options.split_bytes // 2
+    split_bytes = packed_bytes = options.split_bytes
     if options.min_partitions > 1:
         total = sum(_size(each) for each in found)
         split_bytes, packed_bytes = max(1, min(split_bytes, -(-total // options.min_partitions))), 0
@@ -97,10 +100,8 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
     """The rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is logged."""
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
-        chunks = logs.read_split(
-            each.split,
-            each.verdict,
-            columns=[column.column for column in reading.columns],
+        options = StreamOptions(
+            columns=tuple(column.column for column in reading.columns),
             isolation_level=reading.isolation_level,
             start_offset=each.start_offset,
             end_offset=each.end_offset,
@@ -112,8 +113,9 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
             partition=each.partition,
             spark_layout=True,
         )
+        chunks = logs.Chunks([each.stretch], each.verdict, options)
         yield from renamed.batches(chunks)
-        convert.log_counts(f"{each.split.path} from byte {each.split.start_position} on", chunks.counts, chunks.error)
+        convert.log_counts(f"{each.stretch.path} from byte {each.stretch.start} on", chunks.counts, chunks.error)
 
 
 def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -189,16 +191,39 @@ def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | Non
 
 
 def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int) -> Iterator[Range]:
-    """The splits that hold offsets in [start, end), each with the verdict on its own offsets."""
+    """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
+    if _needs_no_walk(log, reading, split_bytes):
+        for stretch, size in _whole_segments(log, start, end):
+            yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
+        return
     splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
     for split in splits:
+        is_rising = not split.is_active
+        stretch = Stretch(split.path, split.start_position, split.end_position, split.first_offset, is_rising)
         part = verdict.between(split.first_offset, split.next_offset)
-        yield Range(split, part, log.topic, log.partition, start, end)
+        yield Range(stretch, split.size_in_bytes, part, log.topic, log.partition, start, end)
+
+
+def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
+    """Whether whole segments are small enough, nothing is to be settled, and a torn tail shows by its CRC."""
+    is_settled = reading.isolation_level == "read_uncommitted" and reading.verify_crc
+    return is_settled and all(segment.size_in_bytes <= split_bytes for segment in log.segments)
+
+
+def _whole_segments(log: logs.Log, start: int | None, end: int | None) -> Iterator[tuple[Stretch, int]]:
+    """Every segment that may hold offsets in [start, end), by its name and the next one's, with its size."""
+    following = [segment.base_offset for segment in log.segments[1:]]
+    for segment, behind in zip(log.segments, [*following, None], strict=True):
+        base = segment.base_offset or 0
+        is_before = behind is not None and behind <= max(log.log_start_offset, start or 0)
+        if not is_before and (end is None or base < end):
+            size = segment.size_in_bytes
+            yield Stretch(segment.path, 0, None if segment.is_active else size, 0, not segment.is_active), size
 
 
 def _in_segments(ranges: Iterable[Range], found: FoundPartition) -> Iterator[Range]:
-    return (each for each in ranges if found.wants(Path(each.split.path).name))
+    return (each for each in ranges if found.wants(Path(each.stretch.path).name))
 
 
 def _packed(ranges: Iterable[Range], most_bytes: int) -> Iterator[Task]:
@@ -206,10 +231,10 @@ def _packed(ranges: Iterable[Range], most_bytes: int) -> Iterator[Task]:
     task: list[Range] = []
     size = 0
     for each in ranges:
-        if task and size + each.split.size_in_bytes > most_bytes:
+        if task and size + each.size_in_bytes > most_bytes:
             yield tuple(task)
             task, size = [], 0
         task.append(each)
-        size += each.split.size_in_bytes
+        size += each.size_in_bytes
     if task:
         yield tuple(task)
