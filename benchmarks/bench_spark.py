@@ -7,8 +7,8 @@ Contestants, interleaved in one Spark on local[2], 8 columns (includeHeaders), s
 load() or mapInArrow() to the end of the write:
 
     data source          spark.read.format("kcodec") over the files
-    data source, ready   a data source of a task a file (or --ready-tasks) that yields one Arrow batch of 10,000 such rows, read once a
-                         task, again and again, until it has given as many rows
+    data source, ready   a data source of a task a file (or --ready-tasks) that yields one Arrow batch of 10,000 such
+                         rows, read once a task, again and again, until it has given as many rows
     mapInArrow           kcodec.spark.decode_in_arrow over a column of the files' names, one a task
     mapInArrow, ready    the same batch yielded in mapInArrow over the same DataFrame
 
