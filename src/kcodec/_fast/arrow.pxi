@@ -110,9 +110,10 @@ cdef const char *_stream_get_last_error(ArrowArrayStream *stream) noexcept nogil
 
 
 cdef void _stream_release(ArrowArrayStream *stream) noexcept nogil:
-    with gil:
-        Py_DECREF(<object>stream.private_data)
-        stream.release = NULL
+    stream.release = NULL
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>stream.private_data)
 
 
 cdef object _stream_capsule(_Layout layout, object source, int column):

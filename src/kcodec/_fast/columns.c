@@ -128,6 +128,12 @@ static int grow_bytes(BinaryColumn *column, int64_t capacity, int64_t *least) {
     return 0;
 }
 
+int64_t chunk_longest_column(const Chunk *chunk) {
+    int64_t longest = chunk->key.length > chunk->value.length ? chunk->key.length : chunk->value.length;
+    if (chunk->header_name.length > longest) longest = chunk->header_name.length;
+    return chunk->header_value.length > longest ? chunk->header_value.length : longest;
+}
+
 int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload) {
     uint32_t wanted = chunk->layout.wanted;
     int64_t needed = chunk->rows + rows;
@@ -138,10 +144,7 @@ int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload) {
     }
     if (chunk->payload <= chunk->payload_capacity) return 0;
     // what was reserved for and not used (keys take none of a value's bytes) is forgotten before memory is asked for
-    int64_t longest = chunk->key.length > chunk->value.length ? chunk->key.length : chunk->value.length;
-    if (chunk->header_name.length > longest) longest = chunk->header_name.length;
-    if (chunk->header_value.length > longest) longest = chunk->header_value.length;
-    chunk->payload = longest + payload;
+    chunk->payload = chunk_longest_column(chunk) + payload;
     if (chunk->payload <= chunk->payload_capacity) return 0;
     int64_t least = INT64_MAX;
     int copies = chunk->layout.binary_type != BINARY_VIEW;

@@ -117,6 +117,7 @@ static inline int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
     if (chunk->rows + rows <= chunk->row_capacity && chunk->payload <= chunk->payload_capacity) return 0;
     return chunk_reserve_more(chunk, rows, payload);
 }
+int64_t chunk_longest_column(const Chunk *chunk);  // bytes in the variable column that holds most
 int chunk_reserve_headers(Chunk *chunk, int64_t headers);
 // A validity bitmap that says "nothing null", for as many rows as there is room for.
 int chunk_begin_validity(Buffer *validity, int64_t capacity);

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C parts, as Cython knows them. Comments are in the headers.
 
+cdef extern from "Python.h" nogil:
+    int Py_IsInitialized()
+
 cdef extern from "_fast/fault.h" nogil:
     ctypedef enum FaultCode:
         FAULT_NONE
@@ -275,7 +278,7 @@ cdef extern from "_fast/decode.h" nogil:
         BatchHeader *table
         ChunkList chunks
         Chunk *open
-        int64_t open_first_batch
+        int64_t open_first_batch, last_rows, last_bytes
         CCounts counts
         int64_t position, last_offset
         int64_t damaged

@@ -115,6 +115,8 @@ static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
         chunk->release_owner = settings->release_owner;
     }
     int64_t rows, bytes = estimate(run, at, end, &rows);
+    if (run->last_rows > rows) rows = run->last_rows;
+    if (run->last_bytes > bytes) bytes = run->last_bytes;
     if (rows > settings->max_rows) rows = settings->max_rows;
     if (chunk_reserve(chunk, rows + 1, bytes + 1)) {  // Arrow wants buffers even where there are no rows
         chunk_release(chunk);
@@ -128,6 +130,8 @@ int decode_finish_chunk(DecodeRun *run) {
     Chunk *chunk = run->open;
     if (!chunk) return 0;
     run->open = NULL;
+    run->last_rows = chunk->rows;
+    run->last_bytes = chunk_longest_column(chunk);
     ChunkList *chunks = &run->chunks;
     if (chunk_finish(chunk, &run->fault)) {
         chunk_release(chunk);

@@ -47,6 +47,7 @@ typedef struct {
     ChunkList chunks;                 // finished ones, in the order of batches
     Chunk *open;                      // the chunk being filled, NULL: none
     int64_t open_first_batch;
+    int64_t last_rows, last_bytes;    // of the chunk closed last: what the next one is likely to need
     Counts counts;
     int64_t position, last_offset;    // next offset to be delivered; of the batches walked
     int64_t damaged;                  // index of the batch that was refused, -1: none

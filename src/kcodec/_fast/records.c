@@ -414,6 +414,8 @@ INSTANCE(append_usual_ordered, USUAL, BINARY, 0, 1)
 INSTANCE(append_usual_fused, USUAL, BINARY, 1, job->keep_position)
 INSTANCE(append_binary, chunk->layout.wanted, BINARY, job->fuse_crc, IS_ORDERED)
 INSTANCE(append_large, chunk->layout.wanted, LARGE_BINARY, job->fuse_crc, IS_ORDERED)
+INSTANCE(append_usual_views, USUAL, BINARY_VIEW, 0, 1)
+INSTANCE(append_usual_views_fused, USUAL, BINARY_VIEW, 1, 0)
 INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc, IS_ORDERED)
 
 typedef int64_t (*AppendFunction)(Chunk *, RecordsJob *, int64_t, const uint8_t **, int64_t *);
@@ -421,8 +423,10 @@ typedef int64_t (*AppendFunction)(Chunk *, RecordsJob *, int64_t, const uint8_t 
 static AppendFunction choose_append(const Chunk *chunk, const RecordsJob *job) {
     uint32_t per_record = chunk->layout.wanted & BUILT_PER_RECORD;
     if (chunk->layout.binary_type == LARGE_BINARY) return append_large;
-    if (chunk->layout.binary_type == BINARY_VIEW) return append_views;
-    if (per_record != USUAL) return append_binary;
+    int is_view = chunk->layout.binary_type == BINARY_VIEW;
+    if (per_record != USUAL) return is_view ? append_views : append_binary;
+    if (is_view && job->fuse_crc && !IS_ORDERED) return append_usual_views_fused;
+    if (is_view) return IS_ORDERED && !job->fuse_crc ? append_usual_views : append_views;
     return job->fuse_crc ? append_usual_fused : IS_ORDERED ? append_usual_ordered : append_usual;
 }
 

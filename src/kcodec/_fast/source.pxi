@@ -29,15 +29,17 @@ cdef class _Source:
         return self.view.len
 
 
-# Views point into the caller's bytes: a chunk of them holds the _Source. Arrow may let go on any thread.
+# Views point into the caller's bytes: a chunk of them holds the _Source. Arrow may let go on any thread, and after the
+# interpreter has ended: then there is nothing left to count.
 cdef void _retain_object(void *owner) noexcept nogil:
     with gil:
         Py_INCREF(<object>owner)
 
 
 cdef void _release_object(void *owner) noexcept nogil:
-    with gil:
-        Py_DECREF(<object>owner)
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>owner)
 
 
 cdef int _read_limits(object limits, Limits *out) except -1:
