@@ -258,7 +258,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
 
 static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
     return settings->verify_crc && header->fate == FATE_DELIVER && !header_compression(header) &&
-           header->records_count > 0 && records_length(header) / header->records_count >= FUSE_CRC_FROM;
+           header->records_count > 0 && records_length(header) >= (int64_t)FUSE_CRC_FROM * header->records_count;
 }
 
 static int check_rising(const DecodeRun *run, const BatchHeader *header, Fault *fault) {
