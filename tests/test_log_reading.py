@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,3 +234,62 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, level: str) -> None:
     found, batches, peak = map(int, done.stdout.split())
     assert (found, batches) == (rows, rows // 1000)
     assert peak < 100
+
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of a few batches, so that a small log has many."""
+    from kcodec.log import parallel
+
+    monkeypatch.setattr(parallel, "RANGE_BYTES", 500)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_threads_do_not_show(tmp_path: Path, level: str) -> None:
+    from log_files import ABORT, COMMIT, marker
+
+    batches = [*mixed(40), data(7, 120), data(8, 122), marker(ABORT, 7, 124), marker(COMMIT, 8, 125)]
+    log = kcodec.open(partition(tmp_path, batches[:25], batches[25:]))
+    for threads in (2, 5):
+        alone, together = (
+            iter(log.to_arrow(isolation_level=level)),
+            iter(log.to_arrow(isolation_level=level, threads=threads)),
+        )
+        expected = [record for chunk in alone for record in chunk.records()]
+        assert [record for chunk in together for record in chunk.records()] == expected
+        assert together.counts == alone.counts
+    assert pa.table(log.to_arrow(("offset",), level, 30, 90, threads=3)).column(0).to_pylist() == list(range(30, 90))
+    with pytest.raises(ValueError, match="threads"):
+        log.to_arrow(threads=0)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_with_threads_damage_comes_behind_what_precedes_it(tmp_path: Path) -> None:
+    batches = [plain(at * 3, size=200) for at in range(40)]
+    batches[20] = batches[20][:90] + b"?" + batches[20][91:]
+    log = kcodec.open(partition(tmp_path, batches))
+    stream, found = iter(log.to_arrow(threads=3)), []
+    with pytest.raises(kcodec.CorruptBatchError) as caught:
+        for chunk in stream:
+            found += chunk.column("offset")
+    assert found == list(range(60))
+    assert caught.value.position == sum(map(len, batches[:20]))
+    stopped, skipped = iter(log.to_arrow(threads=3, on_error="stop")), iter(log.to_arrow(threads=3, on_error="skip"))
+    assert sum(map(len, stopped)) == 60
+    assert sum(map(len, skipped)) == 117
+    assert str(stopped.error) == str(skipped.error) == str(caught.value)
+    assert skipped.counts.skipped_batches == 1
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_reading_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
+    log = kcodec.open(partition(tmp_path, mixed(40)))
+    stream = iter(log.to_arrow(threads=3))
+    next(stream)
+    assert any(thread.name.startswith("kcodec") for thread in threading.enumerate())
+    del stream
+    assert not any(thread.name.startswith("kcodec") for thread in threading.enumerate())

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of segments at constant memory: windows of a file in, chunks of columns out.
 
-Chunks keeps a position as Java's consumer does (CompletedFetch): it begins at the log start or start_offset, each
+A reading keeps a position as Java's consumer does (CompletedFetch): it begins at the log start or start_offset, each
 record and each batch moves it on, and a record below it is passed over, so no offset is delivered twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
@@ -102,17 +103,66 @@ def _least(one: int | None, other: int | None) -> int | None:
     return min(given, default=None)
 
 
+class Reading(Protocol):
+    """How chunks come about, with what has been counted so far."""
+
+    error: DecodeError | None
+    is_ended: bool
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of what has been read so far."""
+
+    def chunks(self) -> Iterator[DecodedRecords]:
+        """Every chunk; to be called once."""
+
+
 class Chunks(Iterator[DecodedRecords]):
     """An iterator of DecodedRecords of one chunk each: at most max_rows rows, about 32 MB.
 
-    counts: of what has been read so far. error: what was skipped first, or ended the reading, under on_error "skip" and
-    "stop". Records before a damaged batch come before its error.
+    stretches are read one after the other; with threads side by side, and given out in order. Records before a damaged
+    batch come before its error. Files and threads are let go at the end, by close(), and when the iterator is dropped.
     """
+
+    def __init__(
+        self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions, *, threads: int = 1
+    ) -> None:
+        self._reading: Reading = SequentialReading(stretches, verdict, options)
+        if threads > 1:
+            from kcodec.log.parallel import ParallelReading
+
+            self._reading = ParallelReading(stretches, verdict, options, threads)
+        self._chunks = (
+            self._reading.chunks()
+        )  # knows nothing of this object, so that dropping it ends the reading at once
+
+    def __next__(self) -> DecodedRecords:
+        return next(self._chunks)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of what has been read so far."""
+        return self._reading.counts
+
+    @property
+    def error(self) -> DecodeError | None:
+        """What was skipped first, or ended the reading, under on_error "skip" and "stop"."""
+        return self._reading.error
+
+    def close(self) -> None:
+        """End the reading."""
+        if isinstance(self._chunks, Generator):
+            self._chunks.close()
+
+
+class SequentialReading:
+    """Stretch after stretch, on the caller's thread."""
 
     error: DecodeError | None
 
     def __init__(self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions) -> None:
         self.error = None
+        self.is_ended = False
         self._counts = Counts()
         self._decoder: Decoder | None = None
         self._stretches = stretches
@@ -121,18 +171,14 @@ class Chunks(Iterator[DecodedRecords]):
         start = verdict.log_start_offset
         self._position = start if options.start_offset is None else max(start, options.start_offset)
         self._last_offset = LOWEST_OFFSET
-        self._is_ended = False
-        self._chunks = self._read_all()
-
-    def __next__(self) -> DecodedRecords:
-        return next(self._chunks)
 
     @property
     def counts(self) -> Counts:
         """Counts of what has been read so far."""
-        return self._counts if self._decoder is None else _sum(self._counts, self._decoder.counts)
+        return self._counts if self._decoder is None else sum_of_counts(self._counts, self._decoder.counts)
 
-    def _read_all(self) -> Iterator[DecodedRecords]:
+    def chunks(self) -> Iterator[DecodedRecords]:
+        """Every chunk; to be called once."""
         for stretch in self._stretches:
             self._position = max(self._position, stretch.first_offset)
             self._last_offset = max(self._last_offset, stretch.first_offset - 1)
@@ -147,7 +193,7 @@ class Chunks(Iterator[DecodedRecords]):
     def _is_done(self) -> bool:
         """Whether damage that was not skipped has ended the reading, or the end offset has been reached."""
         end_offset = self._options.end_offset
-        return self._is_ended or (end_offset is not None and self._position >= end_offset)
+        return self.is_ended or (end_offset is not None and self._position >= end_offset)
 
     def _read(self, stretch: Stretch, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
         position, needed = stretch.start, 0
@@ -182,7 +228,7 @@ class Chunks(Iterator[DecodedRecords]):
             self._last_offset = max(self._last_offset, decoder.next_offset - 1)
         if self._verdict.unsettled and self._options.isolation_level == "read_committed":
             undecided = _unsettled_records(window[: behind - start], start, self._verdict, self._options)
-            self._counts = _sum(self._counts, Counts(aborted=-undecided, undecided=undecided))
+            self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
     def _judge_end(self, stretch: Stretch, file: SegmentFile, position: int, end: int) -> None:
         """A batch is cut by the end: fine if it is a torn tail."""
@@ -197,7 +243,7 @@ class Chunks(Iterator[DecodedRecords]):
         if self._options.on_error == "raise":
             raise damage
         self.error = self.error or damage
-        self._is_ended = True
+        self.is_ended = True
 
     def _behind_damage(self, stretch: Stretch, file: SegmentFile, error: DecodeError, end: int) -> int:
         """Where to go on behind a refused batch; `end` where its file has no more to give."""
@@ -214,7 +260,7 @@ class Chunks(Iterator[DecodedRecords]):
                 self._stop_at(damage)
                 return end
             self.error = self.error or damage
-            self._counts = _sum(self._counts, Counts(batches=1, skipped_batches=1))
+            self._counts = sum_of_counts(self._counts, Counts(batches=1, skipped_batches=1))
             return behind
 
 
@@ -243,7 +289,8 @@ def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options
     return count
 
 
-def _sum(one: Counts, other: Counts) -> Counts:
+def sum_of_counts(one: Counts, other: Counts) -> Counts:
+    """Both added, field by field."""
     return Counts(*(a + b for a, b in zip(one, other, strict=True)))
 
 

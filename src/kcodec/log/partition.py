@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from kcodec._fast import AbortedTransactions, Record, RecordBatch
@@ -11,7 +12,15 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.checkpoints import log_start_offset
-from kcodec.log.chunks import DEFAULT_COLUMNS, MAX_ROWS, Chunks, ReadOptions, RecordsStream, Stretch, check_on_error
+from kcodec.log.chunks import (
+    DEFAULT_COLUMNS,
+    MAX_ROWS,
+    Chunks,
+    ReadOptions,
+    RecordsStream,
+    Stretch,
+    check_on_error,
+)
 from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
@@ -184,12 +193,15 @@ class Log:
         control_records: str = "skip",
         max_rows: int = MAX_ROWS,
         binary_type: str = "binary",
+        threads: int = 1,
         on_error: str = "raise",
     ) -> RecordsStream:
         """The same records as a stream of Arrow batches of at most max_rows rows or about 32 MB.
 
         columns: names out of ``kcodec.COLUMNS``, topic and partition too. ValueError for an unknown column or option.
         Files are read as the stream is drawn; a DecodeError names file and position, and what came before it has come.
+        threads: ranges of about 8 MB side by side, after a walk over headers; the records and their order are the same,
+        the batches may be smaller.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
@@ -207,7 +219,16 @@ class Log:
             topic=self.topic,
             partition=self.partition,
         )
-        return RecordsStream(self._read, options)
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
+
+    def _read_parallel(self, threads: int, options: ReadOptions) -> Chunks:
+        from kcodec.log.parallel import RANGE_BYTES
+
+        splits = self.splits(RANGE_BYTES, options.start_offset, options.end_offset, options.on_error)
+        verdict = self.verdict(options.isolation_level, options.on_error)
+        return Chunks([split.stretch for split in splits], verdict, options, threads=threads)
 
     def _read(self, options: ReadOptions) -> Chunks:
         stretches = list(self._stretches(options))

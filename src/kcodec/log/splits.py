@@ -39,6 +39,11 @@ class Split:
         """Bytes of the range."""
         return self.end_position - self.start_position
 
+    @property
+    def stretch(self) -> Stretch:
+        """The same for Chunks."""
+        return Stretch(self.path, self.start_position, self.end_position, self.first_offset, not self.is_active)
+
 
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits) -> Iterator[Split]:
     """One segment in ranges of at most max_bytes; a larger batch is a range of its own."""
@@ -76,6 +81,4 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     options: those of ``Log.to_arrow``, and verify_crc, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
-    end = split.end_position
-    stretch = Stretch(split.path, split.start_position, end, split.first_offset, is_rising=not split.is_active)
-    return Chunks([stretch], verdict, ReadOptions(**options))
+    return Chunks([split.stretch], verdict, ReadOptions(**options))
