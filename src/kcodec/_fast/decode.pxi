@@ -107,52 +107,49 @@ cdef class _Decoding:
         self.visibility.limit = self.given_limit
         return 0
 
-    cdef int settle(self, int64_t begin) except -1:
-        """Gives the batches from `begin` on their fate."""
-        cdef int failed
+    cdef int settle(self, int64_t begin) noexcept nogil:
+        """Gives the batches from `begin` on their fate. -1: no memory."""
         cdef BatchHeader *batches = table_batches(&self.table) + begin
-        if self.visibility.isolation != READ_UNCOMMITTED:
-            with nogil:
-                failed = decode_control_types(&self.settings, self.run.data, 0, batches, self.end - begin)
-            if failed:
-                raise MemoryError("no memory for a context")
-        failed = visibility_settle(&self.visibility, batches, self.end - begin)
-        if failed:
-            raise MemoryError("no memory for transactions")
+        cdef int64_t count = self.end - begin
+        if self.visibility.isolation != READ_UNCOMMITTED and decode_control_types(
+            &self.settings, self.run.data, 0, batches, count
+        ):
+            return -1
+        if visibility_settle(&self.visibility, batches, count):
+            return -1
         self.settings.limit = self.visibility.limit
         return 0
 
-    cdef bint decode_from(self, int64_t begin) except -1:
-        """Decodes what is settled; damage is noted and, under "skip", passed over if it may be. True: stopped there."""
-        cdef int failed = -1
-        cdef int64_t damaged
-        while failed:
-            with nogil:
-                failed = decode_range(&self.run, begin, self.end)
-            if failed:
-                damaged = self.run.damaged
-                if damaged < 0:
-                    raise _error_of(&self.run.fault)
-                self.note(damaged, &self.run.fault)
-                if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(damaged):
-                    self.end = damaged
-                    return True
-                table_batches(&self.table)[damaged].fate = FATE_SKIPPED
-                self.run.counts.batches += 1
-                self.run.counts.skipped_batches += 1
-                begin = damaged + 1
+    cdef bint stops_at_damage(self) except -1:
+        """After decode_range refused a batch: notes it; False if "skip" may pass it over, and has."""
+        cdef int64_t damaged = self.run.damaged
+        if damaged < 0:
+            raise _error_of(&self.run.fault)
+        self.note(damaged, &self.run.fault)
+        if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(damaged):
+            self.end = damaged
+            return True
+        table_batches(&self.table)[damaged].fate = FATE_SKIPPED
+        self.run.counts.batches += 1
+        self.run.counts.skipped_batches += 1
         return False
 
-    cdef int scan(self, int64_t most) except -1:
-        cdef int failed
-        with nogil:
-            failed = scan_batches(self.run.data, self.run.size, 0, &self.settings.limits,
-                                  self.on_error == ON_ERROR_SKIP, most, &self.table)
-        if failed:
-            raise MemoryError("no memory for the table of batches")
+    cdef int scan(self, int64_t most) noexcept nogil:
+        """Some batches more into the table. -1: no memory."""
+        if scan_batches(self.run.data, self.run.size, 0, &self.settings.limits, self.on_error == ON_ERROR_SKIP, most,
+                        &self.table):
+            return -1
         self.run.table = table_batches(&self.table)
         self.run.ahead = 0 if self.table.done else self.run.size - self.table.end
         self.end = self.table.count
+        return 0
+
+    cdef int scan_all(self) except -1:
+        cdef int failed
+        with nogil:
+            failed = self.scan(INT64_MAX)
+        if failed:
+            raise MemoryError("no memory for the table of batches")
         return 0
 
     cdef int finish_chunk(self) except -1:
@@ -160,38 +157,65 @@ cdef class _Decoding:
             raise _error_of(&self.run.fault)
         return 0
 
+    cdef int advance(self, int64_t begin) noexcept nogil:
+        """Decodes the table from `begin` on, then slab after slab, all without the GIL: with other threads at work, to take
+        it again between slabs would cost more than the decoding. 0: done; 1: run.damaged was refused; -1: no memory.
+        """
+        cdef BatchHeader *batches
+        while True:
+            if decode_range(&self.run, begin, self.end):
+                return 1
+            if self.table.done:
+                return 0
+            if self.error_at < 0 and self.table.count:
+                # nothing will look further back than the last batch: the table begins again with it
+                batches = table_batches(&self.table)
+                batches[0] = batches[self.table.count - 1]
+                self.table.count = 1
+            begin = self.table.count
+            if self.scan(SLAB) or self.settle(begin):
+                return -1
+
     cdef int in_one_go(self) except -1:
         """Scan, settle and decode some batches at a time, while their headers are still near: what one thread does
         where no batch decides about one before it.
         """
         cdef int64_t begin = 0
-        cdef bint stopped = False
+        cdef int state
         self.begin_settling()
         while True:
-            self.scan(SLAB)
-            self.settle(begin)
-            stopped = self.decode_from(begin)
-            if stopped or self.table.done:
-                break
-            if self.error_at < 0:  # nothing will look further back than the last batch: the table begins again with it
-                table_batches(&self.table)[0] = table_batches(&self.table)[self.table.count - 1]
-                self.table.count = 1
-            begin = self.table.count
-        return self.finish_chunk()
+            with nogil:
+                state = self.advance(begin)
+            if state < 0:
+                raise MemoryError("no memory for the table of batches")
+            if state == 0 or self.stops_at_damage():
+                return self.finish_chunk()
+            begin = self.run.damaged + 1
 
     cdef int table_first(self) except -1:
         """Settle all batches of the table, then decode them, on threads where it pays."""
-        cdef int failed = -1
+        cdef int failed
+        cdef int64_t begin = 0
         self.begin_settling()
-        self.settle(0)
         decode_reset(&self.run)
-        if self.threads > 1 and decode_worth_threads(self.run.table, self.end):
-            with nogil:
+        with nogil:
+            failed = self.settle(0)
+            if not failed and self.threads > 1 and decode_worth_threads(self.run.table, self.end):
                 failed = decode_parallel(&self.run, self.end, self.threads)
-            if failed:
-                decode_reset(&self.run)  # again on one thread, which knows what came before the damage
-        if failed:
-            self.decode_from(0)
+                if failed:
+                    decode_reset(&self.run)  # again on one thread, which knows what came before the damage
+                else:
+                    begin = self.end
+            elif failed:
+                begin = -1
+        if begin < 0:
+            raise MemoryError("no memory for transactions")
+        while begin < self.end:
+            with nogil:
+                failed = decode_range(&self.run, begin, self.end)
+            if not failed or self.stops_at_damage():
+                break
+            begin = self.run.damaged + 1
         return self.finish_chunk()
 
     cdef int64_t skipped_so_far(self):
@@ -228,7 +252,7 @@ cdef class _Decoding:
         if together:
             self.in_one_go()
         else:
-            self.scan(INT64_MAX)
+            self.scan_all()
             self.table_first()
         if (self.run.counts.skipped_batches or self.end < self.table.count) and (
             self.visibility.isolation == READ_COMMITTED_BY_MARKERS
@@ -238,7 +262,7 @@ cdef class _Decoding:
             # header tells, and again for each turn that finds more in the records.
             if together:
                 scan_begin(&self.table)
-                self.scan(INT64_MAX)
+                self.scan_all()
             self.check_all()
             while self.end != end or self.skipped_so_far() != skipped:
                 end = self.end
