@@ -158,8 +158,10 @@ cdef class _Decoding:
         return 0
 
     cdef int advance(self, int64_t begin) noexcept nogil:
-        """Decodes the table from `begin` on, then slab after slab, all without the GIL: with other threads at work, to take
-        it again between slabs would cost more than the decoding. 0: done; 1: run.damaged was refused; -1: no memory.
+        """Decodes the table from `begin` on, then slab after slab, all without the GIL: with other threads at work, to
+        take it again between slabs would cost more than the decoding.
+
+        0: done; 1: run.damaged was refused; -1: no memory.
         """
         cdef BatchHeader *batches
         while True:

@@ -147,7 +147,8 @@ cdef class TransactionScanner:
 
     cdef int _end(self, const BatchHeader *header, int control_type, const uint8_t *data) except -1:
         cdef int64_t size = header_size(header)
-        marker = next(header_at(PyBytes_FromStringAndSize(<const char *>data, size), header.position, self.path, self.limits)
+        raw = PyBytes_FromStringAndSize(<const char *>data, size)
+        marker = next(header_at(raw, header.position, self.path, self.limits)
                       .decode(control_records="include", verify_crc=False).records())
         begun = self._open.pop(header.producer_id, None)
         first_offset, last_offset, first_timestamp, first_position = -1, -1, marker.timestamp, header.position
