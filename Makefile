@@ -52,8 +52,9 @@ types: build  ## mypy --strict, and the stub of the core against the core
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 		--allowlist tests/lint/stubtest_allowlist.txt --ignore-unused-allowlist
 
-bench: build java  ## beside aiokafka, kafka-python and the C floor
+bench: build java jars  ## beside aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
 	@$(RUN) benchmarks/run.py $(ARGS)
+	@$(RUN) -m pytest benchmarks/bench_decode.py --benchmark-enable --benchmark-columns=min,median,rounds -q
 
 bench-peers: build java jars  ## beside Java, and Go and Rust where installed
 	@$(RUN) benchmarks/peers/run.py $(ARGS)
