@@ -64,7 +64,7 @@ def by_partition(rows: Iterable[Any]) -> dict[tuple[str, int], list[Any]]:
     return found
 
 
-def batch_positions(data: bytes) -> list[int]:
+def batch_positions(data: bytes | bytearray) -> list[int]:
     """Where each batch of a log begins, and its end."""
     positions = [0]
     while positions[-1] < len(data):

@@ -32,7 +32,7 @@ def of_paths(spark: SparkSession, *paths: Path) -> DataFrame:
 
 @pytest.mark.parametrize("isolation_level", LEVELS)
 def test_a_column_of_record_sets(spark: SparkSession, isolation_level: str) -> None:
-    for name in NAMES:
+    for name in ("txn-mixed-0", "txn-open-0", "raw-refused-0"):
         partition = golden(name)
         frame = decode_in_arrow(
             record_sets(spark, partition.log, None),
@@ -156,6 +156,17 @@ def test_decode_partition_settles_each_item_by_itself() -> None:
     assert [each["offset"] for each in told] == offsets
     keys = [row[0] for row in decode_partition([str(partition.segments[1])])]
     assert all(same_bytes(key, each["key"]) for key, each in zip(keys, told, strict=True))
+
+
+def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    data = bytearray(golden("plain-java-none-0").log)
+    data[batch_positions(data)[1] + 70] ^= 1
+    for on_error, text in (("stop", "what is behind the damage was not read"), ("skip", "1 damaged batches skipped")):
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="kcodec.spark"):
+            rows = list(decode_partition([bytes(data)], on_error=on_error))
+        assert rows
+        assert text in caplog.text
 
 
 def test_decode_partition_checks_its_options() -> None:

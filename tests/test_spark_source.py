@@ -128,6 +128,20 @@ def test_single_segments_are_settled_with_their_neighbours(spark: SparkSession) 
     assert differences(rows, truth, partition) == []
 
 
+def test_a_segment_read_uncommitted_asks_for_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    partition = golden("txn-mixed-0")
+    folder = Path(shutil.copytree(partition.path, tmp_path / partition.name))
+    wanted, other = partition.segments[1].name, partition.segments[3].name
+    data = bytearray((folder / other).read_bytes())
+    data[16] = 9
+    (folder / other).write_bytes(data)
+    told = [each["offset"] for each in consumed(partition, LEVELS[0])]
+    expected = [offset for offset in told if int(wanted[:20]) <= offset < int(partition.segments[2].name[:20])]
+    assert offsets_of(load(spark, folder / wanted)) == expected
+    with pytest.raises(PySparkException, match="magic 9"):
+        load(spark, folder / wanted, isolation_level="read_committed").collect()
+
+
 def test_globs_and_folders(spark: SparkSession, tmp_path: Path) -> None:
     mixed = [golden("txn-mixed-0"), golden("txn-mixed-1")]
     counts = {(each.topic, each.partition): len(consumed(each, LEVELS[0])) for each in mixed}

@@ -137,10 +137,11 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def log_counts(place: str, counts: Counts, error: DecodeError | None = None) -> None:
-    """One warning where batches were skipped or data is undecided, else a line for who asks for it."""
+    """Warnings where batches were skipped, reading ended at damage, or data is undecided; the rest for who asks."""
     if counts.skipped_batches:
-        first = f"; the first: {error}" if error else ""
-        logger.warning("%s: %d damaged batches skipped%s", place, counts.skipped_batches, first)
+        logger.warning("%s: %d damaged batches skipped; the first: %s", place, counts.skipped_batches, error)
+    elif error:
+        logger.warning("%s: what is behind the damage was not read: %s", place, error)
     if counts.undecided:
         logger.warning("%s: %d records of undecided transactions left out", place, counts.undecided)
     logger.info("%s: %r", place, counts)

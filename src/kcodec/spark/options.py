@@ -38,8 +38,8 @@ FOREIGN_OPTIONS = {
     "kafka.bootstrap.servers": NO_BROKER,
     "kafka.group.id": NO_BROKER,
     "groupIdPrefix": NO_BROKER,
-    "failOnDataLoss": "an offset below the log start or past the log end is what startingOffsets, endingOffsets and "
-    "the files make of it, and damage always fails the task unless mode=permissive",
+    "failOnDataLoss": "offsets that the files do not hold give no rows, and damage fails the task unless "
+    "mode=permissive",
     "kafkaConsumer.pollTimeoutMs": NO_BROKER,
     "fetchOffset.numRetries": NO_BROKER,
     "fetchOffset.retryIntervalMs": NO_BROKER,

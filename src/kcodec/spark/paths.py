@@ -37,6 +37,12 @@ class FoundPartition:
         """Whether the file of this name is to be read."""
         return self.segments is None or name in self.segments
 
+    def alone(self) -> list[FoundPartition]:
+        """The segments that were asked for, each to be opened as if there were no other; itself where all are."""
+        if self.segments is None:
+            return [self]
+        return [FoundPartition(str(Path(self.path, name))) for name in sorted(self.segments)]
+
 
 def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
     """The partitions that the paths and globs name, each once, in order of their paths.

@@ -61,6 +61,8 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
     ValueError for a bound that names partitions which are not there, leaves one out, or ends before it starts.
     """
     found = find_partitions(options.paths)
+    if _reads_segments_alone(options, pruning):
+        found = [segment for each in found for segment in each.alone()]
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
     for bound in (options.starting, options.ending):
         _check_names(bound, opened)
@@ -122,6 +124,12 @@ def read_alone(path: str, reading: Reading, topic: str | None, partition: int | 
     """A ``.log`` file or a partition directory settled by itself, whatever lies beside it."""
     log = _open(str(local_path(path)), reading, topic, partition)
     yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
+
+
+def _reads_segments_alone(options: ReadOptions, pruning: Pruning) -> bool:
+    """Whether nothing asks for the segments beside those that were named: no transaction, no timestamp."""
+    bounds = {options.starting.kind, options.ending.kind}
+    return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds and pruning.min_timestamp is None
 
 
 def _open(path: str, reading: Reading, topic: str | None, partition: int | None) -> logs.Log:
@@ -194,32 +202,20 @@ def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, sp
     """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
     if _needs_no_walk(log, reading, split_bytes):
-        for stretch, size in _whole_segments(log, start, end):
-            yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
+        (segment,), size = log.segments, log.size_in_bytes
+        stretch = Stretch(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
+        yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
         return
     splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
     for split in splits:
-        is_rising = not split.is_active
-        stretch = Stretch(split.path, split.start_position, split.end_position, split.first_offset, is_rising)
         part = verdict.between(split.first_offset, split.next_offset)
-        yield Range(stretch, split.size_in_bytes, part, log.topic, log.partition, start, end)
+        yield Range(split.stretch, split.size_in_bytes, part, log.topic, log.partition, start, end)
 
 
 def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
-    """Whether whole segments are small enough, nothing is to be settled, and a torn tail shows by its CRC."""
+    """Whether there is one segment, small enough, nothing is to be settled, and a torn tail shows by its CRC."""
     is_settled = reading.isolation_level == "read_uncommitted" and reading.verify_crc
-    return is_settled and all(segment.size_in_bytes <= split_bytes for segment in log.segments)
-
-
-def _whole_segments(log: logs.Log, start: int | None, end: int | None) -> Iterator[tuple[Stretch, int]]:
-    """Every segment that may hold offsets in [start, end), by its name and the next one's, with its size."""
-    following = [segment.base_offset for segment in log.segments[1:]]
-    for segment, behind in zip(log.segments, [*following, None], strict=True):
-        base = segment.base_offset or 0
-        is_before = behind is not None and behind <= max(log.log_start_offset, start or 0)
-        if not is_before and (end is None or base < end):
-            size = segment.size_in_bytes
-            yield Stretch(segment.path, 0, None if segment.is_active else size, 0, not segment.is_active), size
+    return is_settled and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
 
 
 def _in_segments(ranges: Iterable[Range], found: FoundPartition) -> Iterator[Range]:
