@@ -18,7 +18,7 @@ from batch_writer import RecordSpec, build_batch, fix_crc
 from log_files import data, offsets, partition, plain
 
 import kcodec
-from kcodec.log import Log, chunks, read_split, windows
+from kcodec.log import Log, chunks, read_split, timeline, windows
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -245,6 +245,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     from kcodec.log import parallel
 
     monkeypatch.setattr(parallel, "RANGE_BYTES", 500)
+    monkeypatch.setattr(windows, "HOP_FROM", 200)
+    monkeypatch.setattr(windows, "WINDOW_BYTES", 400)
+    monkeypatch.setattr(timeline, "PART_BYTES", 300)
 
 
 @pytest.mark.usefixtures("narrow")

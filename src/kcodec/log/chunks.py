@@ -17,7 +17,7 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.segment import LOWEST_OFFSET, cut_error, judge_cut, judge_damage, provable_behind
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
-from kcodec.log.windows import WINDOW_BYTES, SegmentFile
+from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
 
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 MAX_ROWS = 65_536
@@ -160,7 +160,14 @@ class SequentialReading:
 
     error: DecodeError | None
 
-    def __init__(self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        stretches: Sequence[Stretch],
+        verdict: Verdict,
+        options: ReadOptions,
+        buffer: WindowBuffer | None = None,
+    ) -> None:
+        self._buffer = buffer or WindowBuffer()
         self.error = None
         self.is_ended = False
         self._counts = Counts()
@@ -182,7 +189,8 @@ class SequentialReading:
         for stretch in self._stretches:
             self._position = max(self._position, stretch.first_offset)
             self._last_offset = max(self._last_offset, stretch.first_offset - 1)
-            with SegmentFile(stretch.path, fresh=self._options.binary_type == "binary_view") as file:
+            fresh = self._options.binary_type == "binary_view"
+            with SegmentFile(stretch.path, fresh=fresh, buffer=self._buffer) as file:
                 above = self._last_offset if stretch.is_rising else None
                 self._decoder = self._options.decoder(stretch.path, self._verdict, self._position, above)
                 yield from self._read(stretch, file, self._decoder)

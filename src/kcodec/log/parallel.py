@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import local
 
 from kcodec._fast import Counts, DecodedRecords
 from kcodec.errors import DecodeError
 from kcodec.log.chunks import ReadOptions, SequentialReading, Stretch, sum_of_counts
 from kcodec.log.timeline import Verdict
+from kcodec.log.windows import WindowBuffer
 
 # Bytes of a file that one thread takes at a time.
-RANGE_BYTES = 8 << 20
+RANGE_BYTES = 2 << 20
 
 
 class ParallelReading:
@@ -33,6 +35,7 @@ class ParallelReading:
         self._verdict = verdict
         self._options = options
         self._threads = threads
+        self._own = local()  # a window buffer for each thread
 
     def chunks(self) -> Iterator[DecodedRecords]:
         """Every chunk; to be called once."""
@@ -42,7 +45,7 @@ class ParallelReading:
         try:
             while True:
                 while len(running) <= self._threads and (stretch := next(waiting, None)) is not None:
-                    running.append(executor.submit(_Read, stretch, self._verdict, self._options))
+                    running.append(executor.submit(self._read, stretch))
                 if not running:
                     return
                 read = running.popleft().result()
@@ -57,12 +60,17 @@ class ParallelReading:
         finally:
             executor.shutdown(cancel_futures=True)
 
+    def _read(self, stretch: Stretch) -> _Read:
+        if not hasattr(self._own, "buffer"):
+            self._own.buffer = WindowBuffer()
+        return _Read(SequentialReading([stretch], self._verdict, self._options, self._own.buffer))
+
 
 class _Read:
     """One range, read by a thread: its chunks, and the error that ended it."""
 
-    def __init__(self, stretch: Stretch, verdict: Verdict, options: ReadOptions) -> None:
-        self.reading = SequentialReading([stretch], verdict, options)
+    def __init__(self, reading: SequentialReading) -> None:
+        self.reading = reading
         self.decoded: list[DecodedRecords] = []
         self.failure: DecodeError | None = None
         try:

@@ -45,10 +45,13 @@ class Split:
         return Stretch(self.path, self.start_position, self.end_position, self.first_offset, not self.is_active)
 
 
-def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits) -> Iterator[Split]:
-    """One segment in ranges of at most max_bytes; a larger batch is a range of its own."""
+def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
+    """One segment in ranges of at most max_bytes; a larger batch is a range of its own.
+
+    limits: for another walk over headers where max_bytes asks for finer ranges than the first one noted; None: none.
+    """
     parts: Iterable[Part] = walked.parts
-    if max_bytes < FINE_BELOW:
+    if limits is not None and max_bytes < FINE_BELOW:
         parts = (fine for part in walked.parts for fine in _batches_of(walked.segment.path, part, limits))
     joined: Part | None = None
     for part in parts:

@@ -18,18 +18,31 @@ HOP_BYTES = 4 << 10
 HOP_FROM = 64 << 10
 
 
+class WindowBuffer:
+    """Memory for windows, used again from file to file; it grows to the largest batch."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def window(self, size: int) -> memoryview:
+        """`size` bytes of it."""
+        if size > len(self._memory):
+            self._memory = bytearray(size)
+        return memoryview(self._memory)[:size]
+
+
 class SegmentFile:
     """One open file. Use it in a ``with`` block.
 
-    path: as errors name it. fresh: a new buffer for each window, for views that outlive it; else one that is used again
-    and grows to the largest batch.
+    path: as errors name it. fresh: a new buffer for each window, for views that outlive it; else `buffer`, or one of
+    its own, is used again and again.
     """
 
-    def __init__(self, path: str, *, fresh: bool = False) -> None:
+    def __init__(self, path: str, *, fresh: bool = False, buffer: WindowBuffer | None = None) -> None:
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._fresh = fresh
-        self._buffer = bytearray()
+        self._buffer = buffer or WindowBuffer()
 
     def __enter__(self) -> SegmentFile:
         return self
@@ -45,12 +58,7 @@ class SegmentFile:
 
     def read(self, position: int, size: int) -> memoryview:
         """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError past its end."""
-        if self._fresh:
-            window = memoryview(bytearray(size))
-        else:
-            if size > len(self._buffer):
-                self._buffer = bytearray(size)
-            window = memoryview(self._buffer)[:size]
+        window = memoryview(bytearray(size)) if self._fresh else self._buffer.window(size)
         filled = 0
         while filled < size:
             count = os.preadv(self._descriptor, [window[filled:]], position + filled)
