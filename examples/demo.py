@@ -30,7 +30,7 @@ import kcodec  # noqa: E402
 PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
 ISOLATION = "read_committed"
 # Parts of the first partition that show several producers, codecs and both fates.
-SHOWN_BATCHES, SHOWN_TRANSACTIONS, SHOWN_ROWS = slice(11, 22), slice(1, 6), slice(6, 10)
+SHOWN_BATCHES, SHOWN_ROWS = slice(11, 22), slice(6, 10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # offset, timestamp in milliseconds, key, value, headers
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -70,14 +70,15 @@ def show_headers(log: Any, name: str) -> None:
 def show_transactions(logs: dict[str, Any]) -> None:
     """Who wrote which offsets, with what fate."""
     title("transactions", "log.transactions")
-    first = logs[PARTITIONS[0]].transactions[:5] + logs[PARTITIONS[-1]].transactions[-2:]
-    rows: list[Sequence[object]] = [("producer/epoch", "first", "last", "marker", "fate")]
-    for each in first:
+    mixed, opened = logs[PARTITIONS[0]].transactions, logs[PARTITIONS[-1]].transactions
+    chosen = [(PARTITIONS[0], each) for each in mixed[:5]]
+    chosen += [(PARTITIONS[-1], each) for each in opened if each.state == "open"][:2]
+    rows: list[Sequence[object]] = [("partition", "producer/epoch", "first", "last", "marker", "fate")]
+    for name, each in chosen:
         marker = "-" if each.marker_offset is None else each.marker_offset
-        rows.append(
-            (f"{each.producer_id}/{each.producer_epoch}", each.first_offset, each.last_offset, marker, each.state)
-        )
-    table(rows, "<>>><")
+        producer = f"{each.producer_id}/{each.producer_epoch}"
+        rows.append((name, producer, each.first_offset, each.last_offset, marker, each.state))
+    table(rows, "<<>>><")
     for name, log in logs.items():
         fates = Counter(str(each.state) for each in log.transactions)
         told = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
