@@ -226,7 +226,11 @@ def report(found: dict[str, dict[str, list[float]]], rows: int, arguments: argpa
                 "bar": BAR,
             }
         )
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "pyspark": pyspark.__version__}
+    machine: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+    }
     machine |= {"pyarrow": pa.__version__, "machine": platform.machine(), "load": os.getloadavg()[0]}
     return {
         "rows": rows,

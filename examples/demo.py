@@ -142,8 +142,8 @@ def rows_in_spark(folder: Path, paths: list[str]) -> dict[str, list[Row]]:
         for row in reader.load(paths).collect():
             timestamp = (row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
             headers = [(header.key, header.value) for header in row.headers or ()]
-            key, value = (None if cell is None else bytes(cell) for cell in (row.key, row.value))
-            found.setdefault(f"{row.topic}-{row.partition}", []).append((row.offset, timestamp, key, value, headers))
+            cells = [None if cell is None else bytes(cell) for cell in (row.key, row.value)]
+            found.setdefault(f"{row.topic}-{row.partition}", []).append((row.offset, timestamp, *cells, headers))
         return found
     finally:
         spark.stop()

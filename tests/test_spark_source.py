@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from golden_data import Partition, partitions
+from golden_data import copies as copies_of
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions
 from pyspark.sql.datasource import InputPartition
@@ -338,6 +339,38 @@ def test_permissive_skips_damage_and_logs_it(
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(expected)
     assert "1 damaged batches skipped" in caplog.text
+
+
+@pytest.mark.parametrize("split_bytes", ["134217728", "3000"])
+def test_copies_of_a_running_and_of_a_killed_broker(split_bytes: str) -> None:
+    copies = [each for kind in ("live", "killed") for each in copies_of(kind) if each.magics == {2}]
+    assert copies
+    for each in copies:
+        data = [batch for batch in each.batches if not batch["isControl"]]
+        told = [record["offset"] for batch in data for record in batch["records"]]
+        committed = [record.offset for record in kcodec.open(str(each.path)).records("read_committed")]
+        for isolation_level, expected in zip(LEVELS, (told, committed), strict=True):
+            options = {"path": str(each.path), "kafka.isolation.level": isolation_level, "splitBytes": split_bytes}
+            assert offsets_read(options) == expected, f"{each} {isolation_level}"
+
+
+def test_a_torn_tail_ends_the_data(tmp_path: Path) -> None:
+    data = golden("plain-java-none-0").log
+    last = batch_positions(data)[-2]
+    whole = [record.offset for record in kcodec.decode(data).records()]
+    before = [record.offset for record in kcodec.decode(data[:last]).records()]
+    for torn, expected in ((data[:-5], before), (data + bytes(1000), whole), (data, whole)):
+        path = write_log(tmp_path / f"orders-{len(torn)}", {0: torn})
+        for isolation_level in LEVELS:
+            assert offsets_read({"path": str(path), "kafka.isolation.level": isolation_level}) == expected
+
+
+def offsets_read(options: dict[str, str]) -> list[int]:
+    """The offsets that planning and reading in this process give."""
+    reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+    return [
+        offset for part in reader.partitions() for batch in reader.read(part) for offset in batch["offset"].to_pylist()
+    ]
 
 
 def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
