@@ -268,8 +268,12 @@ def test_slices_of_a_batch_are_valid_each_and_together_the_whole(
     binary_type: Any, max_rows: int, no_leak: None
 ) -> None:
     decoder = _fast.Decoder(columns=ALL, control_records="include", binary_type=binary_type, max_rows=max_rows)
-    decoder.feed(mixed())
-    parts = decoder.take(flush=True)
+    parts, rest = [], memoryview(mixed())
+    while consumed := decoder.feed(rest):  # stops at each chunk that is finished
+        rest = rest[consumed:]
+        parts += decoder.take()
+    parts += decoder.take(flush=True)
+    assert not rest
     assert all(1 <= len(part) <= max_rows for part in parts)
     for part in parts:
         table = pa.table(part)

@@ -316,7 +316,7 @@ static int repeat_topic(Chunk *chunk) {
         return -1;
     int32_t *ends = (int32_t *)column->offsets.data;
     for (int64_t row = 0; row <= chunk->rows; row++) ends[row] = (int32_t)(row * length);
-    for (int64_t row = 0; row < chunk->rows; row++) memcpy(column->data.data + row * length, chunk->topic, (size_t)length);
+    for (int64_t row = 0; row < chunk->rows && length; row++) memcpy(column->data.data + row * length, chunk->topic, (size_t)length);
     column->length = length * chunk->rows;
     if (chunk->topic) return 0;
     column->null_count = chunk->rows;

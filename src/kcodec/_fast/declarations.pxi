@@ -281,7 +281,8 @@ cdef extern from "_fast/decode.h" nogil:
         int64_t open_first_batch, last_rows, last_bytes
         CCounts counts
         int64_t position, last_offset
-        int64_t damaged
+        int stop_at_chunk
+        int64_t done, damaged
         Fault fault
 
     int decode_range(DecodeRun *run, int64_t begin, int64_t end)

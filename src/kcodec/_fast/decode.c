@@ -312,13 +312,15 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     run->damaged = -1;
     if (!decompressor) return fault_set(&run->fault, FAULT_NO_MEMORY, "context", 0, 0);
     int result = 0;
-    for (int64_t at = begin; at < end && !result; at++) {
+    int64_t at = begin, chunks = run->chunks.count;
+    for (; at < end && !result && !(run->stop_at_chunk && run->chunks.count > chunks); at++) {
         result = decode_one(run, decompressor, at, end, &run->fault);
         if (result) {
             place_fault(&run->fault, &run->table[at]);
             run->damaged = at;
         }
     }
+    run->done = at;
     decompressor_release(decompressor);
     return result;
 }
@@ -417,7 +419,8 @@ static int gather(DecodeRun *run, Team *team) {
     run->chunks.capacity = chunks + 1;
     for (int at = 0; at < team->count; at++) {
         DecodeRun *part = &team->workers[at].run;
-        memcpy(run->chunks.list + run->chunks.count, part->chunks.list, (size_t)part->chunks.count * sizeof(ChunkEntry));
+        if (part->chunks.count)
+            memcpy(run->chunks.list + run->chunks.count, part->chunks.list, (size_t)part->chunks.count * sizeof(ChunkEntry));
         run->chunks.count += part->chunks.count;
         part->chunks.count = 0;
         add_counts(&run->counts, &part->counts);

@@ -59,6 +59,7 @@ cdef class Decoder:
             self.settings.has_partition = True
         self.path = path
         self.run.settings = &self.settings
+        self.run.stop_at_chunk = True
 
     def __dealloc__(self):
         decode_reset(&self.run)
@@ -83,8 +84,9 @@ cdef class Decoder:
     def feed(self, data, position=0):
         """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
 
-        The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown). DecodeError on damage,
-        with its place in the file; the batches before it are kept, and feeding may go on behind it.
+        The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
+        is 0, batches not done yet because a chunk was finished: take() it and feed the rest. DecodeError on damage, with
+        its place in the file; the batches before it are kept, and feeding may go on behind it.
         """
         cdef _Source source = _Source(data)
         cdef BatchHeader *batches
@@ -114,12 +116,15 @@ cdef class Decoder:
             failed = decode_range(&self.run, 0, self.table.count)
         if not failed and self.layout.chunk.binary_type == BINARY_VIEW:
             failed = decode_finish_chunk(&self.run)  # views of one window only: the next has another owner
-        walked = self.run.damaged if failed else self.table.count
+        walked = self.run.damaged if failed else self.run.done
         if walked > 0:
             self.next_offset_ = <object>header_last_offset(&batches[walked - 1]) + 1
         self.settings.owner = NULL
         if failed:
             raise _error_of(&self.run.fault, self.path, self._offset_behind(walked))
+        if walked < self.table.count:  # a chunk is finished: the caller takes it before there are more
+            self.bytes_needed = 0
+            return batches[walked].position - origin
         if self.table.damaged >= 0:
             raise _error_of(&self.table.fault, self.path)
         return self.table.end

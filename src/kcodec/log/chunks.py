@@ -206,12 +206,16 @@ class SequentialReading:
     def _read(self, stretch: Stretch, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
         position, needed = stretch.start, 0
         end = file.size() if stretch.end is None else stretch.end
+        rest = memoryview(b"")  # of the window, where the decoder stopped because a chunk was finished
         while position < end and not self._is_done():
-            window = file.read(position, min(max(WINDOW_BYTES, needed), end - position))
-            damage = None
+            window = rest or file.read(position, min(max(WINDOW_BYTES, needed), end - position))
+            rest, damage = memoryview(b""), None
             try:
-                behind = position + decoder.feed(window, position)
+                consumed = decoder.feed(window, position)
+                behind = position + consumed
                 needed = decoder.bytes_needed
+                if not needed:
+                    rest = window[consumed:]
             except DecodeError as error:
                 damage = error
                 behind = position if error.position is None else error.position
