@@ -66,12 +66,13 @@ class KcodecReader(DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        """One InputPartition a task, each with the ranges it reads."""
-        return [InputPartition(task) for task in ranges.plan_tasks(self._options, self._reading, self._pruning)]
+        """One InputPartition a task, each with the ranges it reads; never none, for which Spark 4.1 makes up a None."""
+        tasks = ranges.plan_tasks(self._options, self._reading, self._pruning)
+        return [InputPartition(task) for task in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task. Spark makes up an InputPartition without a value where there is none to read."""
-        return ranges.read_ranges(partition.value or (), self._reading)
+        """The rows of one task."""
+        return ranges.read_ranges(partition.value, self._reading)
 
 
 class KcodecPushdownReader(KcodecReader):
