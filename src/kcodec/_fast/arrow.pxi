@@ -60,8 +60,7 @@ cdef class _Stream:
         while not self.waiting:
             item = next(self.source, None)
             if item is None:
-                memset(out, 0, sizeof(ArrowArray))  # the end: an array without a release function
-                return 0
+                return 0  # the end: an array of zeros, without a release function
             self.waiting = list((<DecodedRecords>item)._parts) if isinstance(item, DecodedRecords) else [item]
         rows = self.waiting.pop(0)
         cdef int failed
@@ -93,11 +92,12 @@ cdef int _stream_get_schema(ArrowArrayStream *stream, ArrowSchema *out) noexcept
 cdef int _stream_get_next(ArrowArrayStream *stream, ArrowArray *out) noexcept nogil:
     with gil:
         state = <_Stream>stream.private_data
+        memset(out, 0, sizeof(ArrowArray))
         try:
             state.next_array(out)
             return 0
-        except Exception as error:  # noqa: BLE001  the C interface knows a number and a text, nothing else
-            state.error = str(error).encode("utf-8", "replace")
+        except BaseException as error:  # noqa: BLE001  the C interface knows a number and a text, nothing else
+            state.error = (str(error) or type(error).__name__).encode("utf-8", "replace")
             return _EINVAL
 
 

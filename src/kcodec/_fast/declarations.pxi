@@ -200,6 +200,8 @@ cdef extern from "_fast/columns.h" nogil:
 cdef extern from "_fast/decompress.h" nogil:
     ctypedef struct Decompressor:
         void *python
+        void (*forget)(Decompressor *self) noexcept nogil
+        int64_t lent
     ctypedef int (*PackageFunction)(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
                                     int frames, int64_t limit, const uint8_t **out, int64_t *length,
                                     Fault *fault) noexcept nogil
@@ -242,6 +244,7 @@ cdef extern from "_fast/visibility.h" nogil:
 
     int aborted_index_build(AbortedIndex *index, const Aborted *list, int64_t count)
     void aborted_index_free(AbortedIndex *index)
+    void visibility_initialise()
     void visibility_free(Visibility *visibility)
     int visibility_settle(Visibility *visibility, BatchHeader *table, int64_t count)
 

@@ -326,8 +326,8 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
 }
 
 // ------------------------------------------------------------------------------------------------------------ threads
-// Each thread owns a range of batches and takes from its front. One that has run out takes the upper half of the largest
-// range another has left, and opens a new chunk for it: chunks stay contiguous, so nothing has to be joined. Threads live
+// Each thread owns a range of batches and takes from its front. One that has run out takes the upper half (the whole of
+// one batch) of the largest range another has left, also of a thread that could not be started, and opens a new chunk for it: chunks stay contiguous, so nothing has to be joined. Threads live
 // as long as the call: none has to survive a fork.
 
 typedef struct {
@@ -358,7 +358,7 @@ static int take_front(Worker *worker, int64_t *at, int64_t *end) {
 static int take_half_of_another(Worker *worker) {
     for (;;) {
         Worker *richest = NULL;
-        uint64_t most = 1, found = 0;
+        uint64_t most = 0, found = 0;
         for (int other = 0; other < worker->team->count; other++) {
             uint64_t range = atomic_load(&worker->team->workers[other].range);
             uint64_t next = range >> 32, end = range & 0xffffffff;
@@ -369,7 +369,7 @@ static int take_half_of_another(Worker *worker) {
             }
         }
         if (!richest) return 0;
-        uint64_t next = found >> 32, end = found & 0xffffffff, middle = next + (end - next + 1) / 2;
+        uint64_t next = found >> 32, end = found & 0xffffffff, middle = next + (end - next) / 2;
         if (atomic_compare_exchange_strong(&richest->range, &found, pack_range(next, middle))) {
             atomic_store(&worker->range, pack_range(middle, end));
             return 1;

@@ -50,9 +50,12 @@ cdef class _Decoding:
     cdef int64_t error_at            # index of the first damaged batch, -1: none
     cdef Fault error_fault
     cdef object error_next_offset
+    cdef int64_t skipped_at          # the batch goes_on_behind was asked about last, -1: none yet
+    cdef int64_t skipped_above       # and the last offset before it
 
     def __cinit__(self):
         self.error_at = -1
+        self.skipped_at = -1
         self.run.damaged = -1
 
     def __dealloc__(self):
@@ -90,15 +93,18 @@ cdef class _Decoding:
         cdef BatchHeader *batches = table_batches(&self.table)
         cdef BatchHeader found
         cdef int64_t before = index - 1, above = INT64_MIN
-        while before >= 0 and batches[before].fate == FATE_SKIPPED:
+        while before >= 0 and batches[before].fate == FATE_SKIPPED and before != self.skipped_at:
             before -= 1
         if before >= 0:
-            above = header_last_offset(&batches[before])
+            above = self.skipped_above if before == self.skipped_at else header_last_offset(&batches[before])
+        self.skipped_at = index
+        self.skipped_above = above
         return header_is_provable(self.run.data, self.run.size, batches[index].position + header_size(&batches[index]),
                                   above, &self.settings.limits, &found)
 
     cdef int begin_settling(self) except -1:
         cdef int64_t at
+        self.skipped_at = -1
         for at in range(self.table.count):
             if table_batches(&self.table)[at].fate != FATE_SKIPPED:
                 table_batches(&self.table)[at].fate = FATE_DELIVER
@@ -169,7 +175,7 @@ cdef class _Decoding:
                 return 1
             if self.table.done:
                 return 0
-            if self.error_at < 0 and self.table.count:
+            if self.error_at < 0 and self.table.damaged < 0 and self.table.count:
                 # nothing will look further back than the last batch: the table begins again with it
                 batches = table_batches(&self.table)
                 batches[0] = batches[self.table.count - 1]
@@ -232,6 +238,7 @@ cdef class _Decoding:
         cdef Fault fault
         cdef BatchHeader *batches = table_batches(&self.table)
         self.error_at = -1
+        self.skipped_at = -1
         self.end = self.table.count
         for at in range(self.table.count):
             batches[at].fate = FATE_SKIPPED if batches[at].magic == 0 else FATE_DELIVER

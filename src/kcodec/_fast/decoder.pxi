@@ -114,8 +114,8 @@ cdef class Decoder:
             raise MemoryError("no memory for transactions")
         with nogil:
             failed = decode_range(&self.run, 0, self.table.count)
-        if not failed and self.layout.chunk.binary_type == BINARY_VIEW:
-            failed = decode_finish_chunk(&self.run)  # views of one window only: the next has another owner
+        if self.layout.chunk.binary_type == BINARY_VIEW and decode_finish_chunk(&self.run):
+            failed = -1  # views of one window only, damaged or not: the next has another owner
         walked = self.run.damaged if failed else self.run.done
         if walked > 0:
             self.next_offset_ = <object>header_last_offset(&batches[walked - 1]) + 1

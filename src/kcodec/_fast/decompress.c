@@ -37,6 +37,8 @@ Decompressor *decompressor_acquire(PackageFunction package) {
 
 void decompressor_release(Decompressor *self) {
     if (!self) return;
+    if (self->lent > SCRATCH_KEPT_BYTES && self->forget) self->forget(self);
+    self->lent = 0;
     if (self->scratch.capacity > SCRATCH_KEPT_BYTES) buffer_release(&self->scratch, (size_t)self->scratch_used);
     self->scratch_used = 0;
     // A context is never freed: its Python objects could not be let go of here, and there are no more of them than

@@ -22,6 +22,8 @@ struct Decompressor {
     int64_t scratch_used;
     void *zstd;             // the system's context, NULL until needed
     PackageFunction package;
+    void (*forget)(Decompressor *self);  // lets go of bytes the package lent that are too large to be kept
+    int64_t lent;           // how many the last call lent
     void *python;           // what the package function keeps between calls: contexts and the bytes it lent
     Decompressor *next;
 };

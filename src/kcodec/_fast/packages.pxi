@@ -137,6 +137,11 @@ cdef uint32_t _crc32_ieee(const uint8_t *data, int64_t size) noexcept nogil:
 _python_errors = []
 
 
+cdef void _forget_lent(Decompressor *self) noexcept nogil:
+    with gil:
+        (<_PackageState>self.python).lent = None
+
+
 cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
                              int frames, int64_t limit, const uint8_t **out, int64_t *length,
                              Fault *fault) noexcept nogil:
@@ -147,6 +152,7 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
                 made = _PackageState()
                 Py_INCREF(made)  # kept by the context, for as long as the process runs
                 self.python = <void *>made
+                self.forget = _forget_lent
             state = <_PackageState>self.python
             state.lent = None  # first: its memory is the warmest there is for what comes next
             if codec == COMPRESSION_ZSTD:
@@ -156,6 +162,7 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
             if result == 0:
                 out[0] = <const uint8_t *>PyBytes_AS_STRING(state.lent)
                 length[0] = PyBytes_GET_SIZE(state.lent)
+                self.lent = max(self.lent, length[0])
         except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
             _python_errors.append(error)
             fault_set(fault, FAULT_PYTHON, b"decompression", 0, 0)

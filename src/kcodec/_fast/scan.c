@@ -11,18 +11,17 @@ static int room_for_one(BatchTable *table) {
 static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, const Limits *limits,
                                const BatchTable *table) {
     int32_t length = (int32_t)load_be32(data + at + 8);
-    int64_t next = at + LOG_OVERHEAD + length, above = INT64_MIN;
+    int64_t next = at + LOG_OVERHEAD + length;
     BatchHeader header;
-    for (int64_t last = table->count - 1; last >= 0 && above == INT64_MIN; last--)
-        if (table_batches(table)[last].fate != FATE_SKIPPED) above = header_last_offset(&table_batches(table)[last]);
     if (length < 0 || next > size) return -1;
-    return header_is_provable(data, size, next, above, limits, &header) ? next : -1;
+    return header_is_provable(data, size, next, table->above, limits, &header) ? next : -1;
 }
 
 void scan_begin(BatchTable *table) {
     table->count = table->end = table->needed = 0;
     table->done = table->stopped = 0;
     table->damaged = -1;
+    table->above = INT64_MIN;
 }
 
 int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, int64_t most,
@@ -35,6 +34,7 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
         WalkResult result = walk_batch(data, size, at, origin, limits, header, &table->needed, &fault);
         if (result == WALK_BATCH) {
             table->count++;
+            table->above = header_last_offset(header);
             at += header_size(header);
             __builtin_prefetch(data + at + header_size(header));  // where the one after next begins, if they are alike
             continue;

@@ -14,6 +14,7 @@ typedef struct {
     int done;                 // the data has been walked to its end, or to the damage
     int64_t damaged;          // index the first damaged header would have, -1: none
     Fault fault;              // why
+    int64_t above;            // last offset of the last batch that was read
     int stopped;              // the walk ended at damage, not at the end of the data; there the batch claims to begin at
     int64_t stopped_base_offset;
 } BatchTable;

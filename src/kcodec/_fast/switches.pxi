@@ -86,6 +86,7 @@ cdef int _start() except -1:
     import os
 
     pool_initialise()
+    visibility_initialise()
     decompressor_initialise()
     chosen = os.environ.get("KCODEC_CRC32C")
     if chosen is None:

@@ -2,6 +2,8 @@
 #include "visibility.h"
 
 #include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 // ---------------------------------------------------------------------------------------------------------- the list
 
@@ -64,9 +66,17 @@ static int in_an_interval(const AbortedIndex *index, int64_t producer_id, int64_
 
 // ----------------------------------------------------------------------------------------------------- producer ids
 
+// Random, so that nobody can choose producer ids that all fall into one slot.
+static uint64_t seed;
+
+void visibility_initialise(void) {
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)(uintptr_t)&seed ^ (uint64_t)getpid() << 32;
+}
+
 static int64_t slot_of(const ProducerMap *map, int64_t producer_id) {
-    uint64_t hash = (uint64_t)producer_id * 0x9e3779b97f4a7c15ull;
-    int64_t slot = (int64_t)(hash >> 20) & (map->capacity - 1);
+    uint64_t hash = ((uint64_t)producer_id ^ seed) * 0x9e3779b97f4a7c15ull;
+    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15ull;
+    int64_t slot = (int64_t)(hash >> 29) & (map->capacity - 1);
     while (map->used[slot] && map->keys[slot] != producer_id) slot = (slot + 1) & (map->capacity - 1);
     return slot;
 }

@@ -47,6 +47,7 @@ typedef struct {
     ProducerMap aborting;               // queue and set, carried over a call's batches
 } Visibility;
 
+void visibility_initialise(void);  // once, at start
 void visibility_free(Visibility *visibility);
 
 // Sets `fate` of each batch (control_type of control batches is known by now). Batches marked FATE_SKIPPED stay so; under
