@@ -181,11 +181,15 @@ cdef class RecordBatch:
     def decode(self, **options):
         """Decode this batch alone: decode() with the same options, limits and place in errors."""
         try:
-            return decode(self.data, limits=options.pop("limits", self.limits), **options)
+            decoded = decode(self.data, limits=options.pop("limits", self.limits), **options)
         except DecodeError as error:
             error.position = self.position
             error.path = self.path
             raise
+        if decoded.error is not None:
+            decoded.error.position = self.position
+            decoded.error.path = self.path
+        return decoded
 
     def records(self):
         """An iterator of its records, after a check of the CRC; of a control batch its control records."""

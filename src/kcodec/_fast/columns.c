@@ -233,7 +233,31 @@ static void unclear(Buffer *validity, int64_t from, int64_t capacity) {
     if (from < capacity) memset(validity->data + from / 8, 0xff, (size_t)((capacity + 7) / 8 - from / 8));
 }
 
+static void note_touched(Buffer *buffer, int64_t bytes) {
+    if (buffer->data && (size_t)bytes > buffer->touched)
+        buffer->touched = (size_t)bytes < buffer->capacity ? (size_t)bytes : buffer->capacity;
+}
+
+static void note_binary_touched(BinaryColumn *column, int64_t rows, BinaryType type) {
+    note_touched(&column->offsets, (rows + 1) * element_size(type));
+    note_touched(&column->data, column->length);
+    note_touched(&column->validity, (rows + 7) / 8);
+}
+
+// The pool has to know of pages that a refused batch has touched, too.
+static void note_all_touched(Chunk *chunk) {
+    for (int column = 0; column < COLUMN_COUNT; column++)
+        note_touched(&chunk->fixed[column], chunk->rows * column_width(column));
+    note_binary_touched(&chunk->key, chunk->rows, chunk->layout.binary_type);
+    note_binary_touched(&chunk->value, chunk->rows, chunk->layout.binary_type);
+    note_touched(&chunk->header_lists, (chunk->rows + 1) * 4);
+    note_binary_touched(&chunk->header_name, chunk->header_count, BINARY);
+    note_binary_touched(&chunk->header_value, chunk->header_count, BINARY);
+    note_touched(&chunk->view_arena, chunk->view_arena_length);
+}
+
 void chunk_rollback(Chunk *chunk, const ChunkMark *mark) {
+    note_all_touched(chunk);
     chunk->rows = mark->rows;
     chunk->key.length = mark->key_length;
     chunk->value.length = mark->value_length;

@@ -168,8 +168,11 @@ static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
     if (!chunk->rows) return 1;
     if (chunk->rows + header->records_count > run->settings->max_rows) return 0;
     if (chunk_output_bytes(chunk) >= CHUNK_BYTES) return 0;
-    return chunk->view_arena_length + chunk->output_bytes + run->settings->limits.max_decompressed_bytes < CHUNK_MAX_BYTES ||
-           chunk_output_bytes(chunk) + records_length(header) < CHUNK_BYTES;
+    // and no column may pass what int32 offsets reach, whatever the batch makes: alone in a chunk it always fits
+    int64_t most = header_compression(header) ? run->settings->limits.max_decompressed_bytes : records_length(header);
+    int64_t longest = chunk_longest_column(chunk);
+    if (chunk->view_arena_length > longest) longest = chunk->view_arena_length;
+    return longest + most <= CHUNK_MAX_BYTES;
 }
 
 // The bytes of an uncompressed batch as a view's buffer: the source the last batch used, if both fit into 31 bits.
@@ -244,7 +247,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
             job.crc_position = job.records;
         }
         result = records_append(run->open, &job, fault);
-        if (fuse && job.crc != header->crc) result = fault_set(fault, FAULT_CRC, "crc", header->crc, job.crc);
+        if (fuse && !(result && fault->code == FAULT_NO_MEMORY) && job.crc != header->crc) result = fault_set(fault, FAULT_CRC, "crc", header->crc, job.crc);
     }
     if (result) {
         chunk_rollback(run->open, &mark);

@@ -5,6 +5,7 @@ cdef enum:
     ON_ERROR_RAISE
     ON_ERROR_STOP
     ON_ERROR_SKIP
+    MOST_TURNS = 64  # of settling again under "skip"; after these the next damage ends the data, as under "stop"
     SLAB = 128   # batches that one thread takes through all steps together
 
 cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": ON_ERROR_SKIP}
@@ -255,7 +256,7 @@ cdef class _Decoding:
         return 0
 
     cdef int execute(self) except -1:
-        cdef int64_t skipped = -1, end = -1
+        cdef int64_t skipped = -1, end = -1, turns = 0
         cdef bint together = self.threads == 1 and self.visibility.isolation != READ_COMMITTED_BY_MARKERS
         scan_begin(&self.table)
         if together:
@@ -276,6 +277,9 @@ cdef class _Decoding:
             while self.end != end or self.skipped_so_far() != skipped:
                 end = self.end
                 skipped = self.skipped_so_far()
+                turns += 1
+                if turns > MOST_TURNS:  # bytes made for it could ask for a turn a batch
+                    self.on_error = ON_ERROR_STOP
                 self.table_first()
         if self.table.damaged >= 0 and self.table.damaged <= self.end:
             self.note(self.table.damaged, &self.table.fault)

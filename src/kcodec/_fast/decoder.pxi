@@ -26,6 +26,8 @@ cdef class Decoder:
                  last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", verify_crc=True,
                  limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
                  spark_layout=False, keep_position=False, above_offset=None):
+        if self.layout is not None:
+            raise TypeError("a Decoder is set up once")
         self.layout = _Layout(columns, binary_type, spark_layout, True)
         _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, end_offset)
         self.settings.keep_position = keep_position
@@ -85,8 +87,8 @@ cdef class Decoder:
         """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
 
         The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
-        is 0, batches not done yet because a chunk was finished: take() it and feed the rest. DecodeError on damage, with
-        its place in the file; the batches before it are kept, and feeding may go on behind it.
+        is 0, batches not done yet because a chunk was finished: take() it and feed the rest. DecodeError on damage,
+        with its place in the file; the batches before it are kept, and feeding may go on behind it.
         """
         cdef _Source source = _Source(data)
         cdef BatchHeader *batches

@@ -136,7 +136,11 @@ int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size,
         case COMPRESSION_ZSTD: result = by_zstd(&call, arena, out, fault); break;
         default: return fault_set(fault, FAULT_COMPRESSION_ID, "compression", codec, COMPRESSION_COUNT - 1);
     }
-    if (result) return result;
+    if (result) {  // how far it had come is not known: all of the memory counts as touched
+        if (call.out->data) call.out->touched = call.out->capacity;
+        self->scratch_used = (int64_t)self->scratch.capacity;
+        return result;
+    }
     if (!out->data) {
         out->data = call.out->data + call.at;
         out->readable_end = out->data + out->length + BUFFER_SLACK;
