@@ -27,6 +27,10 @@ from kcodec.errors import (
 )
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.log import open
+
 __version__ = "0.1.0"
 
 __all__ = [
