@@ -29,7 +29,8 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kcodec.log import open
+    from kcodec.log import open  # noqa: A004  the builtin is not used here
+del TYPE_CHECKING
 
 __version__ = "0.1.0"
 
