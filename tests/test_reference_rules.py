@@ -242,9 +242,9 @@ def test_stop_settles_by_what_stands_before_the_damage() -> None:
     assert result.counts == Counts(batches=2, records=2, undecided=2)
 
 
-def test_next_offset_follows_the_last_batch_that_was_walked() -> None:
+def test_next_offset_never_passes_where_the_damaged_batch_claims_to_begin() -> None:
     result = reference.decode(data(5) + damaged(data(3)), on_error="stop")
-    assert (offsets(result), result.next_offset) == ([5, 6], 7)
+    assert (offsets(result), result.next_offset) == ([5, 6], 3)
 
 
 def test_skip_goes_on_where_a_provable_batch_stands() -> None:

@@ -238,9 +238,9 @@ static void note_touched(Buffer *buffer, int64_t bytes) {
         buffer->touched = (size_t)bytes < buffer->capacity ? (size_t)bytes : buffer->capacity;
 }
 
-static void note_binary_touched(BinaryColumn *column, int64_t rows, BinaryType type) {
+static void note_binary_touched(BinaryColumn *column, int64_t rows, BinaryType type, int64_t under_way) {
     note_touched(&column->offsets, (rows + 1) * element_size(type));
-    note_touched(&column->data, column->length);
+    note_touched(&column->data, column->length + under_way);
     note_touched(&column->validity, (rows + 7) / 8);
 }
 
@@ -248,11 +248,12 @@ static void note_binary_touched(BinaryColumn *column, int64_t rows, BinaryType t
 static void note_all_touched(Chunk *chunk) {
     for (int column = 0; column < COLUMN_COUNT; column++)
         note_touched(&chunk->fixed[column], chunk->rows * column_width(column));
-    note_binary_touched(&chunk->key, chunk->rows, chunk->layout.binary_type);
-    note_binary_touched(&chunk->value, chunk->rows, chunk->layout.binary_type);
+    int64_t under_way = chunk->payload;  // no record is longer
+    note_binary_touched(&chunk->key, chunk->rows, chunk->layout.binary_type, under_way);
+    note_binary_touched(&chunk->value, chunk->rows, chunk->layout.binary_type, under_way);
     note_touched(&chunk->header_lists, (chunk->rows + 1) * 4);
-    note_binary_touched(&chunk->header_name, chunk->header_count, BINARY);
-    note_binary_touched(&chunk->header_value, chunk->header_count, BINARY);
+    note_binary_touched(&chunk->header_name, chunk->header_count, BINARY, under_way);
+    note_binary_touched(&chunk->header_value, chunk->header_count, BINARY, under_way);
     note_touched(&chunk->view_arena, chunk->view_arena_length);
 }
 

@@ -137,6 +137,7 @@ cdef extern from "_fast/columns.h" nogil:
         COLUMN_TOPIC
         COLUMN_PARTITION
         COLUMN_COUNT
+        CHUNK_BYTES
 
     ctypedef enum BinaryType:
         BINARY
@@ -284,8 +285,7 @@ cdef extern from "_fast/decode.h" nogil:
         int64_t open_first_batch, last_rows, last_bytes
         CCounts counts
         int64_t position, last_offset
-        int stop_at_chunk
-        int64_t done, damaged
+        int64_t stop_at_bytes, done, damaged
         Fault fault
 
     int decode_range(DecodeRun *run, int64_t begin, int64_t end)

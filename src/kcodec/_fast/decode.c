@@ -130,6 +130,7 @@ int decode_finish_chunk(DecodeRun *run) {
     Chunk *chunk = run->open;
     if (!chunk) return 0;
     run->open = NULL;
+    run->finished_bytes += chunk_output_bytes(chunk);
     run->last_rows = chunk->rows;
     run->last_bytes = chunk_longest_column(chunk);
     ChunkList *chunks = &run->chunks;
@@ -253,6 +254,10 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
         chunk_rollback(run->open, &mark);
         return -1;
     }
+    if (!job.delivered) {  // nothing points at what it made: not the views of later batches either
+        run->open->view_arena_length = mark.view_arena_length;
+        run->open->output_bytes = mark.output_bytes;
+    }
     run->counts.records += job.delivered;
     run->counts.undecided += job.undecided;
     run->counts.out_of_range += job.out_of_range;
@@ -315,8 +320,8 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     run->damaged = -1;
     if (!decompressor) return fault_set(&run->fault, FAULT_NO_MEMORY, "context", 0, 0);
     int result = 0;
-    int64_t at = begin, chunks = run->chunks.count;
-    for (; at < end && !result && !(run->stop_at_chunk && run->chunks.count > chunks); at++) {
+    int64_t at = begin, stop = run->stop_at_bytes ? run->finished_bytes + run->stop_at_bytes : INT64_MAX;
+    for (; at < end && !result && run->finished_bytes < stop; at++) {
         result = decode_one(run, decompressor, at, end, &run->fault);
         if (result) {
             place_fault(&run->fault, &run->table[at]);

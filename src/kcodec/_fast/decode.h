@@ -50,13 +50,14 @@ typedef struct {
     int64_t last_rows, last_bytes;    // of the chunk closed last: what the next one is likely to need
     Counts counts;
     int64_t position, last_offset;    // next offset to be delivered; of the batches walked
-    int stop_at_chunk;                // decode_range returns once a chunk is finished: input that grows a hundredfold
+    int64_t finished_bytes;           // output of the chunks finished so far
+    int64_t stop_at_bytes;            // decode_range returns once it has finished as many: input may grow a hundredfold
     int64_t done;                     // decode_range: the batch it would have gone on with
     int64_t damaged;                  // index of the batch that was refused, -1: none
     Fault fault;                      // why
 } DecodeRun;
 
-// Decodes table[begin..end), or as far as stop_at_chunk lets it. Stops at the first damaged batch with -1, everything before it delivered.
+// Decodes table[begin..end), or as far as stop_at_bytes lets it. Stops at the first damaged batch with -1, everything before it delivered.
 int decode_range(DecodeRun *run, int64_t begin, int64_t end);
 // The same on `threads` threads. After damage the run is reset and nothing is delivered: the caller runs it again on one.
 int decode_parallel(DecodeRun *run, int64_t count, int threads);

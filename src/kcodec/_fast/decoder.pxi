@@ -42,6 +42,8 @@ cdef class Decoder:
             if aborted_transactions is None:
                 raise ValueError("read_committed by windows needs aborted_transactions: settle them first")
             self.aborted = _as_aborted(aborted_transactions)
+            if self.aborted.index.open_ended_count:
+                raise ValueError("aborted_transactions by windows need their last_offset: no later window can tell")
             self.visibility.isolation = READ_COMMITTED_BY_LIST
             self.visibility.aborted = &self.aborted.index
             self.visibility.limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
@@ -61,7 +63,7 @@ cdef class Decoder:
             self.settings.has_partition = True
         self.path = path
         self.run.settings = &self.settings
-        self.run.stop_at_chunk = True
+        self.run.stop_at_bytes = CHUNK_BYTES // 2
 
     def __dealloc__(self):
         decode_reset(&self.run)
@@ -87,7 +89,7 @@ cdef class Decoder:
         """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
 
         The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
-        is 0, batches not done yet because a chunk was finished: take() it and feed the rest. DecodeError on damage,
+        is 0, batches not done yet because there is much to take(): do, and feed the rest. DecodeError on damage,
         with its place in the file; the batches before it are kept, and feeding may go on behind it.
         """
         cdef _Source source = _Source(data)
