@@ -308,6 +308,11 @@ static int names_are_valid(const Chunk *chunk) {
 static int null_empty_headers(Chunk *chunk) {
     const int32_t *lists = (const int32_t *)chunk->header_lists.data;
     if (chunk_begin_validity(&chunk->header_list_validity, chunk->rows)) return -1;
+    if (!chunk->header_count) {
+        memset(chunk->header_list_validity.data, 0, (size_t)(chunk->rows + 7) / 8);
+        chunk->header_list_nulls = chunk->rows;
+        return 0;
+    }
     for (int64_t row = 0; row < chunk->rows; row++)
         if (lists[row] == lists[row + 1]) {
             bitmap_clear(chunk->header_list_validity.data, row);
@@ -341,8 +346,13 @@ static int repeat_topic(Chunk *chunk) {
         return -1;
     int32_t *ends = (int32_t *)column->offsets.data;
     for (int64_t row = 0; row <= chunk->rows; row++) ends[row] = (int32_t)(row * length);
-    for (int64_t row = 0; row < chunk->rows && length; row++) memcpy(column->data.data + row * length, chunk->topic, (size_t)length);
     column->length = length * chunk->rows;
+    if (column->length) memcpy(column->data.data, chunk->topic, (size_t)length);
+    for (int64_t done = length; done && done < column->length;) {  // what is there, once more: doubling
+        int64_t step = done < column->length - done ? done : column->length - done;
+        memcpy(column->data.data + done, column->data.data, (size_t)step);
+        done += step;
+    }
     if (chunk->topic) return 0;
     column->null_count = chunk->rows;
     if (chunk_begin_validity(&column->validity, chunk->rows)) return -1;

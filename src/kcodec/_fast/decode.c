@@ -11,7 +11,7 @@ enum {
     COMPRESSED_GROWS = 4,          // a guess at how much a compressed batch grows, for reserving memory
     ESTIMATE_MOST_ROWS = 4 << 20,  // and what is reserved at most before anything is known
     MOST_THREADS = 64,
-    WORTH_THREADS_BYTES = 1 << 20, // below this much output a second thread costs more than it brings
+    WORTH_THREADS = 4 << 20,       // below this much work a second thread costs more than it brings: about 0.4 ms
     GIL_SMALL_BATCH = 64 << 10,    // decompressed; where a package holds the GIL, smaller batches stay on one thread
 };
 
@@ -438,16 +438,18 @@ static int gather(DecodeRun *run, Team *team) {
 }
 
 int decode_worth_threads(const BatchHeader *table, int64_t count) {
-    int64_t bytes = 0, batches = 0, small = 0;
+    // the work of a byte of output, in bytes of an uncompressed batch
+    static const int64_t work_of[8] = {1, 9, 3, 3, 7};
+    int64_t work = 0, batches = 0, small = 0;
     for (int64_t at = 0; at < count; at++) {
         const BatchHeader *header = &table[at];
         if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
         int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
-        bytes += grown;
+        work += grown * work_of[header_compression(header)];
         batches++;
         small += grown < GIL_SMALL_BATCH && decompressor_needs_gil(header_compression(header));
     }
-    return batches > 1 && bytes >= WORTH_THREADS_BYTES && small * 2 < batches;
+    return batches > 1 && work >= WORTH_THREADS && small * 2 < batches;
 }
 
 int decode_parallel(DecodeRun *run, int64_t count, int threads) {
