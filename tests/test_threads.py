@@ -35,7 +35,7 @@ def template(codec: str, seed: int = 0) -> bytes:
     records = []
     for at in range(RECORDS_IN_A_BATCH):
         begin = chooser.randrange(39_000)
-        value = None if at % 40 == 7 else noise[begin : begin + chooser.randint(400, 900)]
+        value = None if at % 40 == 7 else noise[begin : begin + chooser.randint(700, 1000)]
         records.append(RecordSpec(key=b"key-%d" % at, value=value, headers=((b"h", b"%d" % at),) if at % 3 else ()))
     return build_batch(
         records, compression=codec, is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0
