@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum { LEAST_SHIFT = 12, CLASSES = 36, MAPPED_FROM = 1 << 20, PAGE = 4096, CLASSES_ABOVE = 4 };
 
@@ -130,4 +133,7 @@ void pool_trim(void) {
     pool.counts.retained_bytes = 0;
     pool.counts.retained_buffers = 0;
     pthread_mutex_unlock(&pool.lock);
+#ifdef __GLIBC__
+    malloc_trim(0);  // what was freed below MAPPED_FROM is the allocator's until it is told
+#endif
 }
