@@ -4,7 +4,7 @@
 Switches, all environment variables:
 KCODEC_DEBUG=1                      no optimisation, symbols, assertions
 KCODEC_SANITIZE=address,undefined   what gcc's -fsanitize= takes
-KCODEC_WERROR=1                     a warning of the C compiler in our own C files ends the build
+KCODEC_WERROR=1                     a warning of the C compiler ends the build
 """
 
 import os

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of tools/prove.py share: running and judging a command, building the core with other switches."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRATCH = ROOT / ".cache" / "prove-build"
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+SECONDS_IN_A_PART = 4 * 3600
+
+
+@dataclass
+class Outcome:
+    """How a part ended."""
+
+    name: str
+    status: str
+    detail: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Done:
+    """A command that ran: its exit status and the end of what it said."""
+
+    status: int
+    output: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line that is not empty."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return lines[-1].strip() if lines else ""
+
+
+def run(command: Sequence[str | Path], environment: dict[str, str] | None = None, folder: Path = ROOT) -> Done:
+    """Runs it with the environment added; what it says is kept, not shown."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=SECONDS_IN_A_PART,
+    )
+    return Done(done.returncode, done.stdout)
+
+
+def judged(done: Done, detail: str | None = None) -> tuple[str, str]:
+    """(status, detail) of a command that says in its exit status whether all is well."""
+    if done.status == 0:
+        return PASSED, detail or done.last_line
+    lines = done.output.splitlines()
+    found = [at for at, line in enumerate(lines) if re.search("runtime error|ERROR: .*Sanitizer|^E  ", line)]
+    told = [*lines[found[0] : found[0] + 20], "...", *lines[-10:]] if found else lines[-40:]
+    return FAILED, "\n".join([f"exit status {done.status}", *told])
+
+
+def build_with(name: str, environment: dict[str, str]) -> Path | str:
+    """A copy of the sources built with these switches; the folder to import it from, or what went wrong."""
+    folder = SCRATCH / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for part in ("src", "setup.py", "pyproject.toml", "LICENSE", "NOTICE", "README.md"):
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
+        elif source.exists():
+            shutil.copy(source, folder / part)
+    done = run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], environment, folder)
+    return folder / "src" if done.status == 0 else f"the build failed\n{done.output[-3000:]}"
