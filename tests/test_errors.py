@@ -20,6 +20,8 @@ TREE = {
     "CorruptBatchError": (errors.DecodeError,),
     "UnsupportedError": (errors.DecodeError,),
     "LimitExceededError": (errors.DecodeError,),
+    "EncodeError": (errors.KcodecError, ValueError),
+    "RecordValidationError": (errors.KcodecError, ValueError),
 }
 OWN: dict[str, dict[str, Any]] = {
     "DecodeError": {},
@@ -147,3 +149,17 @@ def test_bytes_raise_the_error_that_fits_with_what_came_before(
         assert len(error.decoded) == len(before and [1])
         assert error.reason[0].islower()
         assert not error.reason.endswith(".")
+
+
+def test_those_about_writing_travel_with_all_they_know() -> None:
+    encode = errors.EncodeError("timestamp -7 is neither -1 nor at least 0", field="timestamp", value=-7)
+    refused = errors.RecordValidationError(
+        "record 2 has no key", code=87, name="INVALID_RECORD", position=78, base_offset=0, record_indexes=(2,)
+    )
+    for error in (encode, refused):
+        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+            assert type(twin) is type(error)
+            assert str(twin) == str(error)
+            assert vars(twin) == vars(error)
+    assert str(refused) == "batch at byte 78 (base_offset 0): record 2 has no key [INVALID_RECORD, 87]"
+    assert str(errors.RecordValidationError("none", code=87, name="INVALID_RECORD")) == "none [INVALID_RECORD, 87]"

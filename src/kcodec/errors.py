@@ -2,11 +2,13 @@
 """What kcodec raises about bytes. A caller's own mistake (an unknown column) is a plain ValueError or TypeError.
 
     KcodecError
-    └─ DecodeError(ValueError)      their bytes are wrong
-       ├─ TruncatedError            a cut batch was asked for its records
-       ├─ CorruptBatchError         the CRC does not match
-       ├─ UnsupportedError          a magic or compression id that cannot be read
-       └─ LimitExceededError        a limit of DecodeLimits
+    ├─ DecodeError(ValueError)      their bytes are wrong
+    │  ├─ TruncatedError            a cut batch was asked for its records
+    │  ├─ CorruptBatchError         the CRC does not match
+    │  ├─ UnsupportedError          a magic or compression id that cannot be read
+    │  └─ LimitExceededError        a limit of DecodeLimits
+    ├─ EncodeError(ValueError)      your values are wrong
+    └─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
 
 Texts say where, what was found and what was expected:
 ``batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain``.
@@ -115,3 +117,71 @@ class LimitExceededError(DecodeError):
         self.limit = limit
         self.value = value
         self.claimed = claimed
+
+
+def _rebuild_encode_error(reason: str, field: str | None, value: object) -> EncodeError:
+    return EncodeError(reason, field=field, value=value)
+
+
+class EncodeError(KcodecError, ValueError):
+    """A value that no record batch can hold, or that Kafka's own writer refuses.
+
+    reason: what is wrong.
+    field:  the field or argument by Kafka's name, None if no single one is meant.
+    value:  what was given for it.
+    """
+
+    def __init__(self, reason: str, *, field: str | None = None, value: object = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.field = field
+        self.value = value
+
+    def __reduce__(self) -> tuple[Callable[..., EncodeError], tuple[str, str | None, object]]:
+        return _rebuild_encode_error, (self.reason, self.field, self.value)
+
+
+def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:
+    return RecordValidationError(reason, **fields)
+
+
+class RecordValidationError(KcodecError, ValueError):
+    """What a leader answers to a produce request whose batch it refuses (Kafka: RecordValidationException, Errors).
+
+    reason:         what is wrong, without the place.
+    code, name:     Kafka's error: 87 and "INVALID_RECORD".
+    position:       byte in the input where the batch begins, None when no batch is meant.
+    base_offset:    of that batch, None if it was not readable.
+    record_indexes: of the records refused for themselves (no key, a timestamp out of range); the answer to a produce
+                    request names them, too. At most `validate.MAX_RECORD_INDEXES`.
+    """
+
+    _FIELDS = ("code", "name", "position", "base_offset", "record_indexes")
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: int,
+        name: str,
+        position: int | None = None,
+        base_offset: int | None = None,
+        record_indexes: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.name = name
+        self.position = position
+        self.base_offset = base_offset
+        self.record_indexes = record_indexes
+
+    def __str__(self) -> str:
+        place = ""
+        if self.position is not None:
+            place = f"batch at byte {self.position}"
+            place += f" (base_offset {self.base_offset}): " if self.base_offset is not None else ": "
+        return f"{place}{self.reason} [{self.name}, {self.code}]"
+
+    def __reduce__(self) -> tuple[Callable[..., RecordValidationError], tuple[str, dict[str, Any]]]:
+        return _rebuild_validation_error, (self.reason, {field: getattr(self, field) for field in self._FIELDS})
