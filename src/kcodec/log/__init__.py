@@ -8,29 +8,72 @@
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
 windows.py reads files, segment.py tells a torn tail from damage, timeline.py settles transactions, chunks.py streams
-records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path.
+records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path. Beside the
+records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory.
 """
 
 from kcodec.log.batches import Batches
+from kcodec.log.checkpoints import (
+    LeaderEpoch,
+    MetaProperties,
+    PartitionMetadata,
+    read_leader_epochs,
+    read_meta_properties,
+    read_offsets,
+    read_partition_metadata,
+)
 from kcodec.log.chunks import Chunks, RecordsStream
+from kcodec.log.indexes import (
+    OffsetIndex,
+    OffsetIndexEntry,
+    TimeIndex,
+    TimeIndexEntry,
+    TransactionIndex,
+    TransactionIndexEntry,
+    read_offset_index,
+    read_time_index,
+    read_transaction_index,
+)
 from kcodec.log.opening import open, open_partition, open_segment  # noqa: A004  kcodec.open is the public name
 from kcodec.log.partition import Log
 from kcodec.log.segment import Segment, Tail
+from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
 from kcodec.log.splits import Split, read_split
 from kcodec.log.timeline import Transaction, Verdict
 
 __all__ = [
     "Batches",
     "Chunks",
+    "LeaderEpoch",
     "Log",
+    "MetaProperties",
+    "OffsetIndex",
+    "OffsetIndexEntry",
+    "PartitionMetadata",
+    "ProducerSnapshot",
+    "ProducerState",
     "RecordsStream",
     "Segment",
     "Split",
     "Tail",
+    "TimeIndex",
+    "TimeIndexEntry",
     "Transaction",
+    "TransactionIndex",
+    "TransactionIndexEntry",
     "Verdict",
     "open",
     "open_partition",
     "open_segment",
+    "pack_snapshot",
+    "read_leader_epochs",
+    "read_meta_properties",
+    "read_offset_index",
+    "read_offsets",
+    "read_partition_metadata",
+    "read_snapshot",
     "read_split",
+    "read_time_index",
+    "read_transaction_index",
+    "write_snapshot",
 ]

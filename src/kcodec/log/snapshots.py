@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``.snapshot`` files: what a broker knew of each producer at the offset in the file's name.
+
+Layout (ProducerSnapshot.json, ProducerStateManager.writeSnapshot), big-endian: int16 version 1, uint32 CRC-32C of all
+that follows, int32 count, and per producer int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset
+delta, int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction or -1. All versions of Kafka
+since 0.11 write and read this one. Of the five batches a broker remembers only the last is in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kcodec._fast import crc32c
+from kcodec.errors import CorruptBatchError, TruncatedError, UnsupportedError
+from kcodec.log.indexes import named_offset
+from kcodec.log.small_files import read_whole, write_whole
+
+VERSION = 1
+HEAD = struct.Struct(">hIi")
+ENTRY = struct.Struct(">qhiqiqiq")
+CRC_FROM = 6
+SEQUENCE_RANGE = 1 << 31
+
+
+@dataclass(frozen=True)
+class ProducerState:
+    """What a broker knows of one producer, enough to tell a duplicate and a gap from the next batch.
+
+    last_sequence, last_offset, offset_delta: of its last data batch; -1, -1, 0 if none is known, as after a marker that
+    raised the epoch. timestamp: of its last batch or marker, ms. coordinator_epoch: of its last marker, -1 before any.
+    current_transaction_first_offset: None while no transaction is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int | None
+
+    @property
+    def first_sequence(self) -> int:
+        """Of its last data batch; -1 if none is known. Sequences wrap from 2^31 - 1 to 0."""
+        if self.last_sequence < 0:
+            return -1
+        return (self.last_sequence - self.offset_delta) % SEQUENCE_RANGE
+
+    def __repr__(self) -> str:
+        last = "no batch" if self.last_offset < 0 else f"sequence {self.last_sequence} at offset {self.last_offset}"
+        first = self.current_transaction_first_offset
+        opened = "" if first is None else f", transaction open since offset {first}"
+        return f"<ProducerState producer_id={self.producer_id}/{self.producer_epoch} {last}{opened}>"
+
+
+@dataclass(frozen=True)
+class ProducerSnapshot:
+    """A ``.snapshot`` file. offset: it holds what was known before this one (None for a name that is not Kafka's)."""
+
+    path: str
+    offset: int | None
+    version: int
+    crc: int
+    producers: tuple[ProducerState, ...]
+
+    def __repr__(self) -> str:
+        return f"<ProducerSnapshot at offset {self.offset}: {len(self.producers)} producers>"
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> ProducerSnapshot:
+    """The producers in a ``.snapshot`` file, its CRC and size verified.
+
+    TruncatedError for a file that is too short, UnsupportedError for another version, CorruptBatchError for a bad CRC
+    or bytes behind the last producer.
+    """
+    name, data = os.fspath(path), read_whole(path)
+    if len(data) < HEAD.size:
+        raise _cut(name, HEAD.size, len(data), "a snapshot")
+    version, crc, count = HEAD.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedError(f"byte 0: version {version} of a snapshot, expected {VERSION}", path=name)
+    computed = crc32c(memoryview(data)[CRC_FROM:])
+    if computed != crc:
+        reason = f"byte 2: crc {crc:#010x} is stored but the bytes have {computed:#010x}"
+        raise CorruptBatchError(reason, stored_crc=crc, computed_crc=computed, path=name)
+    size = HEAD.size + count * ENTRY.size
+    if count < 0 or len(data) > size:
+        reason = f"byte 6: {count} producers are {max(size, HEAD.size)} bytes but the file has {len(data)}"
+        raise CorruptBatchError(reason, stored_crc=crc, computed_crc=computed, path=name)
+    if len(data) < size:
+        raise _cut(name, size, len(data), f"a snapshot of {count} producers")
+    producers = tuple(_state(values) for values in ENTRY.iter_unpack(memoryview(data)[HEAD.size :]))
+    return ProducerSnapshot(name, named_offset(name), version, crc, producers)
+
+
+def pack_snapshot(producers: Iterable[ProducerState]) -> bytes:
+    """The bytes of a ``.snapshot`` file, the producers in this order (a broker's own order is that of a hash map)."""
+    entries = [
+        ENTRY.pack(
+            state.producer_id,
+            state.producer_epoch,
+            state.last_sequence,
+            state.last_offset,
+            state.offset_delta,
+            state.timestamp,
+            state.coordinator_epoch,
+            -1 if state.current_transaction_first_offset is None else state.current_transaction_first_offset,
+        )
+        for state in producers
+    ]
+    body = struct.pack(">i", len(entries)) + b"".join(entries)
+    return struct.pack(">hI", VERSION, crc32c(body)) + body
+
+
+def write_snapshot(path: str | os.PathLike[str], producers: Iterable[ProducerState]) -> None:
+    """Write a ``.snapshot`` file that a broker loads; it appears complete or not at all."""
+    write_whole(path, pack_snapshot(producers))
+
+
+def _state(values: tuple[int, int, int, int, int, int, int, int]) -> ProducerState:
+    return ProducerState(*values[:7], None if values[7] < 0 else values[7])
+
+
+def _cut(path: str, needed: int, available: int, what: str) -> TruncatedError:
+    reason = f"the file has {available} bytes but {what} takes {needed}"
+    return TruncatedError(reason, needed=needed, available=available, path=path)
