@@ -85,19 +85,82 @@ class Delivered:
     error: JudgeError | None
 
 
+class WriterRefused(ValueError):
+    """Kafka's own writer refuses to make these bytes; `error` says with what."""
+
+    def __init__(self, error: JudgeError) -> None:
+        super().__init__(f"{error.name}: {error.message}")
+        self.error = error
+
+
+@dataclass(frozen=True)
+class ProduceSettings:
+    """What a produce request and a topic say, by default as Kafka has it; `compression` None is the producer's."""
+
+    origin: str = "client"
+    api_version: int = 13
+    has_transactional_id: bool = True
+    compacted: bool = False
+    log_append_time: bool = False
+    before_max_ms: int = (1 << 63) - 1
+    after_max_ms: int = 3_600_000
+    now: int = 1_767_225_600_000
+    max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
+    compression: int | None = None
+
+    def question(self) -> bytes:
+        """As ProduceJudge reads it."""
+        return struct.pack(
+            ">bhbbbqqqiib",
+            ("client", "coordinator").index(self.origin),
+            self.api_version,
+            self.has_transactional_id,
+            self.compacted,
+            self.log_append_time,
+            self.before_max_ms,
+            self.after_max_ms,
+            self.now,
+            self.max_message_bytes,
+            self.segment_bytes,
+            -1 if self.compression is None else self.compression,
+        )
+
+
+@dataclass(frozen=True)
+class ProduceVerdict:
+    """A leader's answer: Kafka's error (0 NONE), the records it names, and the bytes the log then holds."""
+
+    code: int
+    name: str
+    record_indexes: tuple[int, ...]
+    error: JudgeError | None
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What MemoryRecords.filterTo wrote, and its sums."""
+
+    data: bytes
+    messages_read: int
+    messages_retained: int
+    max_offset: int
+
+
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def _bytes_question(value: bytes | None) -> bytes:
+def bytes_question(value: bytes | None) -> bytes:
     return struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
 
 
 def record_question(record: JudgedRecord) -> bytes:
     parts = [struct.pack(">qq", record.offset, record.timestamp)]
-    parts += [_bytes_question(record.key), _bytes_question(record.value), struct.pack(">i", len(record.headers))]
+    parts += [bytes_question(record.key), bytes_question(record.value), struct.pack(">i", len(record.headers))]
     for name, value in record.headers:
-        parts += [_bytes_question(name.encode()), _bytes_question(value)]
+        parts += [bytes_question(name.encode()), bytes_question(value)]
     return b"".join(parts)
 
 
@@ -159,3 +222,28 @@ def read_delivered(answer: dict[str, Any]) -> Delivered:
         answer["position"],
         _error(answer.get("error")),
     )
+
+
+def read_written(answer: dict[str, Any]) -> bytes:
+    """The answer to a question for bytes. Raises WriterRefused."""
+    error = _error(answer.get("error"))
+    if error is not None:
+        raise WriterRefused(error)
+    return base64.b64decode(answer["data"])
+
+
+def read_verdict(answer: dict[str, Any]) -> ProduceVerdict:
+    """The answer to a question about a produced record set."""
+    return ProduceVerdict(
+        answer["code"],
+        answer["name"],
+        tuple(index for index, _ in answer.get("recordErrors", ())),
+        _error(answer.get("error")),
+        _bytes(answer.get("data")),
+    )
+
+
+def read_filtered(answer: dict[str, Any]) -> Filtered:
+    """The answer to a question about a filter. Raises WriterRefused."""
+    data = read_written(answer)
+    return Filtered(data, answer["messagesRead"], answer["messagesRetained"], answer["maxOffset"])

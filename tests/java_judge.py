@@ -4,6 +4,12 @@
     with JavaJudge() as judge:
         answer = judge.record_set(data)             # MemoryRecords, batch by batch
         answer = judge.consumer(data, ...)          # CompletedFetch: what a consumer delivers
+        data = judge.batch(records, ...)            # MemoryRecordsBuilder; also marker, emptied_batch
+        data = judge.rewritten(name, value, data)   # the setters of MutableRecordBatch
+        answer = judge.filtered(data, choices, ...) # MemoryRecords.filterTo
+        answer = judge.validated(data, settings)    # LogValidator
+        answer = judge.produced(data, settings)     # UnifiedLog.appendAsLeader, behind the checks of a produce request
+        partitions = judge.partitions(keys, 12)     # BuiltInPartitioner.partitionForKey
 
 The program is compiled when its source or the jars change, started at the first question and kept; each
 question has a time limit, after which the program is killed and the next question starts a new one. It needs the jars
@@ -12,7 +18,6 @@ of tools/fetch_kafka_jars.py and a Java; without them JudgeUnavailable says what
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import importlib.util
@@ -26,7 +31,21 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, Any
 
-from java_answers import Delivered, JudgedRecord, JudgedRecordSet, read_delivered, read_record_set, record_question
+from java_answers import (
+    Delivered,
+    Filtered,
+    JudgedRecord,
+    JudgedRecordSet,
+    ProduceSettings,
+    ProduceVerdict,
+    bytes_question,
+    read_delivered,
+    read_filtered,
+    read_record_set,
+    read_verdict,
+    read_written,
+    record_question,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "tests" / "java"
@@ -36,6 +55,7 @@ MAIN = "kcodec.judge.KafkaJudge"
 # Small and quick to start: the questions are small, and the C1 compiler alone is best for seconds of work.
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 TIMEOUT_SECONDS = 60.0
+SETTERS = ("setLastOffset", "setPartitionLeaderEpoch", "setMaxTimestamp CreateTime", "setMaxTimestamp LogAppendTime")
 COMPILE_SECONDS = 120.0
 
 
@@ -114,6 +134,7 @@ class JavaJudge:
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> JavaJudge:
         return self
@@ -140,6 +161,9 @@ class JavaJudge:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def version(self) -> str:
         """The version that Kafka's classes say they are."""
@@ -174,23 +198,29 @@ class JavaJudge:
         records: Sequence[JudgedRecord],
         *,
         compression: int = 0,
+        level: int | None = None,
         base_offset: int = 0,
         last_offset: int | None = None,
         log_append_time: int | None = None,
+        delete_horizon_ms: int = -1,
         producer_id: int = -1,
         producer_epoch: int = -1,
         base_sequence: int = -1,
         is_transactional: bool = False,
+        is_control_batch: bool = False,
         partition_leader_epoch: int = 0,
     ) -> bytes:
-        """A batch that MemoryRecordsBuilder writes: at least one record, offsets rising, `compression` a codec id."""
+        """A batch that MemoryRecordsBuilder writes: at least one record, offsets rising, `compression` a codec id.
+
+        Raises WriterRefused.
+        """
         end = records[-1].offset if last_offset is None else last_offset
         append_time = -1 if log_append_time is None else log_append_time
-        question = struct.pack(
-            ">cbbbqq", b"B", compression, log_append_time is not None, is_transactional, base_offset, end
-        )
+        question = struct.pack(">cbi", b"B", compression, -(1 << 31) if level is None else level)
+        question += struct.pack(">bbb", log_append_time is not None, is_transactional, is_control_batch)
+        question += struct.pack(">qqqq", base_offset, end, append_time, delete_horizon_ms)
         question += struct.pack(
-            ">qqhiii", append_time, producer_id, producer_epoch, base_sequence, partition_leader_epoch, len(records)
+            ">qhiii", producer_id, producer_epoch, base_sequence, partition_leader_epoch, len(records)
         )
         return self._written(question + b"".join(map(record_question, records)))
 
@@ -203,12 +233,12 @@ class JavaJudge:
         producer_epoch: int,
         timestamp: int = 0,
         coordinator_epoch: int = 0,
+        partition_leader_epoch: int = 0,
     ) -> bytes:
         """The batch of an end-transaction marker: `control_type` 0 is ABORT, 1 COMMIT."""
+        question = struct.pack(">cqqi", b"M", offset, timestamp, partition_leader_epoch)
         return self._written(
-            struct.pack(
-                ">cqqiqhhi", b"M", offset, timestamp, 0, producer_id, producer_epoch, control_type, coordinator_epoch
-            )
+            question + struct.pack(">qhhi", producer_id, producer_epoch, control_type, coordinator_epoch)
         )
 
     def emptied_batch(
@@ -221,19 +251,50 @@ class JavaJudge:
         base_sequence: int = -1,
         is_transactional: bool = False,
         is_control_batch: bool = False,
+        max_timestamp: int = 0,
+        is_log_append_time: bool = False,
+        partition_leader_epoch: int = 0,
     ) -> bytes:
         """What the cleaner keeps of a batch whose records are all gone: its header, with a count of 0."""
-        question = struct.pack(">cbbqqq", b"E", is_transactional, is_control_batch, base_offset, last_offset, 0)
-        return self._written(question + struct.pack(">qhii", producer_id, producer_epoch, base_sequence, 0))
+        question = struct.pack(">cbbb", b"E", is_transactional, is_control_batch, is_log_append_time)
+        question += struct.pack(">qqq", base_offset, last_offset, max_timestamp)
+        return self._written(
+            question + struct.pack(">qhii", producer_id, producer_epoch, base_sequence, partition_leader_epoch)
+        )
+
+    def rewritten(self, setter: str, value: int, data: bytes) -> bytes:
+        """`data` after a setter of MutableRecordBatch, one of SETTERS, was called on every batch of it."""
+        return self._written(struct.pack(">cbq", b"S", SETTERS.index(setter), value) + data)
+
+    def filtered(self, data: bytes, choices: bytes, *, now: int = 0, delete_retention_ms: int = 0) -> Filtered:
+        """What filterTo makes of `data`; for `choices` see BatchRewriter.filter. Raises WriterRefused."""
+        question = struct.pack(">cqqi", b"F", now, delete_retention_ms, len(choices))
+        return read_filtered(self._ask(question + choices + data))
+
+    def validated(self, data: bytes, settings: ProduceSettings) -> ProduceVerdict:
+        """What LogValidator says."""
+        return read_verdict(self._ask(b"L" + settings.question() + data))
+
+    def produced(self, data: bytes, settings: ProduceSettings) -> ProduceVerdict:
+        """What a leader answers to a produce request with this record set."""
+        return read_verdict(self._ask(b"P" + settings.question() + data))
+
+    def partitions(self, keys: Sequence[bytes], partitions: int) -> list[int]:
+        """The partition of each key."""
+        question = struct.pack(">cii", b"K", partitions, len(keys)) + b"".join(map(bytes_question, keys))
+        found: list[int] = self._ask(question)["partitions"]
+        return found
 
     def _written(self, question: bytes) -> bytes:
-        return base64.b64decode(self._ask(question)["data"])
+        return read_written(self._ask(question))
 
     def _start(self) -> subprocess.Popen[bytes]:
         java, libs = _tools()
         class_path = f"{compile_judge()}:{_class_path(libs)}"
         self._log = log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the program runs)
-        command = [str(java), *JVM_OPTIONS, "-cp", class_path, MAIN]
+        self._folder = tempfile.TemporaryDirectory(prefix="kcodec-judge-")  # its log, and libraries it unpacks
+        folders = [f"-Djava.io.tmpdir={self._folder.name}", f"-Dkcodec.judge.directory={self._folder.name}"]
+        command = [str(java), *JVM_OPTIONS, *folders, "-cp", class_path, MAIN]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def _ask(self, question: bytes) -> dict[str, Any]:

@@ -28,6 +28,13 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.rewrite import (
+    set_base_offset,
+    set_log_append_time,
+    set_max_timestamp,
+    set_partition_leader_epoch,
+    set_producer_state,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +69,11 @@ __all__ = [
     "batches",
     "decode",
     "open",
+    "set_base_offset",
+    "set_log_append_time",
+    "set_max_timestamp",
+    "set_partition_leader_epoch",
+    "set_producer_state",
 ]
 
 

@@ -13,6 +13,7 @@ import java.io.InputStream;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import org.apache.kafka.clients.consumer.internals.ConsumerJudge;
+import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
 import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
@@ -28,6 +29,10 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *       first_offset), bytes}: what a consumer delivers from that Fetch answer ({@link ConsumerJudge}).
  *   <li>{@code B}, {@code M}, {@code E}: a batch, an end marker, an emptied batch, as Kafka writes them ({@link
  *       BatchWriter}).
+ *   <li>{@code S}, {@code F}: a batch whose header was changed in place, a record set that was filtered ({@link
+ *       BatchRewriter}).
+ *   <li>{@code L}, {@code P}: what a leader says to a produced record set ({@link ProduceJudge}).
+ *   <li>{@code K int32 partitions, int32 n, n x key}: the partition of each key.
  * </ul>
  *
  * <p>No rule of the record format is written down here: whatever is judged, a class of Kafka judges. An exception of
@@ -36,6 +41,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
 public final class KafkaJudge {
     private final JsonFactory json = new JsonFactory();
     private final ConsumerJudge consumer = new ConsumerJudge();
+    private final ProduceJudge producer = new ProduceJudge();
 
     private KafkaJudge() {}
 
@@ -75,10 +81,24 @@ public final class KafkaJudge {
                 case 'B' -> BatchWriter.writeBatch(question, out);
                 case 'M' -> BatchWriter.writeMarker(question, out);
                 case 'E' -> BatchWriter.writeEmpty(question, out);
+                case 'S' -> BatchRewriter.set(question, out);
+                case 'F' -> BatchRewriter.filter(question, out);
+                case 'L' -> producer.validate(question, out);
+                case 'P' -> producer.append(question, out);
+                case 'K' -> writePartitions(question, out);
                 default -> throw new IOException("unknown command " + command);
             }
             out.writeEndObject();
         }
         return bytes.toByteArray();
+    }
+
+    private static void writePartitions(ByteBuffer question, JsonGenerator out) throws IOException {
+        int partitions = question.getInt();
+        out.writeArrayFieldStart("partitions");
+        for (int left = question.getInt(); left > 0; left--) {
+            out.writeNumber(BuiltInPartitioner.partitionForKey(BatchWriter.readBytes(question), partitions));
+        }
+        out.writeEndArray();
     }
 }
