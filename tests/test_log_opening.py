@@ -144,7 +144,7 @@ def test_a_broken_checkpoint_is_an_error_that_names_file_and_line(tmp_path: Path
     path = tmp_path / checkpoints.LOG_START_OFFSETS
     path.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=rf"{path}: {error}"):
-        checkpoints.read_offsets(path)
+        checkpoints.read_offsets(str(path))
 
 
 def test_a_high_watermark_ends_what_is_read(tmp_path: Path) -> None:

@@ -242,9 +242,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, level: str) -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of a few batches, so that a small log has many."""
-    from kcodec.log import parallel
+    from kcodec.log import storage
 
-    monkeypatch.setattr(parallel, "RANGE_BYTES", 500)
+    monkeypatch.setattr(storage.LocalStorage, "range_bytes", 500)
     monkeypatch.setattr(windows, "HOP_FROM", 200)
     monkeypatch.setattr(windows, "WINDOW_BYTES", 400)
     monkeypatch.setattr(timeline, "PART_BYTES", 300)

@@ -55,7 +55,7 @@ def _walk(segment: Segment, above: int, limits: DecodeLimits) -> Iterator[Record
     held: RecordBatch | None = None
     failure: DecodeError | None = None
     position = 0
-    with SegmentFile(segment.path) as file:
+    with segment.open() as file:
         end = file.size()
         headers = walk_headers(file, 0, end, limits)
         while True:

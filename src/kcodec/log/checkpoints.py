@@ -17,11 +17,11 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from kcodec.errors import DecodeError
 from kcodec.log.small_files import read_whole
+from kcodec.log.storage import LOCAL, Storage
 
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 OFFSET_CHECKPOINTS = (
@@ -70,19 +70,19 @@ class MetaProperties:
     other: tuple[tuple[str, str], ...] = ()
 
 
-def read_offsets(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
+def read_offsets(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[tuple[str, int], int]:
     """The offsets in a checkpoint file by (topic, partition). DecodeError, naming file and line, for what is none."""
-    return dict(_entries(path, _partition_offset, "topic partition offset"))
+    return dict(_entries(path, storage, _partition_offset, "topic partition offset"))
 
 
-def read_leader_epochs(path: str | os.PathLike[str]) -> tuple[LeaderEpoch, ...]:
+def read_leader_epochs(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[LeaderEpoch, ...]:
     """The entries of a ``leader-epoch-checkpoint``, as they stand. DecodeError, naming file and line."""
-    return tuple(_entries(path, _leader_epoch, "epoch start_offset"))
+    return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset"))
 
 
-def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
+def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOCAL) -> PartitionMetadata:
     """What ``partition.metadata`` says. DecodeError, naming file and line, for another version or no topic id."""
-    lines = [*_lines(path), "", ""]
+    lines = [*_lines(path, storage), "", ""]
     version, topic_id = (line.partition(":") for line in lines[:2])
     if version[0].strip() != "version" or version[2].strip() != VERSION:
         raise _wrong(path, 1, f"{lines[0]!r}, expected 'version: {VERSION}'")
@@ -92,9 +92,9 @@ def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
     return PartitionMetadata(int(version[2]), found)
 
 
-def read_meta_properties(path: str | os.PathLike[str]) -> MetaProperties:
+def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
     """What ``meta.properties`` says (version 0 has broker.id, version 1 node.id). DecodeError for a bad value."""
-    found = dict(_properties(read_whole(path).decode("latin-1")))  # as Properties.load reads bytes
+    found = dict(_properties(read_whole(path, storage).decode("latin-1")))  # as Properties.load reads bytes
 
     def integer(name: str) -> int | None:
         value = found.pop(name, None)
@@ -111,17 +111,19 @@ def read_meta_properties(path: str | os.PathLike[str]) -> MetaProperties:
     return MetaProperties(version, cluster_id, node, directory_id, tuple(sorted(found.items())))
 
 
-def log_start_offset(log_directory: Path, topic: str, partition: int) -> int | None:
+def log_start_offset(log_directory: str, topic: str, partition: int, storage: Storage = LOCAL) -> int | None:
     """What the log directory's checkpoint says of this partition; None if it says nothing, or there is no such file."""
-    path = log_directory / LOG_START_OFFSETS
-    return read_offsets(path).get((topic, partition)) if path.is_file() else None
+    path = storage.join(log_directory, LOG_START_OFFSETS)
+    return read_offsets(path, storage).get((topic, partition)) if storage.is_file(path) else None
 
 
 # ---------------------------------------------------------------------------------------------------- checkpoint files
 
 
-def _entries(path: str | os.PathLike[str], parse: Callable[[list[str]], Line], what: str) -> Iterator[Line]:
-    lines = _lines(path)
+def _entries(
+    path: str | os.PathLike[str], storage: Storage, parse: Callable[[list[str]], Line], what: str
+) -> Iterator[Line]:
+    lines = _lines(path, storage)
     if not lines:
         return
     if lines[0].strip() != VERSION:
@@ -155,15 +157,15 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _text(path: str | os.PathLike[str]) -> str:
+def _text(path: str | os.PathLike[str], storage: Storage) -> str:
     try:
-        return read_whole(path).decode("utf-8")
+        return read_whole(path, storage).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DecodeError(f"byte {error.start}: no UTF-8 text", path=os.fspath(path)) from None
 
 
-def _lines(path: str | os.PathLike[str]) -> list[str]:
-    text = _text(path)
+def _lines(path: str | os.PathLike[str], storage: Storage) -> list[str]:
+    text = _text(path, storage)
     return re.split(r"\r\n|\n|\r", text.removesuffix("\n")) if text else []
 
 

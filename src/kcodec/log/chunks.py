@@ -8,7 +8,7 @@ record and each batch moves it on, and a record below it is passed over, so no o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kcodec import _fast
@@ -16,6 +16,7 @@ from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.segment import LOWEST_OFFSET, cut_error, judge_cut, judge_damage, provable_behind
+from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
 
@@ -42,6 +43,7 @@ class Stretch:
     end: int | None
     first_offset: int
     is_rising: bool
+    storage: Storage = field(default=LOCAL, repr=False)
 
     @property
     def may_be_torn(self) -> bool:
@@ -51,7 +53,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How stretches are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones."""
+    """How stretches are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones.
+
+    is_prompt: the records of a stretch's first window make a chunk of their own, so that the first ones come at once.
+    """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     isolation_level: str = "read_uncommitted"
@@ -66,6 +71,7 @@ class ReadOptions:
     topic: str | None = None
     partition: int | None = None
     spark_layout: bool = False
+    is_prompt: bool = False
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
@@ -190,7 +196,9 @@ class SequentialReading:
             self._position = max(self._position, stretch.first_offset)
             self._last_offset = max(self._last_offset, stretch.first_offset - 1)
             fresh = self._options.binary_type == "binary_view"
-            with SegmentFile(stretch.path, fresh=fresh, buffer=self._buffer) as file:
+            with SegmentFile(
+                stretch.path, stretch.storage, fresh=fresh, buffer=self._buffer, likely_end=stretch.end
+            ) as file:
                 above = self._last_offset if stretch.is_rising else None
                 self._decoder = self._options.decoder(stretch.path, self._verdict, self._position, above)
                 yield from self._read(stretch, file, self._decoder)
@@ -220,7 +228,8 @@ class SequentialReading:
                 damage = error
                 behind = position if error.position is None else error.position
             self._move_on(decoder, window, position, behind)
-            yield from decoder.take(flush=damage is not None)
+            is_first = self._options.is_prompt and position == stretch.start
+            yield from decoder.take(flush=is_first or damage is not None)
             position = behind
             if damage is not None:
                 position, needed = self._behind_damage(stretch, file, damage, end), 0
@@ -325,6 +334,10 @@ class RecordsStream:
 
     def __iter__(self) -> Chunks:
         return self._read(self._options)
+
+    def promptly(self) -> Chunks:
+        """A reading whose first chunk is small and comes soon."""
+        return self._read(replace(self._options, is_prompt=True))
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, o
 
 from kcodec.errors import UnsupportedError
 from kcodec.log.small_files import read_whole
+from kcodec.log.storage import LOCAL, Storage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,24 +163,28 @@ def named_offset(path: str | os.PathLike[str]) -> int | None:
     return int(match[1]) if match else None
 
 
-def read_offset_index(path: str | os.PathLike[str], base_offset: int | None = None) -> OffsetIndex:
+def read_offset_index(
+    path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
+) -> OffsetIndex:
     """The entries of an ``.index`` file. base_offset: of the segment, else the one in the file's name, else 0."""
-    data = read_whole(path)
+    data = read_whole(path, storage)
     return OffsetIndex(*_parts(path, base_offset, data, OFFSET_ENTRY, entries_in(data, OFFSET_ENTRY.size)))
 
 
-def read_time_index(path: str | os.PathLike[str], base_offset: int | None = None) -> TimeIndex:
+def read_time_index(
+    path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
+) -> TimeIndex:
     """The entries of a ``.timeindex`` file, as read_offset_index."""
-    data = read_whole(path)
+    data = read_whole(path, storage)
     count = entries_in(data, TIME_ENTRY.size)
     if len(data) == TIME_ENTRY.size:
         count = 1  # timestamp 0 at the segment's first offset; no file is preallocated for one entry
     return TimeIndex(*_parts(path, base_offset, data, TIME_ENTRY, count))
 
 
-def read_transaction_index(path: str | os.PathLike[str]) -> TransactionIndex:
+def read_transaction_index(path: str | os.PathLike[str], storage: Storage = LOCAL) -> TransactionIndex:
     """The entries of a ``.txnindex`` file. UnsupportedError for a version above 0, whose layout nobody knows."""
-    data = read_whole(path)
+    data = read_whole(path, storage)
     parts = _parts(path, None, data, TRANSACTION_ENTRY, len(data) // TRANSACTION_ENTRY.size)
     index = TransactionIndex(*parts)
     for at, entry in enumerate(index):

@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import Any
 
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
 from kcodec.log.segment import SEGMENT_NAME, Segment
+from kcodec.log.storage import FileObject, Storage, storage_at
+
+# What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
+Source = str | os.PathLike[str] | Any
 
 # Topic names are limited to these letters (Topic.validate); what follows the last hyphen is the partition.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
 
 
 def open(  # noqa: A001  the public name is kcodec.open
-    path: str | os.PathLike[str],
+    path: Source,
     *,
+    filesystem: Any = None,
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
@@ -26,8 +31,12 @@ def open(  # noqa: A001  the public name is kcodec.open
 ) -> Log:
     """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments.
 
+    path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
+    ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
+    ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
     topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
-    count; without it all do. FileNotFoundError if nothing is there; ValueError for a file or directory that is no log.
+    count; without it all do. FileNotFoundError if nothing is there; ValueError for a file or directory that is no log;
+    TypeError for an object that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
@@ -38,9 +47,11 @@ def open(  # noqa: A001  the public name is kcodec.open
     >>> log.topic, log.partition, log.log_start_offset, log.log_end_offset, log.tail, list(log.records())
     ('orders', 0, 42, 42, None, [])
     """
-    opener = open_partition if Path(path).is_dir() else open_segment
+    storage, place = storage_at(path, filesystem)
+    opener = open_partition if storage.is_directory(place) else open_segment
     return opener(
-        path,
+        place,
+        filesystem=storage,
         topic=topic,
         partition=partition,
         high_watermark=high_watermark,
@@ -50,8 +61,9 @@ def open(  # noqa: A001  the public name is kcodec.open
 
 
 def open_segment(
-    path: str | os.PathLike[str],
+    path: Source,
     *,
+    filesystem: Any = None,
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
@@ -62,19 +74,21 @@ def open_segment(
 
     It counts as active, so that a torn tail ends it, unless a later segment lies beside it.
     """
-    file = Path(path)
-    if not file.exists():
+    storage, file = storage_at(path, filesystem)
+    is_object = isinstance(storage, FileObject)
+    if not storage.is_file(file):
         raise FileNotFoundError(f"{file}: no such file")
-    if file.suffix != ".log":
+    name, directory = storage.name(file), storage.parent(file)
+    if not is_object and not name.endswith(".log"):
         raise ValueError(f"{file}: not a segment: segments are named .log; its indexes and snapshots hold no records")
-    named = SEGMENT_NAME.fullmatch(file.name)
-    is_active = not named or all(base <= int(named[1]) for base, _ in _segments_of(file.absolute().parent))
-    segment = Segment(str(file), int(named[1]) if named else None, is_active)
-    told = _partition_of(file.absolute().parent)
+    named = SEGMENT_NAME.fullmatch(name)
+    is_active = is_object or not named or _is_last(storage, directory, int(named[1]))
+    segment = Segment(file, int(named[1]) if named else None, is_active, storage)
+    told = _partition_of(storage, directory)
     if told is not None and (named or (topic is None and partition is None)):
         topic, partition = told
     return Log(
-        str(file),
+        file,
         [segment],
         topic=topic,
         partition=partition,
@@ -85,8 +99,9 @@ def open_segment(
 
 
 def open_partition(
-    path: str | os.PathLike[str],
+    path: Source,
     *,
+    filesystem: Any = None,
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
@@ -98,18 +113,19 @@ def open_partition(
     Files that the cleaner has not finished (``.cleaned``, ``.swap``) and those on their way out (``.deleted``) are no
     part of it.
     """
-    directory = Path(path)
-    if not directory.is_dir():
+    storage, directory = storage_at(path, filesystem)
+    if not storage.is_directory(directory):
         raise FileNotFoundError(f"{directory}: no such directory")
-    found = _segments_of(directory)
+    found = _segments_of(storage, directory)
     if not found:
-        raise _nothing_in(directory)
-    segments = [Segment(str(file), base, file is found[-1][1]) for base, file in found]
-    told = _partition_of(directory.absolute())
+        raise _nothing_in(storage, directory)
+    last = found[-1][0]
+    segments = [Segment(storage.join(directory, name), base, base == last, storage) for base, name in found]
+    told = _partition_of(storage, directory)
     if told is not None:
         topic, partition = told
     return Log(
-        str(directory),
+        directory,
         segments,
         topic=topic,
         partition=partition,
@@ -119,23 +135,32 @@ def open_partition(
     )
 
 
-def _segments_of(directory: Path) -> list[tuple[int, Path]]:
-    """(base offset, file) of every segment in a directory, in order."""
-    named = ((SEGMENT_NAME.fullmatch(file.name), file) for file in directory.iterdir())
-    return sorted((int(match[1]), file) for match, file in named if match and file.is_file())
+def _segments_of(storage: Storage, directory: str) -> list[tuple[int, str]]:
+    """(base offset, name) of every segment in a directory, in order."""
+    named = ((SEGMENT_NAME.fullmatch(entry.name), entry) for entry in storage.list(directory))
+    return sorted((int(match[1]), entry.name) for match, entry in named if match and not entry.is_directory)
 
 
-def _partition_of(directory: Path) -> tuple[str, int] | None:
+def _is_last(storage: Storage, directory: str, base_offset: int) -> bool:
+    """Whether no later segment lies in the directory; a place that lists nothing tells of none."""
+    try:
+        return all(base <= base_offset for base, _ in _segments_of(storage, directory))
+    except FileNotFoundError:
+        return True
+
+
+def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
     """Topic and partition as a directory's name tells them."""
-    match = PARTITION_DIRECTORY.fullmatch(directory.name)
+    match = PARTITION_DIRECTORY.fullmatch(storage.name(directory))
     return (match[1], int(match[2])) if match else None
 
 
-def _nothing_in(directory: Path) -> Exception:
-    partitions = sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and _segments_of(entry))
+def _nothing_in(storage: Storage, directory: str) -> Exception:
+    inside = (storage.join(directory, entry.name) for entry in storage.list(directory) if entry.is_directory)
+    partitions = sorted(path for path in inside if _segments_of(storage, path))
     if partitions:
         return ValueError(
             f"{directory} is a log directory of {len(partitions)} partitions, and one partition is opened at a time: "
-            f"open {directory / partitions[0]}, for example"
+            f"open {partitions[0]}, for example"
         )
     return FileNotFoundError(f"{directory}: no segment is there (20 digits and .log, as Kafka names them)")

@@ -18,9 +18,6 @@ from kcodec.log.chunks import ReadOptions, SequentialReading, Stretch, sum_of_co
 from kcodec.log.timeline import Verdict
 from kcodec.log.windows import WindowBuffer
 
-# Bytes of a file that one thread takes at a time.
-RANGE_BYTES = 2 << 20
-
 
 class ParallelReading:
     """As SequentialReading; counts and error are those of what has been handed out."""

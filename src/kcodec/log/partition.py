@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 from kcodec._fast import AbortedTransactions, Record, RecordBatch
 from kcodec.errors import DecodeError
@@ -23,8 +22,8 @@ from kcodec.log.chunks import (
 )
 from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
+from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
-from kcodec.log.windows import SegmentFile
 
 
 class Log:
@@ -65,6 +64,11 @@ class Log:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_timelines": {}}
 
+    @property
+    def storage(self) -> Storage:
+        """Where its files lie."""
+        return self.segments[0].storage
+
     # ------------------------------------------------------------------------------------------------------- offsets
 
     @property
@@ -77,9 +81,9 @@ class Log:
         """Records below it do not count: from log-start-offset-checkpoint, else where the first segment begins."""
         if self._log_start_offset is None:
             base, told = self.segments[0].base_offset, None
-            directory = Path(self.segments[0].path).absolute().parent
             if base is not None and self.topic is not None and self.partition is not None:
-                told = log_start_offset(directory.parent, self.topic, self.partition)
+                directory = self.storage.parent(self.segments[0].path)
+                told = log_start_offset(self.storage.parent(directory), self.topic, self.partition, self.storage)
             if base is None:
                 base = self._first_base_offset()
             self._log_start_offset = base if told is None else max(base, told)
@@ -87,7 +91,7 @@ class Log:
 
     def _first_base_offset(self) -> int:
         """Of the first batch; 0 where none can be read, which is for a reading to complain of."""
-        with SegmentFile(self.segments[0].path) as file:
+        with self.segments[0].open() as file:
             try:
                 batch = batch_at(file, 0, file.size(), self._limits)
             except DecodeError:
@@ -131,7 +135,7 @@ class Log:
         for walked in self._timeline().segments:
             for part in walked.parts:
                 if part.max_timestamp >= timestamp and part.next_offset > self.log_start_offset:
-                    with SegmentFile(walked.segment.path) as file:
+                    with walked.segment.open() as file:
                         found = self._search(walk_headers(file, part.start, part.end, self._limits), timestamp)
                     if found is not None:
                         return found if found < self.high_watermark else None
@@ -180,7 +184,7 @@ class Log:
             control_records=control_records,
             on_error=on_error,
         )
-        chunks = iter(stream)
+        chunks = stream.promptly()
         return (record for decoded in chunks for record in decoded.records())
 
     def to_arrow(
@@ -224,13 +228,11 @@ class Log:
         return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
 
     def _read_parallel(self, threads: int, options: ReadOptions) -> Chunks:
-        from kcodec.log.parallel import RANGE_BYTES
-
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
         splits = [
             split
             for walked in self._timeline(options.on_error).segments
-            for split in cut_segment(walked, RANGE_BYTES, None)
+            for split in cut_segment(walked, self.storage.range_bytes, None)
             if split.next_offset > start and (end is None or split.first_offset < end)
         ]
         verdict = self.verdict(options.isolation_level, options.on_error)
@@ -256,7 +258,7 @@ class Log:
             end = segment.size_in_bytes if not segment.is_active else None
             if walked is not None:
                 end = walked[index].end
-            yield Stretch(segment.path, 0, end, 0, is_rising=not segment.is_active)
+            yield Stretch(segment.path, 0, end, 0, is_rising=not segment.is_active, storage=segment.storage)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

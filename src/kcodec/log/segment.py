@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kcodec._fast import RecordBatch, crc32c, find_provable, header_at
 from kcodec.errors import CorruptBatchError, DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
+from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
 
 SEGMENT_NAME = re.compile(r"(\d{20})\.log")
@@ -37,16 +37,22 @@ class Segment:
     """A ``.log`` file of a partition.
 
     base_offset: from its name; None for a name that is not Kafka's. is_active: the last one, whose tail may be torn.
+    storage: where the path leads.
     """
 
     path: str
     base_offset: int | None
     is_active: bool
+    storage: Storage = field(default=LOCAL, repr=False)
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes in the file now."""
-        return Path(self.path).stat().st_size
+        return self.storage.size(self.path)
+
+    def open(self) -> SegmentFile:
+        """The file, for a ``with`` block."""
+        return SegmentFile(self.path, self.storage)
 
 
 class Tail(NamedTuple):
@@ -73,7 +79,7 @@ def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) 
             return
         header = bytes(window[position - begin :][:BATCH_OVERHEAD])
         position += batch.size_in_bytes
-        yield batch._with_loader(_Loader(file.path, batch.position, batch.size_in_bytes, header))
+        yield batch._with_loader(_Loader(file.path, batch.position, batch.size_in_bytes, header, file.storage))
 
 
 @dataclass(frozen=True)
@@ -84,9 +90,10 @@ class _Loader:
     position: int
     size: int
     header: bytes
+    storage: Storage
 
     def __call__(self) -> bytes:
-        with SegmentFile(self.path, fresh=True) as file:
+        with SegmentFile(self.path, self.storage, fresh=True, likely_end=self.position + self.size) as file:
             data = bytes(file.read(self.position, self.size))
         if data[:BATCH_OVERHEAD] != self.header:
             reason = "another batch is here now: the file has changed since its headers were read"

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from kcodec.errors import LimitExceededError
+from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.windows import SegmentFile
 
 # segment.index.bytes is 10 MiB by default, a snapshot has 46 bytes a producer, a checkpoint a line a partition: a file
@@ -15,10 +16,10 @@ from kcodec.log.windows import SegmentFile
 MAX_SMALL_FILE_BYTES = 256 << 20
 
 
-def read_whole(path: str | os.PathLike[str]) -> bytes:
+def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL) -> bytes:
     """All bytes of a file. LimitExceededError above MAX_SMALL_FILE_BYTES."""
     name = os.fspath(path)
-    with SegmentFile(name) as file:
+    with SegmentFile(name, storage) as file:
         size = file.size()
         if size > MAX_SMALL_FILE_BYTES:
             raise LimitExceededError(

@@ -18,6 +18,7 @@ from kcodec._fast import crc32c
 from kcodec.errors import CorruptBatchError, TruncatedError, UnsupportedError
 from kcodec.log.indexes import named_offset
 from kcodec.log.small_files import read_whole, write_whole
+from kcodec.log.storage import LOCAL, Storage
 
 VERSION = 1
 HEAD = struct.Struct(">hIi")
@@ -72,13 +73,13 @@ class ProducerSnapshot:
         return f"<ProducerSnapshot at offset {self.offset}: {len(self.producers)} producers>"
 
 
-def read_snapshot(path: str | os.PathLike[str]) -> ProducerSnapshot:
+def read_snapshot(path: str | os.PathLike[str], storage: Storage = LOCAL) -> ProducerSnapshot:
     """The producers in a ``.snapshot`` file, its CRC and size verified.
 
     TruncatedError for a file that is too short, UnsupportedError for another version, CorruptBatchError for a bad CRC
     or bytes behind the last producer.
     """
-    name, data = os.fspath(path), read_whole(path)
+    name, data = os.fspath(path), read_whole(path, storage)
     if len(data) < HEAD.size:
         raise _cut(name, HEAD.size, len(data), "a snapshot")
     version, crc, count = HEAD.unpack_from(data)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import Chunks, ReadOptions, Stretch
-from kcodec.log.segment import walk_headers
+from kcodec.log.segment import Segment, walk_headers
+from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import PART_BYTES, Part, Verdict, WalkedSegment
-from kcodec.log.windows import SegmentFile
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 # Below this the parts of the walk are too coarse, and the headers are walked again.
@@ -24,6 +24,7 @@ class Split:
 
     first_offset: the position of a consumer that has read all before; next_offset: behind its last batch. max_timestamp
     of its batches in ms, -1 if there is none. is_active: of the active segment, whose torn tail is left out.
+    storage: where the path leads.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Split:
     next_offset: int
     max_timestamp: int
     is_active: bool
+    storage: Storage = field(default=LOCAL, repr=False)
 
     @property
     def size_in_bytes(self) -> int:
@@ -42,7 +44,8 @@ class Split:
     @property
     def stretch(self) -> Stretch:
         """The same for Chunks."""
-        return Stretch(self.path, self.start_position, self.end_position, self.first_offset, not self.is_active)
+        start, end = self.start_position, self.end_position
+        return Stretch(self.path, start, end, self.first_offset, not self.is_active, self.storage)
 
 
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
@@ -52,7 +55,7 @@ def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | No
     """
     parts: Iterable[Part] = walked.parts
     if limits is not None and max_bytes < FINE_BELOW:
-        parts = (fine for part in walked.parts for fine in _batches_of(walked.segment.path, part, limits))
+        parts = (fine for part in walked.parts for fine in _batches_of(walked.segment, part, limits))
     joined: Part | None = None
     for part in parts:
         if joined is not None and part.end - joined.start <= max_bytes:
@@ -60,19 +63,23 @@ def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | No
             joined = Part(joined.start, part.end, joined.first_offset, part.next_offset, latest)
             continue
         if joined is not None:
-            yield Split(walked.segment.path, *joined, is_active=walked.segment.is_active)
+            yield _split(walked.segment, joined)
         joined = part
     if joined is not None:
-        yield Split(walked.segment.path, *joined, is_active=walked.segment.is_active)
+        yield _split(walked.segment, joined)
 
 
-def _batches_of(path: str, part: Part, limits: DecodeLimits) -> Iterator[Part]:
+def _split(segment: Segment, part: Part) -> Split:
+    return Split(segment.path, *part, is_active=segment.is_active, storage=segment.storage)
+
+
+def _batches_of(segment: Segment, part: Part, limits: DecodeLimits) -> Iterator[Part]:
     """A part, batch by batch; one that holds no batch (damage that was skipped) as it is."""
     if part.first_offset == part.next_offset:
         yield part
         return
     position = part.first_offset
-    with SegmentFile(path) as file:
+    with segment.open() as file:
         for batch in walk_headers(file, part.start, part.end, limits):
             first, position = position, max(position, batch.next_offset)
             yield Part(batch.position, batch.position + batch.size_in_bytes, first, position, batch.max_timestamp)

@@ -169,7 +169,7 @@ class _Walk:
         walked = WalkedSegment(segment)
         self.scanner.path = segment.path
         self.scanner.above_offset = None if segment.is_active else self.above
-        with SegmentFile(segment.path) as file:
+        with segment.open() as file:
             end = file.size() if known_end is None else known_end
             windows = HeaderWindows(file, end)
             position, needed = 0, BATCH_OVERHEAD
@@ -268,7 +268,7 @@ def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> 
     """The tail that begins with the active segment's last whole batch, if its CRC is bad."""
     if not last.segment.is_active or not last.parts:
         return None
-    with SegmentFile(last.segment.path) as file:
+    with last.segment.open() as file:
         batch = batch_at(file, walk.scanner.last_position, last.end, limits)
         if batch is None:
             return None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a segment file by pread into an own window. No memory map: a mapped file that is cut while read is a SIGBUS.
+"""Reading a segment file, wherever it lies, by ranges into an own window.
 
 A file that shrinks while it is read is a TruncatedError, never a window with stale bytes behind the end.
 """
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 
 from kcodec.errors import TruncatedError
+from kcodec.log.storage import LOCAL, Storage
 
 # Between these a window stays in the second-level cache beside what is made of it; 8 MB and more fall out of it.
 WINDOW_BYTES = 1 << 20
@@ -34,13 +34,23 @@ class WindowBuffer:
 class SegmentFile:
     """One open file. Use it in a ``with`` block.
 
-    path: as errors name it. fresh: a new buffer for each window, for views that outlive it; else `buffer`, or one of
-    its own, is used again and again.
+    path: within `storage`, and as errors name it. fresh: a new buffer for each window, for views that outlive it; else
+    `buffer`, or one of its own, is used again and again. likely_end: a hint for object stores: where reading will end.
     """
 
-    def __init__(self, path: str, *, fresh: bool = False, buffer: WindowBuffer | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        storage: Storage = LOCAL,
+        *,
+        fresh: bool = False,
+        buffer: WindowBuffer | None = None,
+        likely_end: int | None = None,
+    ) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.storage = storage
+        self._file = storage.open(path)
+        self._file.likely_end = likely_end
         self._fresh = fresh
         self._buffer = buffer or WindowBuffer()
 
@@ -50,18 +60,18 @@ class SegmentFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def size(self) -> int:
-        """Bytes in the file now."""
-        return os.fstat(self._descriptor).st_size
+        """Bytes in the file now; in an object store, when it was opened."""
+        return self._file.size()
 
     def read(self, position: int, size: int) -> memoryview:
         """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError past its end."""
         window = memoryview(bytearray(size)) if self._fresh else self._buffer.window(size)
         filled = 0
         while filled < size:
-            count = os.preadv(self._descriptor, [window[filled:]], position + filled)
+            count = self._file.read_into(window[filled:], position + filled)
             if count == 0:
                 raise TruncatedError(
                     f"the file ends at byte {position + filled}: it has shrunk while it was read",

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filesystems behind an object: pyarrow.fs and fsspec. Object stores are read by ranges, never a whole object.
+
+A request to an object store costs as much as some megabytes of transfer. So a file is read in blocks that grow while
+they follow one another (1, 4, 8 MB), gaps within a block's length are read over, and once blocks are at their largest
+the next one is fetched while this one is decoded. Per open file that is at most two blocks of memory and
+a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kcodec.log.storage import LOCAL, Entry, OpenFile, Storage, reading, with_place
+from kcodec.log.windows import WINDOW_BYTES
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+FIRST_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 8 << 20
+BLOCK_GROWTH = 4
+
+Fetch = Callable[[int, int], Any]
+
+
+def storage_of(filesystem: Any) -> Storage:
+    """The storage on a filesystem of pyarrow.fs or fsspec. TypeError for what is none."""
+    if type(filesystem).__module__.startswith("pyarrow"):
+        from pyarrow import fs
+
+        if isinstance(filesystem, fs.FileSystem):
+            return LOCAL if type(filesystem) is fs.LocalFileSystem else ArrowStorage(filesystem)
+    if all(callable(getattr(filesystem, name, None)) for name in ("info", "ls", "cat_file", "_strip_protocol")):
+        return FsspecStorage(filesystem)
+    raise TypeError(f"filesystem must be one of pyarrow.fs or fsspec, not {type(filesystem).__name__}")
+
+
+def resolve(address: str) -> tuple[Storage, str]:
+    """What pyarrow makes of ``s3://bucket/orders-0``: the storage, and the path there."""
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(address)
+    return storage_of(filesystem), path
+
+
+# ------------------------------------------------------------------------------------------------------------- blocks
+
+
+class BlockFile(OpenFile):
+    """A file by blocks. fetch(position, size) gives its bytes, fewer where the file says they end; its size is fixed.
+
+    TypeError, as an OSError with the place, for a fetch that gives no bytes or too many.
+    """
+
+    def __init__(self, path: str, size: int, fetch: Fetch, close: Callable[[], None] | None = None) -> None:
+        self._path = path
+        self._size = size
+        self._fetch = fetch
+        self._close = close
+        self._kept = self._block = memoryview(b"")
+        self._begin = 0  # of the block; what was kept of the one before it ends here
+        self._step = 0
+        self._ahead: Future[memoryview] | None = None
+        self._ahead_at = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def size(self) -> int:
+        """Bytes in the file when it was opened."""
+        return self._size
+
+    def read_into(self, window: memoryview, position: int) -> int:
+        """From the block that is here, or the next."""
+        if position >= self._size or not len(window):
+            return 0
+        if not self._begin - len(self._kept) <= position < self._begin + len(self._block):
+            self._load(position, len(window))
+        at = position - self._begin
+        part = (self._block[at:] if at >= 0 else self._kept[len(self._kept) + at :])[: len(window)]
+        window[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Wait for what is under way, and let go."""
+        self._kept = self._block = memoryview(b"")
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        if self._close is not None:
+            self._close()
+
+    def _load(self, position: int, wanted: int) -> None:
+        """Bring the block that begins at `position`, or the one fetched ahead if that holds it."""
+        end = self._begin + len(self._block)
+        follows = 0 <= position - end < BLOCK_BYTES
+        self._step = min(self._step * BLOCK_GROWTH, BLOCK_BYTES) if follows and self._step else FIRST_BLOCK_BYTES
+        # The batch that a window cuts at a block's end is asked for again with what follows.
+        self._kept = memoryview(bytes(self._block[-WINDOW_BYTES:])) if position == end else memoryview(b"")
+        self._block = memoryview(b"")
+        if not self._take_ahead(position):
+            self._block, self._begin = self._read(position, self._length(position, wanted)), position
+        if self._begin != end:
+            self._kept = memoryview(b"")
+        if follows and self._step == BLOCK_BYTES:
+            self._read_ahead()
+
+    def _take_ahead(self, position: int) -> bool:
+        """Whether what was fetched ahead holds this byte. If not, it is waited for: one request at a time."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return False
+        if self._ahead_at <= position < self._ahead_at + BLOCK_BYTES:
+            block = ahead.result()
+            if position - self._ahead_at < len(block):
+                self._block, self._begin = block, self._ahead_at
+                return True
+        elif not ahead.cancel():
+            ahead.exception()
+        return False
+
+    def _read_ahead(self) -> None:
+        begin = self._begin + len(self._block)
+        end = self._size if self.likely_end is None else min(self._size, self.likely_end)
+        if begin >= end or not len(self._block):
+            return
+        if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kcodec-read-ahead")
+        self._ahead_at = begin
+        self._ahead = self._executor.submit(self._read, begin, min(BLOCK_BYTES, end - begin))
+
+    def _length(self, position: int, wanted: int) -> int:
+        """How much to fetch from here: all that is likely to be wanted if it is a block at most, else a step."""
+        end = self._size if self.likely_end is None else min(self._size, self.likely_end)
+        rest = end - position
+        if self.likely_end is not None and 0 < rest <= BLOCK_BYTES:
+            return rest
+        return min(max(self._step, min(wanted, BLOCK_BYTES)), rest if rest > 0 else self._size - position)
+
+    def _read(self, position: int, size: int) -> memoryview:
+        def read() -> memoryview:
+            data = self._fetch(position, size)
+            try:
+                block = memoryview(data).cast("B")
+            except TypeError:
+                raise TypeError(f"bytes were expected, not {type(data).__name__}") from None
+            if len(block) > size:
+                raise ValueError(f"{len(block)} bytes came")
+            return block
+
+        return with_place(reading(self._path, size, position), read)
+
+
+# -------------------------------------------------------------------------------------------------------- filesystems
+
+
+def _from_root(path: str) -> str:
+    """A path as these filesystems name it: their root is the empty one."""
+    return "" if path == "." else path
+
+
+@dataclass(frozen=True)
+class ArrowStorage(Storage):
+    """A filesystem of pyarrow.fs: S3, Azure, GCS, HDFS, a subtree of one, or a Python one."""
+
+    filesystem: Any = field(hash=False)
+    range_bytes = BLOCK_BYTES
+
+    def entry(self, path: str) -> Entry | None:
+        """What is at a path; None where nothing is."""
+        found = with_place(f"{path}: looking for it", lambda: self.filesystem.get_file_info(_from_root(path)))
+        return None if found.type.name == "NotFound" else self._entry(found)
+
+    def list(self, directory: str) -> list[Entry]:
+        """What lies in a directory."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(_from_root(directory))
+        found = with_place(f"{directory}: listing it", lambda: self.filesystem.get_file_info(selector))
+        return [self._entry(info) for info in found]
+
+    def open(self, path: str) -> OpenFile:
+        """The file at a path, its size taken now."""
+        file = with_place(f"{path}: opening it", lambda: self.filesystem.open_input_file(path))
+        return BlockFile(path, file.size(), lambda position, size: file.read_at(size, position), file.close)
+
+    def _entry(self, info: Any) -> Entry:
+        return Entry(info.base_name, info.type.name == "Directory", info.size or 0)
+
+
+@dataclass(frozen=True)
+class FsspecStorage(Storage):
+    """A filesystem of fsspec; what it remembers of listings is dropped before each look."""
+
+    filesystem: Any = field(hash=False)
+    range_bytes = BLOCK_BYTES
+
+    def within(self, path: str) -> str:
+        """Without its ``s3://``."""
+        return str(self.filesystem._strip_protocol(path))
+
+    def entry(self, path: str) -> Entry | None:
+        """What is at a path; None where nothing is."""
+        try:
+            return self._entry(self._asked(self.filesystem.info, path, "looking for it"))
+        except FileNotFoundError:
+            return None
+
+    def list(self, directory: str) -> list[Entry]:
+        """What lies in a directory."""
+        return [self._entry(info) for info in self._asked(self.filesystem.ls, directory, "listing it", detail=True)]
+
+    def open(self, path: str) -> OpenFile:
+        """The file at a path, its size taken now."""
+        size = self.size(path)
+        return BlockFile(
+            path, size, lambda position, count: self.filesystem.cat_file(path, start=position, end=position + count)
+        )
+
+    def _asked(self, ask: Callable[..., Any], path: str, what: str, **options: Any) -> Any:
+        forget = getattr(self.filesystem, "invalidate_cache", None)
+        if callable(forget):
+            forget(path)
+        return with_place(f"{path}: {what}", lambda: ask(_from_root(path), **options))
+
+    def _entry(self, info: dict[str, Any]) -> Entry:
+        is_directory, size = info["type"] == "directory", info.get("size")
+        if not is_directory and not isinstance(size, int):
+            raise OSError(f"{info['name']}: the filesystem does not tell its size")
+        return Entry(self.name(info["name"]), is_directory, size or 0)

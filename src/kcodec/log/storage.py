@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where files lie: on this machine, behind a filesystem object (remote.py), or in one object of the caller's.
+
+A Storage lists directories and opens files; an OpenFile fills windows with ranges of bytes. Nothing here knows batches:
+windows.py puts a SegmentFile on top. What fails is an OSError that names the path; what is not there is a
+FileNotFoundError.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import SEEK_END
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+# Bytes of a file that one thread takes at a time.
+LOCAL_RANGE_BYTES = 2 << 20
+
+
+# scheme://..., as pyarrow and fsspec write addresses; one letter is a drive.
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
+    """Where `path` lies, and its name there. What kcodec.open takes as path and filesystem.
+
+    path: a path; an address (``s3://bucket/orders-0``), which pyarrow.fs resolves; a file object. filesystem: one of
+    pyarrow.fs or fsspec, or a Storage. TypeError for anything else; ImportError if an address needs pyarrow.
+    """
+    if filesystem is None and not isinstance(path, str | os.PathLike):
+        file = FileObject(path)
+        return file, file.path
+    path = os.fspath(path)
+    if not isinstance(path, str):
+        raise TypeError(f"a path must be a string, not {type(path).__name__}")
+    storage: Storage = LOCAL
+    if isinstance(filesystem, Storage):
+        storage = filesystem
+    elif filesystem is not None or ADDRESS.match(path):
+        from kcodec.log import remote
+
+        storage, path = remote.resolve(path) if filesystem is None else (remote.storage_of(filesystem), path)
+    return storage, storage.within(path)
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    is_directory: bool
+    size_in_bytes: int
+
+
+class OpenFile(ABC):
+    """One file while it is read, by one thread at a time.
+
+    likely_end: a hint: no byte from this position on is likely to be wanted; None: to the end.
+    """
+
+    likely_end: int | None = None
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes in the file: now where that can be told, else when it was opened."""
+
+    @abstractmethod
+    def read_into(self, window: memoryview, position: int) -> int:
+        """Fill the window, or its first bytes, from byte `position` on; how many, 0 only at the file's end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Storage(ABC):
+    """A place of files. Frozen; pickles where what it stands on does. Paths are strings as errors are to show them.
+
+    range_bytes: what one thread of several had best take of a file at a time.
+    """
+
+    range_bytes: int = LOCAL_RANGE_BYTES
+
+    @abstractmethod
+    def entry(self, path: str) -> Entry | None:
+        """What is at a path; None where nothing is."""
+
+    @abstractmethod
+    def list(self, directory: str) -> list[Entry]:
+        """What lies in a directory, in no order. FileNotFoundError if there is none."""
+
+    @abstractmethod
+    def open(self, path: str) -> OpenFile:
+        """The file at a path. FileNotFoundError if there is none."""
+
+    def within(self, path: str) -> str:
+        """A path as the caller gives it, as this storage and errors name it."""
+        return path.rstrip("/") or path
+
+    def join(self, directory: str, name: str) -> str:
+        """The path of a name in a directory."""
+        return posixpath.join(directory, name)
+
+    def parent(self, path: str) -> str:
+        """The directory that a path lies in."""
+        return posixpath.dirname(path.rstrip("/"))
+
+    def name(self, path: str) -> str:
+        """The last name of a path."""
+        return posixpath.basename(path.rstrip("/"))
+
+    def size(self, path: str) -> int:
+        """Bytes in the file now."""
+        found = self.entry(path)
+        if found is None or found.is_directory:
+            raise FileNotFoundError(f"{path}: no such file")
+        return found.size_in_bytes
+
+    def is_file(self, path: str) -> bool:
+        """Whether a file is there."""
+        found = self.entry(path)
+        return found is not None and not found.is_directory
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a directory is there."""
+        found = self.entry(path)
+        return found is not None and found.is_directory
+
+
+# --------------------------------------------------------------------------------------------------------- this machine
+
+
+class LocalFile(OpenFile):
+    """By pread. No memory map: a mapped file that is cut while read is a SIGBUS."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, window: memoryview, position: int) -> int:
+        """By one call to the system."""
+        try:
+            return os.preadv(self._descriptor, [window], position)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True)
+class LocalStorage(Storage):
+    """Files of this machine."""
+
+    def entry(self, path: str) -> Entry | None:
+        """What is at a path; None where nothing is."""
+        file = Path(path)
+        try:
+            found = file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Entry(file.name, file.is_dir(), found.st_size)
+
+    def list(self, directory: str) -> list[Entry]:
+        """What lies in a directory; what is gone before it has been looked at is left out."""
+        found = (self.entry(str(path)) for path in Path(directory).iterdir())
+        return [entry for entry in found if entry is not None]
+
+    def open(self, path: str) -> OpenFile:
+        """The file at a path."""
+        if sys.platform == "win32":
+            return _Borrowed(FileObject(Path(path).open("rb", buffering=0)), is_owner=True)
+        return LocalFile(path)
+
+    def within(self, path: str) -> str:
+        """Without repeated and trailing separators."""
+        return str(Path(path))
+
+    def join(self, directory: str, name: str) -> str:
+        """The path of a name in a directory."""
+        return str(Path(directory, name))
+
+    def parent(self, path: str) -> str:
+        """The directory that a path lies in, absolute."""
+        return str(Path(path).absolute().parent)
+
+    def name(self, path: str) -> str:
+        """The last name of a path; of ``.`` that of the working directory."""
+        return Path(path).absolute().name
+
+
+LOCAL = LocalStorage()
+
+
+# --------------------------------------------------------------------------------------------------------- one object
+
+
+class FileObject(Storage):
+    """A storage of one file: an object of the caller's with ``seek`` and ``read``, or ``read_at(position, size)``.
+
+    Where both are there read_at is used. The size is that of ``size`` (a number or a method), else found by ``seek``.
+    It stays open and the caller's; reading moves its position. Threads take turns. Pickles where the object does.
+    TypeError for an object that has neither.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        name = getattr(file, "name", None)
+        self.path = name if isinstance(name, str) and name else f"<{type(file).__name__}>"
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._lock = Lock()
+        self._fill: Callable[[memoryview, int], int] = _filler(self.file)
+
+    def __reduce__(self) -> tuple[type[FileObject], tuple[Any]]:
+        return FileObject, (self.file,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileObject) and other.file is self.file
+
+    def __hash__(self) -> int:
+        return id(self.file)
+
+    def entry(self, path: str) -> Entry | None:
+        """The object, by its own name only."""
+        return Entry(self.name(path), False, self.size_now()) if path == self.path else None
+
+    def list(self, directory: str) -> list[Entry]:
+        """Nothing is known to lie beside it."""
+        return []
+
+    def open(self, path: str) -> OpenFile:
+        """The object."""
+        if path != self.path:
+            raise FileNotFoundError(f"{path}: only {self.path} is here")
+        return _Borrowed(self)
+
+    def size_now(self) -> int:
+        """Bytes in it."""
+        with self._lock:
+            size = getattr(self.file, "size", None)
+            if callable(size):
+                size = size()
+            if size is None:
+                size = self.file.seek(0, SEEK_END)
+                size = self.file.tell() if size is None else size
+        if not isinstance(size, int) or size < 0:
+            raise TypeError(f"{self.path}: its size is {size!r}, not a number of bytes")
+        return size
+
+    def read_into(self, window: memoryview, position: int) -> int:
+        """As OpenFile.read_into."""
+        with self._lock:
+            return with_place(reading(self.path, len(window), position), lambda: self._fill(window, position))
+
+
+class _Borrowed(OpenFile):
+    """A FileObject while it is read."""
+
+    def __init__(self, storage: FileObject, *, is_owner: bool = False) -> None:
+        self._storage = storage
+        self._is_owner = is_owner
+
+    def size(self) -> int:
+        """Bytes in it now."""
+        return self._storage.size_now()
+
+    def read_into(self, window: memoryview, position: int) -> int:
+        """From the object."""
+        return self._storage.read_into(window, position)
+
+    def close(self) -> None:
+        """It stays open, unless it was opened here."""
+        if self._is_owner:
+            self._storage.file.close()
+
+
+def _filler(file: Any) -> Callable[[memoryview, int], int]:
+    """How an object fills a window from a position on."""
+    read_at, seek, read = (getattr(file, name, None) for name in ("read_at", "seek", "read"))
+    read_into = getattr(file, "readinto", None)
+    has_seek = callable(seek) and (callable(read) or callable(read_into))
+    # pyarrow's own files have a read_at of (size, position), and seek.
+    is_arrow = has_seek and type(file).__module__.startswith("pyarrow")
+
+    def fill_at(window: memoryview, position: int) -> int:
+        return copy_into(window, file.read_at(position, len(window)))
+
+    def fill_into(window: memoryview, position: int) -> int:
+        file.seek(position)
+        count = file.readinto(window)
+        if not isinstance(count, int) or not 0 <= count <= len(window):
+            raise TypeError(f"readinto told {count!r} of at most {len(window)} bytes")
+        return count
+
+    def fill(window: memoryview, position: int) -> int:
+        file.seek(position)
+        return copy_into(window, file.read(len(window)))
+
+    if callable(read_at) and not is_arrow:
+        return fill_at
+    if not has_seek:
+        raise TypeError(
+            f"{type(file).__name__} is no file: give a path, or an object with seek and read, or read_at and size"
+        )
+    return fill_into if callable(read_into) else fill
+
+
+def copy_into(window: memoryview, data: Any) -> int:
+    """The bytes that were read, moved to where they are wanted; how many. TypeError for no bytes, or too many."""
+    try:
+        flat = memoryview(data).cast("B")
+    except TypeError:
+        raise TypeError(f"bytes were expected, not {type(data).__name__}") from None
+    if len(flat) > len(window):
+        raise TypeError(f"{len(window)} bytes were asked for and {len(flat)} came")
+    window[: len(flat)] = flat
+    return len(flat)
+
+
+# What an error of a foreign file keeps of its class; all else becomes an OSError.
+_KEPT = (FileNotFoundError, PermissionError, TimeoutError)
+Result = TypeVar("Result")
+
+
+def with_place(place: str, call: Callable[[], Result]) -> Result:
+    """What `call` gives; whatever it raises becomes an OSError that tells the place. MemoryError stays one."""
+    try:
+        return call()
+    except MemoryError:
+        raise
+    except Exception as error:
+        kind = next((kept for kept in _KEPT if isinstance(error, kept)), OSError)
+        raise kind(f"{place} failed: {error or type(error).__name__}") from error
+
+
+def reading(path: str, size: int, position: int) -> str:
+    """The place of a read, for with_place."""
+    return f"{path}: reading {size} bytes from byte {position} on"
