@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The face of the compiled core, compared with it by stubtest. The docstrings of the core itself say more."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Never, Protocol, SupportsIndex, TypeAlias, final, overload
 
 import numpy
@@ -280,6 +280,141 @@ def header_at(
 
 def find_provable(data: Buffer, above_offset: int, limits: DecodeLimits = ..., budget: int | None = None) -> int:
     """The first position in `data` where a believable batch begins; -1: nowhere, -2: budget spent. Internal."""
+
+# -------------------------------------------------------------------------------------------------- records to bytes
+
+DEFAULT_MAX_BATCH_BYTES: Final[int]
+LARGEST_LIMIT: Final[int]
+
+_Compression: TypeAlias = Compression | Literal["none", "gzip", "snappy", "lz4", "zstd"] | int
+_TimestampType: TypeAlias = TimestampType | Literal["CreateTime", "LogAppendTime"]
+_HeadersIn: TypeAlias = Iterable[tuple[str | bytes, Buffer | None]] | Mapping[str, Buffer | None]
+_Row: TypeAlias = Record | Mapping[str, Any] | tuple[Any, ...]
+
+class _ArrowArrayExport(Protocol):
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+
+class _ArrowStreamExport(Protocol):
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+_RecordSource: TypeAlias = Iterable[_Row] | _ArrowArrayExport | _ArrowStreamExport
+
+def encode(
+    source: _RecordSource,
+    *,
+    compression: _Compression = "none",
+    compression_level: int | None = None,
+    base_offset: int | None = None,
+    timestamp: int | None = None,
+    timestamp_type: _TimestampType = "CreateTime",
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    partition_leader_epoch: int = -1,
+    max_batch_bytes: int = ...,
+    framing: Literal["confluent"] | None = None,
+    skip_useless_compression: bool = False,
+) -> EncodedBatches:
+    """Record batches of magic 2 from rows or Arrow data. Raises EncodeError, ValueError, TypeError."""
+
+def encode_batch(
+    source: _RecordSource,
+    *,
+    like: RecordBatch | None = None,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    delete_horizon_ms: int | None = None,
+    is_control_batch: bool | None = None,
+    compression: _Compression | None = None,
+    compression_level: int | None = None,
+    timestamp: int | None = None,
+    timestamp_type: _TimestampType | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    base_sequence: int | None = None,
+    is_transactional: bool | None = None,
+    partition_leader_epoch: int | None = None,
+    max_batch_bytes: int = ...,
+    framing: Literal["confluent"] | None = None,
+    skip_useless_compression: bool = False,
+) -> bytes:
+    """Exactly one batch, every header field of it at hand. Raises EncodeError, ValueError, TypeError."""
+
+def encode_end_transaction_marker(
+    control_type: ControlType | Literal["COMMIT", "ABORT"] | int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+) -> bytes:
+    """The control batch that ends a transaction. Raises EncodeError, ValueError."""
+
+@final
+class EncodedBatches:
+    """Batches as bytes, by the buffer protocol."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    @property
+    def batches(self) -> RecordBatches: ...
+    @property
+    def records_count(self) -> int: ...
+    @property
+    def next_sequence(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class RecordBatchBuilder:
+    """Fills one batch record by record."""
+
+    def __init__(
+        self,
+        *,
+        compression: _Compression = "none",
+        compression_level: int | None = None,
+        base_offset: int | None = None,
+        timestamp: int | None = None,
+        timestamp_type: _TimestampType = "CreateTime",
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        is_transactional: bool = False,
+        partition_leader_epoch: int = -1,
+        max_batch_bytes: int = ...,
+        framing: Literal["confluent"] | None = None,
+        skip_useless_compression: bool = False,
+    ) -> None: ...
+    def has_room_for(self, key: Buffer | None, value: Buffer | None, headers: _HeadersIn = ()) -> bool: ...
+    def append(
+        self,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: _HeadersIn = (),
+        timestamp: int | None = None,
+        offset: int | None = None,
+        *,
+        key_schema_id: int | None = None,
+        value_schema_id: int | None = None,
+    ) -> int: ...
+    @property
+    def records_count(self) -> int: ...
+    @property
+    def size_in_bytes(self) -> int: ...
+    @property
+    def is_closed(self) -> bool: ...
+    def set_producer_state(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
+    ) -> None: ...
+    def close(self) -> bytes: ...
 
 # ---------------------------------------------------------------------------------------------------- transactions
 

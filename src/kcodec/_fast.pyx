@@ -11,6 +11,7 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     records.c      one batch -> columns                  columns.c      a chunk: columns that are Arrow buffers
     decode.c       the run over a table, threads         pool.c         output memory that is used again
     utf8.c         header names                          arrow_export.c chunks as Arrow
+    encode.c       records -> batches                    arrow_import.c columns that others made
 
 What Python sees is made by the parts included below.
 """
@@ -21,15 +22,23 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
-from kcodec.errors import CorruptBatchError, DecodeError, LimitExceededError, TruncatedError, UnsupportedError
-from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.errors import (
+    CorruptBatchError,
+    DecodeError,
+    EncodeError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedError,
+)
+from kcodec.limits import DEFAULT_LIMITS, LARGEST_LIMIT, DecodeLimits
 
 # the C parts, as Cython knows them
 include "_fast/declarations.pxi"
+include "_fast/encode_declarations.pxi"
 # Fault -> exception, the one place
 include "_fast/faults.pxi"
 # the caller's bytes, and limits
@@ -54,5 +63,17 @@ include "_fast/decoder.pxi"
 include "_fast/batches.pxi"
 # TransactionScanner
 include "_fast/scanner.pxi"
+# Arrow data of others, and its rows
+include "_fast/arrow_import.pxi"
+# compression by packages
+include "_fast/compress.pxi"
+# one row of Python objects
+include "_fast/rows.pxi"
+# _Writer: settings, sources
+include "_fast/writer.pxi"
+# encode(), encode_batch(), EncodedBatches
+include "_fast/encode.pxi"
+# RecordBatchBuilder
+include "_fast/builder.pxi"
 # processor paths, system libraries, memory: start-up and tests
 include "_fast/switches.pxi"

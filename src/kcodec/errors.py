@@ -119,26 +119,35 @@ class LimitExceededError(DecodeError):
         self.claimed = claimed
 
 
-def _rebuild_encode_error(reason: str, field: str | None, value: object) -> EncodeError:
-    return EncodeError(reason, field=field, value=value)
+def _rebuild_encode_error(cls: type[EncodeError], reason: str, fields: dict[str, Any]) -> EncodeError:
+    return cls(reason, **fields)
 
 
 class EncodeError(KcodecError, ValueError):
     """A value that no record batch can hold, or that Kafka's own writer refuses.
 
-    reason: what is wrong.
+    reason: what is wrong, without the place.
     field:  the field or argument by Kafka's name, None if no single one is meant.
     value:  what was given for it.
+    row:    of the source, counted from 0; None if no row is meant.
     """
 
-    def __init__(self, reason: str, *, field: str | None = None, value: object = None) -> None:
+    def __init__(self, reason: str, *, field: str | None = None, value: object = None, row: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.field = field
         self.value = value
+        self.row = row
 
-    def __reduce__(self) -> tuple[Callable[..., EncodeError], tuple[str, str | None, object]]:
-        return _rebuild_encode_error, (self.reason, self.field, self.value)
+    def __str__(self) -> str:
+        return self.reason if self.row is None else f"row {self.row}: {self.reason}"
+
+    def __reduce__(self) -> tuple[Callable[..., EncodeError], tuple[type[EncodeError], str, dict[str, Any]]]:
+        return _rebuild_encode_error, (
+            type(self),
+            self.reason,
+            {"field": self.field, "value": self.value, "row": self.row},
+        )
 
 
 def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:

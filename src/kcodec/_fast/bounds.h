@@ -21,6 +21,10 @@ static inline uint16_t load_le16(const uint8_t *p) { return (uint16_t)(p[0] | p[
 static inline uint32_t load_le32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t load_le64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 
+static inline void store_be16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+static inline void store_be32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void store_be64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "kcodec is written for little-endian machines (x86-64, ARM64)"
 #endif

@@ -31,6 +31,14 @@ cdef extern from "_fast/fault.h" nogil:
         FAULT_COMPRESSED_CUT
         FAULT_COMPRESSED_BAD
         FAULT_DECOMPRESSED_LIMIT
+        FAULT_ENCODE_NULL
+        FAULT_ENCODE_TIMESTAMP
+        FAULT_ENCODE_OFFSET
+        FAULT_ENCODE_OFFSET_BASE
+        FAULT_ENCODE_OFFSET_ORDER
+        FAULT_ENCODE_OFFSET_DELTA
+        FAULT_ENCODE_LENGTH
+        FAULT_ENCODE_TOO_LARGE
         FAULT_NO_MEMORY
         FAULT_PYTHON
 
@@ -64,6 +72,8 @@ cdef extern from "_fast/header.h" nogil:
         ATTRIBUTES_POSITION
         BATCH_OVERHEAD
         ATTRIBUTE_LOG_APPEND_TIME
+        ATTRIBUTE_TRANSACTIONAL
+        ATTRIBUTE_CONTROL
         ATTRIBUTE_DELETE_HORIZON
         FATE_DELIVER
         FATE_SKIPPED
@@ -71,6 +81,7 @@ cdef extern from "_fast/header.h" nogil:
         CONTROL_COMMIT
         CONTROL_UNREADABLE
         COMPRESSION_GZIP
+        COMPRESSION_LZ4
         COMPRESSION_ZSTD
 
     ctypedef struct BatchHeader:

@@ -36,6 +36,15 @@ typedef enum {
     FAULT_COMPRESSED_CUT,          // field: codec
     FAULT_COMPRESSED_BAD,          // field: codec, detail: what
     FAULT_DECOMPRESSED_LIMIT,      // found: size reached or claimed, expected: limit
+    // values that cannot be written; `record` is the row of the source
+    FAULT_ENCODE_NULL,             // field: what must not be null
+    FAULT_ENCODE_TIMESTAMP,        // found: timestamp below -1
+    FAULT_ENCODE_OFFSET,           // field, found: negative, or too large
+    FAULT_ENCODE_OFFSET_BASE,      // found: offset, expected: the one before base_offset
+    FAULT_ENCODE_OFFSET_ORDER,     // found: offset, expected: the offset before it
+    FAULT_ENCODE_OFFSET_DELTA,     // found: offset, expected: base_offset
+    FAULT_ENCODE_LENGTH,           // field, found, expected: the largest there may be
+    FAULT_ENCODE_TOO_LARGE,        // field (record, batch), found: bytes, expected: max_batch_bytes
     // ours
     FAULT_NO_MEMORY,
     FAULT_PYTHON,                  // a Python exception is stored with the decompressor context

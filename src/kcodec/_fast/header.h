@@ -106,6 +106,23 @@ static inline void header_parse(const uint8_t *p, BatchHeader *header) {
     header->fate = FATE_DELIVER;
 }
 
+// The 61 bytes, with the CRC that the field holds.
+static inline void header_write(uint8_t *p, const BatchHeader *header) {
+    store_be64(p, (uint64_t)header->base_offset);
+    store_be32(p + 8, (uint32_t)header->batch_length);
+    store_be32(p + 12, (uint32_t)header->partition_leader_epoch);
+    p[16] = header->magic;
+    store_be32(p + 17, header->crc);
+    store_be16(p + 21, (uint16_t)header->attributes);
+    store_be32(p + 23, (uint32_t)header->last_offset_delta);
+    store_be64(p + 27, (uint64_t)header->base_timestamp);
+    store_be64(p + 35, (uint64_t)header->max_timestamp);
+    store_be64(p + 43, (uint64_t)header->producer_id);
+    store_be16(p + 51, (uint16_t)header->producer_epoch);
+    store_be32(p + 53, (uint32_t)header->base_sequence);
+    store_be32(p + 57, (uint32_t)header->records_count);
+}
+
 typedef enum { WALK_BATCH, WALK_CUT, WALK_FAULT } WalkResult;
 
 // The batch that begins at data[at]: its header, a cut tail (the data ends before it does; *needed is the size of the

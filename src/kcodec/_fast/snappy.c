@@ -132,3 +132,114 @@ int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at
     *length = total;
     return 0;
 }
+
+// ----------------------------------------------------------------------------------------------------- compression
+
+enum {
+    XERIAL_BLOCK = 32 << 10,
+    HASH_BITS = 13,
+    LEAST_MATCH = 4,
+    TAIL = 16,               // bytes at a block's end that begin no match: what is read ahead stays inside
+    SKIP_SHIFT = 5,          // after 2^5 misses every second place is tried, then every third ...
+};
+
+static inline uint32_t hash_of(uint32_t four) { return four * 0x9e3779b1u >> (32 - HASH_BITS); }
+
+static uint8_t *put_literal(uint8_t *to, const uint8_t *from, int64_t size) {
+    uint32_t most = (uint32_t)(size - 1);
+    if (most < 60) {
+        *to++ = (uint8_t)(most << 2);
+    } else if (most < 256) {
+        *to++ = 60 << 2;
+        *to++ = (uint8_t)most;
+    } else {
+        *to++ = 61 << 2;
+        *to++ = (uint8_t)most;
+        *to++ = (uint8_t)(most >> 8);
+    }
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+static uint8_t *put_copy_of(uint8_t *to, uint32_t offset, uint32_t size) {
+    if (size < 12 && offset < 2048) {
+        *to++ = (uint8_t)(offset >> 8 << 5 | (size - 4) << 2 | 1);
+        *to++ = (uint8_t)offset;
+    } else {
+        *to++ = (uint8_t)((size - 1) << 2 | 2);
+        *to++ = (uint8_t)offset;
+        *to++ = (uint8_t)(offset >> 8);
+    }
+    return to;
+}
+
+static uint8_t *put_copy(uint8_t *to, uint32_t offset, uint32_t size) {
+    for (; size >= 68; size -= 64) to = put_copy_of(to, offset, 64);
+    if (size > 64) {  // what is left must not be shorter than a copy can be
+        to = put_copy_of(to, offset, 60);
+        size -= 60;
+    }
+    return put_copy_of(to, offset, size);
+}
+
+static uint32_t match_length(const uint8_t *a, const uint8_t *b, const uint8_t *b_end) {
+    const uint8_t *begin = b;
+    while (b_end - b >= 8) {
+        uint64_t difference = load_le64(a) ^ load_le64(b);
+        if (difference) return (uint32_t)(b - begin) + (uint32_t)(__builtin_ctzll(difference) >> 3);
+        a += 8;
+        b += 8;
+    }
+    while (b < b_end && *a == *b) a++, b++;
+    return (uint32_t)(b - begin);
+}
+
+// One raw block of at most XERIAL_BLOCK bytes.
+static uint8_t *compress_block(const uint8_t *data, uint32_t size, uint8_t *to, uint16_t *table) {
+    const uint8_t *in = data, *end = data + size, *literal = data;
+    for (uint32_t claim = size;; claim >>= 7) {
+        *to++ = (uint8_t)(claim < 0x80 ? claim : claim | 0x80);
+        if (claim < 0x80) break;
+    }
+    memset(table, 0, sizeof(uint16_t) << HASH_BITS);  // 0: the block's first byte, which is as good as any
+    const uint8_t *last = size > TAIL ? end - TAIL : data;
+    uint32_t misses = 1u << SKIP_SHIFT;
+    for (in++; in < last;) {
+        uint32_t four = load_le32(in), hash = hash_of(four);
+        const uint8_t *candidate = data + table[hash];
+        table[hash] = (uint16_t)(in - data);
+        if (load_le32(candidate) != four) {
+            in += misses++ >> SKIP_SHIFT;
+            continue;
+        }
+        while (in > literal && candidate > data && in[-1] == candidate[-1]) in--, candidate--;
+        if (in > literal) to = put_literal(to, literal, in - literal);
+        uint32_t length = LEAST_MATCH + match_length(candidate + LEAST_MATCH, in + LEAST_MATCH, end);
+        to = put_copy(to, (uint32_t)(in - candidate), length);
+        in += length;
+        literal = in;
+        misses = 1u << SKIP_SHIFT;
+        if (in < last) table[hash_of(load_le32(in - 1))] = (uint16_t)(in - 1 - data);
+    }
+    return literal < end ? put_literal(to, literal, end - literal) : to;
+}
+
+int snappy_compress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t *length) {
+    uint16_t table[1 << HASH_BITS];
+    int64_t blocks = (size + XERIAL_BLOCK - 1) / XERIAL_BLOCK;
+    // a literal costs at most 3 bytes in 32 KiB beyond its own, a match never costs more than it stands for
+    if (buffer_grow(out, (size_t)(at + XERIAL_HEADER + size + size / 6 + blocks * 32), (size_t)at)) return -1;
+    uint8_t *begin = out->data + at, *to = begin;
+    memcpy(to, xerial_magic, 8);
+    store_be32(to + 8, 1);   // version, and the least that reads it
+    store_be32(to + 12, 1);
+    to += XERIAL_HEADER;
+    for (int64_t place = 0; place < size; place += XERIAL_BLOCK) {
+        uint32_t block = (uint32_t)(size - place < XERIAL_BLOCK ? size - place : XERIAL_BLOCK);
+        uint8_t *end = compress_block(data + place, block, to + 4, table);
+        store_be32(to, (uint32_t)(end - to - 4));
+        to = end;
+    }
+    *length = to - begin;
+    return 0;
+}

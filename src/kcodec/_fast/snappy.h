@@ -10,4 +10,9 @@
 int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t limit, int64_t *length,
                       Fault *fault);
 
+
+// A xerial stream of blocks of 32 KiB, as Java's SnappyOutputStream writes it, behind the first `at` bytes of `out`. -1: no
+// memory.
+int snappy_compress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t *length);
+
 #endif

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers lie.
+// The interface carries no buffer sizes, so what an exporter promises is believed; what can be told (a negative length,
+// an index outside its dictionary, a type that is none of these) is an error.
+#ifndef KCODEC_ARROW_IMPORT_H
+#define KCODEC_ARROW_IMPORT_H
+
+#include "arrow_abi.h"
+#include "bounds.h"
+
+typedef enum {
+    INPUT_ABSENT,        // no such column, or one of type null: every row is null
+    INPUT_BINARY,        // binary, string: int32 offsets
+    INPUT_LARGE_BINARY,  // large_binary, large_string: int64 offsets
+    INPUT_BINARY_VIEW,   // binary_view, string_view
+    INPUT_FIXED_SIZE,    // fixed_size_binary
+} BinaryInputKind;
+
+typedef struct BinaryInput {
+    BinaryInputKind kind;
+    int32_t width;             // INPUT_FIXED_SIZE: bytes a row
+    int64_t first;             // where row 0 lies in the buffers
+    const uint8_t *validity;   // NULL: nothing is null
+    const void *offsets;       // of a view column: the views
+    const uint8_t *data;
+    const uint8_t *data_end;   // as far as the column's own rows reach; may be read up to here
+    const void *const *view_data;
+    int64_t view_data_count;
+    // dictionary: rows are indices into `values`
+    int8_t index_width;        // bytes, 0: no dictionary
+    int8_t index_signed;
+    const void *indices;
+    struct BinaryInput *values;
+    int64_t values_length;
+} BinaryInput;
+
+typedef struct {
+    const uint8_t *bytes;
+    int64_t length;            // -1: null; below: what no column may hold
+    const uint8_t *readable_end;
+} Payload;
+
+enum { PAYLOAD_NULL = -1, PAYLOAD_INVALID = -2 };
+
+typedef struct {               // integers and timestamps
+    int8_t width;              // bytes, 0: no such column
+    int64_t first;
+    const uint8_t *validity;
+    const void *data;
+    int64_t multiply, divide;  // to Kafka's milliseconds
+} IntegerInput;
+
+typedef struct {               // list<struct<key, value>>, large_list of it, map<key, value>
+    int8_t width;              // of the list's offsets, 0: no such column
+    int64_t first;
+    const uint8_t *validity;
+    const void *offsets;
+    int64_t struct_first;
+    const uint8_t *struct_validity;
+    BinaryInput name, value;
+} HeadersInput;
+
+// Each binds one column; -1: not a type it takes. binary_input_bind: -2: no memory.
+int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
+void binary_input_free(BinaryInput *input);
+int integer_input_bind(IntegerInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
+int timestamp_input_bind(IntegerInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
+int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
+
+static inline int input_is_null(const uint8_t *validity, int64_t at) {
+    return validity && !(validity[at >> 3] >> (at & 7) & 1);
+}
+
+Payload binary_input_odd(const BinaryInput *input, int64_t row);  // views, fixed size, dictionaries
+
+static inline __attribute__((always_inline)) Payload binary_input_get(const BinaryInput *input, int64_t row) {
+    Payload found = {0, PAYLOAD_NULL, input->data_end};
+    if (input->kind == INPUT_ABSENT) return found;
+    if (unlikely(input->kind > INPUT_LARGE_BINARY || input->index_width)) return binary_input_odd(input, row);
+    int64_t at = input->first + row, begin, end;
+    if (input_is_null(input->validity, at)) return found;
+    if (input->kind == INPUT_BINARY) {
+        begin = ((const int32_t *)input->offsets)[at];
+        end = ((const int32_t *)input->offsets)[at + 1];
+    } else {
+        begin = ((const int64_t *)input->offsets)[at];
+        end = ((const int64_t *)input->offsets)[at + 1];
+    }
+    found.bytes = input->data + begin;
+    found.length = unlikely(end < begin) ? PAYLOAD_INVALID : end - begin;
+    return found;
+}
+
+// 0, or 1 where the row is null. *overflow is set where the number does not fit into int64 milliseconds.
+static inline __attribute__((always_inline)) int integer_input_get(const IntegerInput *input, int64_t row, int64_t *value,
+                                                                   int *overflow) {
+    int64_t at = input->first + row;
+    if (input_is_null(input->validity, at)) return 1;
+    int64_t number;
+    switch (input->width) {
+        case 8: number = ((const int64_t *)input->data)[at]; break;
+        case 4: number = ((const int32_t *)input->data)[at]; break;
+        case 2: number = ((const int16_t *)input->data)[at]; break;
+        default: number = ((const int8_t *)input->data)[at]; break;
+    }
+    if (unlikely(input->multiply != 1)) *overflow |= __builtin_mul_overflow(number, input->multiply, &number);
+    if (unlikely(input->divide != 1)) number = number / input->divide - (number % input->divide < 0);
+    *value = number;
+    return 0;
+}
+
+// The headers of a row: how many, the first one's place among all. A null list is none.
+static inline __attribute__((always_inline)) int64_t headers_input_count(const HeadersInput *input, int64_t row,
+                                                                         int64_t *first) {
+    int64_t at = input->first + row, begin, end;
+    if (input_is_null(input->validity, at)) return 0;
+    if (input->width == 4) {
+        begin = ((const int32_t *)input->offsets)[at];
+        end = ((const int32_t *)input->offsets)[at + 1];
+    } else {
+        begin = ((const int64_t *)input->offsets)[at];
+        end = ((const int64_t *)input->offsets)[at + 1];
+    }
+    *first = begin + input->struct_first;
+    return end < begin ? -1 : end - begin;
+}
+
+#endif

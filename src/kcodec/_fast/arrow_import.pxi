@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+# Arrow data of others, by the PyCapsule interface: anything with __arrow_c_stream__ or __arrow_c_array__.
+
+cdef class _ArrowSource:
+    """An iterator over the arrays of an Arrow object: each next_array() brings `array`, whose type is `schema`."""
+
+    cdef ImportedSchema own_schema
+    cdef ImportedArray own_array
+    cdef ImportedSchema *schema
+    cdef ImportedArray *array
+    cdef ImportedStream *stream
+    cdef object capsules        # of the exporter: what they hold lives as long as they do
+    cdef bint has_single
+
+    def __cinit__(self, source):
+        if hasattr(source, "__arrow_c_stream__"):
+            self.capsules = source.__arrow_c_stream__()
+            self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
+            if self.stream.release == NULL:
+                raise ValueError("the Arrow stream has been read before: it gives its rows once")
+            if self.stream.get_schema(self.stream, &self.own_schema):
+                raise self._stream_error()
+            self.schema = &self.own_schema
+        else:
+            self.capsules = source.__arrow_c_array__()
+            self.schema = <ImportedSchema *>PyCapsule_GetPointer(self.capsules[0], b"arrow_schema")
+            self.array = <ImportedArray *>PyCapsule_GetPointer(self.capsules[1], b"arrow_array")
+            self.has_single = True
+
+    def __dealloc__(self):
+        if self.own_array.release != NULL:
+            self.own_array.release(&self.own_array)
+        if self.own_schema.release != NULL:
+            self.own_schema.release(&self.own_schema)
+
+    cdef object _stream_error(self):
+        cdef const char *text = self.stream.get_last_error(self.stream)
+        told = "it gives no reason" if text == NULL else text.decode("utf-8", "replace")
+        return ValueError(f"the Arrow stream failed: {told}")
+
+    cdef bint next_array(self) except -1:
+        """Whether there is one more."""
+        if self.stream == NULL:
+            one_more = self.has_single
+            self.has_single = False
+            return one_more
+        if self.own_array.release != NULL:
+            self.own_array.release(&self.own_array)
+        cdef int failed
+        with nogil:  # the stream may be read, computed, waited for
+            failed = self.stream.get_next(self.stream, &self.own_array)
+        if failed:
+            raise self._stream_error()
+        self.array = &self.own_array
+        return self.own_array.release != NULL
+
+    cdef str format_of(self, ImportedSchema *schema):
+        cdef ImportedSchema *dictionary = schema.dictionary
+        if dictionary != NULL:
+            return f"dictionary of {dictionary.format.decode('utf-8')}"
+        return schema.format.decode("utf-8", "replace")
+
+
+cdef bint _is_arrow(object source):
+    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+
+
+# decode() and Spark give these, too; they follow from the batch or the topic and are not written
+_IGNORED_COLUMNS = frozenset((*COLUMNS, "timestampType"))
+
+
+cdef class _ArrowRows:
+    """The columns of an Arrow source that make records."""
+
+    cdef RowsInput input
+    cdef object default_timestamp
+    cdef dict places      # column -> index of the child
+    cdef bint framed
+
+    def __cinit__(self, default_timestamp, bint framed):
+        self.default_timestamp = default_timestamp
+        self.framed = framed
+        self.places = {}
+
+    def __dealloc__(self):
+        self.release()
+
+    cdef void release(self):
+        binary_input_free(&self.input.key)
+        binary_input_free(&self.input.value)
+        binary_input_free(&self.input.headers.name)
+        binary_input_free(&self.input.headers.value)
+
+    cdef int check_schema(self, _ArrowSource source) except -1:
+        """Which child is which column. ValueError for a column that means nothing here."""
+        cdef int64_t at
+        if source.schema.format != b"+s":
+            raise ValueError(f"an Arrow table or struct array is needed, not {source.format_of(source.schema)}")
+        used = (*DEFAULT_COLUMNS, "key_schema_id", "value_schema_id") if self.framed else DEFAULT_COLUMNS
+        for at in range(source.schema.n_children):
+            name = source.schema.children[at].name.decode("utf-8", "replace")
+            if name in self.places:
+                raise ValueError(f"column {name!r} is there twice")
+            if name in used:
+                self.places[name] = at
+            elif name not in _IGNORED_COLUMNS:
+                raise _choice_error("column", name, used)
+        if "key" not in self.places and "value" not in self.places:
+            raise ValueError("there is neither a column 'key' nor a column 'value'")
+        if "timestamp" not in self.places and self.default_timestamp is None:
+            raise EncodeError("there is no column 'timestamp': add it, or give all records one by timestamp=",
+                              field="timestamp", value=None)
+        return 0
+
+    cdef int bind(self, _ArrowSource source) except -1:
+        """Point the input at the arrays of this turn."""
+        self.release()
+        memset(&self.input, 0, sizeof(RowsInput))
+        if source.array.null_count != 0 and source.array.n_buffers > 0 and source.array.buffers[0] != NULL:
+            raise ValueError("a row of the Arrow table is null as a whole: fill or drop it")
+        self.input.rows = source.array.length
+        if self.default_timestamp is not None:
+            self.input.has_timestamp = True
+            self.input.default_timestamp = self.default_timestamp
+        for name in self.places:
+            self.bind_column(source, name, self.places[name])
+        return 0
+
+    cdef int bind_column(self, _ArrowSource source, str name, int64_t at) except -1:
+        cdef ImportedSchema *schema = source.schema.children[at]
+        cdef ImportedArray *array = source.array.children[at]
+        cdef int64_t shift = source.array.offset
+        cdef int failed
+        if name == "key":
+            failed = binary_input_bind(&self.input.key, schema, array)
+            self.input.key.first += shift
+        elif name == "value":
+            failed = binary_input_bind(&self.input.value, schema, array)
+            self.input.value.first += shift
+        elif name == "headers":
+            failed = headers_input_bind(&self.input.headers, schema, array)
+            self.input.headers.first += shift
+        else:
+            failed = self.bind_number(name, schema, array, shift)
+        if failed == -2:
+            raise MemoryError("no memory for a dictionary")
+        if failed:
+            raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
+        return 0
+
+    cdef int bind_number(self, str name, ImportedSchema *schema, ImportedArray *array, int64_t shift):
+        cdef IntegerInput *input
+        cdef int failed
+        if name == "timestamp":
+            input = &self.input.timestamp
+        elif name == "offset":
+            input = &self.input.offset
+        else:
+            input = &self.input.key_schema_id if name == "key_schema_id" else &self.input.value_schema_id
+        if schema.format == b"n":
+            return 0  # all null: as if it were not there
+        if name == "timestamp":
+            failed = timestamp_input_bind(input, schema, array)
+        else:
+            failed = integer_input_bind(input, schema, array)
+        input.first += shift
+        return failed

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# RecordBatchBuilder: one batch, record after record, as a producer or broker fills it.
+
+cdef class RecordBatchBuilder:
+    """Fills one batch record by record (MemoryRecordsBuilder). Not for several threads at once.
+
+    Options are those of encode(). size_in_bytes counts before compression, header included. After close() nothing can
+    be appended.
+
+    >>> builder = RecordBatchBuilder(timestamp=0)
+    >>> builder.append(b"key", b"value"), builder.append(None, b"more")
+    (0, 1)
+    >>> builder.records_count, len(builder.close())
+    (2, 88)
+    """
+
+    cdef _Writer writer
+    cdef _RowReader reader
+    cdef bytes built
+
+    def __init__(self, *, compression="none", compression_level=None, base_offset=None, timestamp=None,
+                 timestamp_type="CreateTime", producer_id=-1, producer_epoch=-1, base_sequence=-1,
+                 is_transactional=False, partition_leader_epoch=-1, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES,
+                 framing=None, skip_useless_compression=False):
+        cdef _Writer writer = _Writer()
+        writer.set_header(base_offset, partition_leader_epoch, producer_id, producer_epoch, base_sequence,
+                          is_transactional)
+        writer.set_compression(compression, compression_level, skip_useless_compression)
+        writer.set_timestamps(timestamp, timestamp_type)
+        writer.set_limit(max_batch_bytes)
+        writer.set_framing(framing)
+        writer.begin()
+        self.built = None
+        self.reader = _RowReader(timestamp, writer.framed)
+        self.writer = writer
+
+    cdef int ensure_open(self) except -1:
+        if self.built is not None:
+            raise ValueError("the builder is closed: its batch is made")
+        return 0
+
+    def has_room_for(self, key, value, headers=()):
+        """Whether such a record surely fits: its size is reckoned at the most it can take (21 bytes and its fields)."""
+        self.ensure_open()
+        cdef _RowReader reader = self.reader
+        cdef int64_t size = RECORD_ROOM, at
+        reader.forget()
+        reader.row = self.writer.writer.count
+        reader.take(key, value, headers, 0, None)
+        size += max(reader.fields.key.length, 0) + max(reader.fields.value.length, 0)
+        for at in range(reader.fields.headers_count):
+            size += HEADER_ROOM + reader.fields.headers[at].name.length + max(reader.fields.headers[at].value.length, 0)
+        reader.forget()
+        return self.size_in_bytes + size <= self.writer.settings.max_batch_bytes
+
+    def append(self, key, value, headers=(), timestamp=None, offset=None, *, key_schema_id=None, value_schema_id=None):
+        """Append a record; its offset delta is returned. timestamp: ms, or the builder's. offset: the next, or later.
+
+        EncodeError if it does not fit (ask has_room_for), or makes no record; the batch is as it was.
+        """
+        self.ensure_open()
+        cdef _RowReader reader = self.reader
+        cdef BatchWriter *writer = &self.writer.writer
+        cdef Fault fault
+        reader.forget()
+        reader.row = writer.count
+        reader.take(key, value, headers, timestamp, offset)
+        if key_schema_id is not None or value_schema_id is not None:
+            if not self.writer.framed:
+                raise EncodeError("schema ids are written with framing='confluent' only", field="framing", value=None)
+            reader.take_schema_ids(key_schema_id, value_schema_id)
+        result = writer_append(writer, &reader.fields, reader.row, &fault)
+        reader.forget()
+        if result == APPEND_FULL:
+            raise self.writer.full_error(writer.count)
+        if result == APPEND_FAULT:
+            raise _encode_error(&fault)
+        return writer.last_offset - writer.base_offset
+
+    @property
+    def records_count(self):
+        """Records so far."""
+        return self.writer.writer.count
+
+    @property
+    def size_in_bytes(self):
+        """Bytes so far, header included, before compression."""
+        cdef BatchWriter *writer = &self.writer.writer
+        return writer.length if writer.is_open else max(writer.finished, <int64_t>BATCH_OVERHEAD)
+
+    @property
+    def is_closed(self):
+        """Whether close() was called."""
+        return self.built is not None
+
+    def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional):
+        """Who sends it; may be said, and said anew, until close() (ProducerBatch.setProducerState)."""
+        self.ensure_open()
+        cdef _Writer writer = self.writer
+        writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
+        writer.writer.settings.header = writer.settings.header
+        writer.writer.base_sequence = writer.settings.header.base_sequence
+
+    def close(self):
+        """The batch; b"" if it has no record; called again, the same. EncodeError if its producer state is none."""
+        if self.built is None:
+            _check_producer(&self.writer.settings.header)
+            count = self.writer.writer.count
+            self.writer.finish_batch()
+            self.built = bytes(self.writer.take())
+            self.writer.writer.count = count
+            self.writer.writer.finished = len(self.built)
+        return self.built
+
+    def __repr__(self):
+        state = "closed" if self.is_closed else "open"
+        return f"<RecordBatchBuilder {state}, {self.records_count} records, {_readable_size(self.size_in_bytes)}>"

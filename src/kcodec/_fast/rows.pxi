@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+# Rows of Python objects, one at a time, as encode() and RecordBatchBuilder take them.
+
+_ROW_FIELDS = ("key", "value", "headers", "timestamp")
+_ROW_NAMES = (*_ROW_FIELDS, "offset")
+_FRAMED_ROW_NAMES = (*_ROW_NAMES, "key_schema_id", "value_schema_id")
+
+
+cdef object _shown(object value):
+    text = repr(value)
+    return text if len(text) <= 80 else text[:76] + "..."
+
+
+cdef class _RowReader:
+    """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget()."""
+
+    cdef RecordFields fields
+    cdef HeaderField *header_fields
+    cdef int64_t header_capacity, row
+    cdef list kept
+    cdef object default_timestamp
+    cdef bint framed
+
+    def __cinit__(self, default_timestamp, bint framed):
+        self.default_timestamp = default_timestamp
+        self.framed = framed
+        self.kept = []
+        self.row = -1
+
+    def __dealloc__(self):
+        free(self.header_fields)
+
+    cdef void forget(self):
+        self.kept.clear()
+        memset(&self.fields, 0, sizeof(RecordFields))
+
+    cdef int read(self, object row) except -1:
+        """EncodeError for what cannot be a record, naming row and field."""
+        self.forget()
+        self.row += 1
+        kind = type(row)
+        if kind is tuple:
+            return self._tuple(row)
+        if kind is Record:
+            return self._record(<Record>row)
+        if isinstance(row, dict):
+            return self._mapping(row)
+        if isinstance(row, tuple):  # named: a namedtuple, a Row of Spark
+            names = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
+            return self._tuple(row) if names is None else self._mapping(dict(zip(names, row, strict=True)))
+        raise self.error(f"a record must be a Record, a dict or a tuple, not {kind.__name__}", "record", row)
+
+    cdef object error(self, str reason, str field, object value):
+        return EncodeError(reason, field=field, value=value, row=self.row if self.row >= 0 else None)
+
+    cdef int _tuple(self, tuple row) except -1:
+        cdef Py_ssize_t size = len(row)
+        if not 1 <= size <= 4:
+            raise self.error(f"a tuple of {size} fields: (key, value, headers, timestamp) is meant", "record", row)
+        self.take(row[0], row[1] if size > 1 else None, row[2] if size > 2 else (), row[3] if size > 3 else None, None)
+        return 0
+
+    cdef int _record(self, Record row) except -1:
+        if _is_absent(row._key) and _is_absent(row._value):
+            raise self.error("a Record that was decoded with neither key nor value", "record", row)
+        self.take(
+            None if _is_absent(row._key) else row._key, None if _is_absent(row._value) else row._value,
+            () if _is_absent(row._headers) else row._headers, None if _is_absent(row._timestamp) else row._timestamp,
+            None if _is_absent(row._offset) else row._offset,
+        )
+        return 0
+
+    cdef int _mapping(self, dict row) except -1:
+        names = _FRAMED_ROW_NAMES if self.framed else _ROW_NAMES
+        for name in row:
+            if name not in names:
+                raise self.error(str(_choice_error("field", name, names)), str(name), row[name])
+        self.take(row.get("key"), row.get("value"), row.get("headers", ()), row.get("timestamp"), row.get("offset"))
+        if self.framed:
+            self.take_schema_ids(row.get("key_schema_id"), row.get("value_schema_id"))
+        return 0
+
+    cdef int take(self, object key, object value, object headers, object timestamp, object offset) except -1:
+        self.payload(key, "key", &self.fields.key)
+        self.payload(value, "value", &self.fields.value)
+        if headers is not None and headers != ():
+            self.take_headers(headers)
+        if timestamp is None:
+            timestamp = self.default_timestamp
+            if timestamp is None:
+                raise self.error("timestamp is missing: give each record one, or all of them one by timestamp=",
+                                 "timestamp", None)
+        self.fields.timestamp = self.integer(timestamp, "timestamp")
+        self.fields.has_offset = offset is not None
+        if offset is not None:
+            self.fields.offset = self.integer(offset, "offset")
+        return 0
+
+    cdef int take_schema_ids(self, object key_schema_id, object value_schema_id) except -1:
+        self.fields.has_key_schema_id = key_schema_id is not None
+        self.fields.has_value_schema_id = value_schema_id is not None
+        if key_schema_id is not None:
+            self.fields.key_schema_id = self.int32(key_schema_id, "key_schema_id")
+        if value_schema_id is not None:
+            self.fields.value_schema_id = self.int32(value_schema_id, "value_schema_id")
+        return 0
+
+    cdef int64_t integer(self, object value, str field) except? -1:
+        if not isinstance(value, int):
+            remedy = "; in milliseconds since 1970" if field == "timestamp" else ""
+            raise self.error(f"{field} must be an int, not {type(value).__name__}{remedy}", field, value)
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise self.error(f"{field} {value} does not fit into 64 bits", field, value)
+        return value
+
+    cdef int32_t int32(self, object value, str field) except? -1:
+        cdef int64_t number = self.integer(value, field)
+        if not -0x80000000 <= number <= 0x7FFFFFFF:
+            raise self.error(f"{field} {number} does not fit into 32 bits", field, value)
+        return <int32_t>number
+
+    cdef int payload(self, object value, str field, Payload *out) except -1:
+        cdef _Source source
+        if value is None:
+            out.length = PAYLOAD_NULL
+            return 0
+        if type(value) is bytes:
+            out.bytes = <const uint8_t *>PyBytes_AS_STRING(value)
+            out.length = PyBytes_GET_SIZE(value)
+            self.kept.append(value)
+        else:
+            if isinstance(value, str):
+                raise self.error(f"{field} must be bytes or None, not str: encode it, as by .encode()", field, value)
+            try:
+                source = _Source(value)
+            except (TypeError, ValueError) as error:
+                told = f"{field} must be bytes or None, not {type(value).__name__}"
+                raise self.error(told, field, value) from error
+            out.bytes = source.data()
+            out.length = source.size()
+            self.kept.append(source)
+        out.readable_end = out.bytes + out.length
+        return 0
+
+    cdef int take_headers(self, object headers) except -1:
+        cdef HeaderField *field
+        cdef HeaderField *larger
+        if isinstance(headers, dict):
+            headers = headers.items()
+        elif isinstance(headers, (str, bytes)):
+            told = f"headers must be pairs of name and value, not {type(headers).__name__}"
+            raise self.error(told, "headers", headers)
+        try:
+            pairs = list(headers)
+        except TypeError:
+            told = f"headers must be pairs of name and value, not {type(headers).__name__}"
+            raise self.error(told, "headers", headers) from None
+        if len(pairs) > self.header_capacity:
+            larger = <HeaderField *>realloc(self.header_fields, len(pairs) * sizeof(HeaderField))
+            if larger == NULL:
+                raise MemoryError("no memory for headers")
+            self.header_fields = larger
+            self.header_capacity = len(pairs)
+        for at, pair in enumerate(pairs):
+            if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
+                pair = (pair["key"], pair["value"])
+            if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
+                raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
+            field = self.header_fields + <int64_t>at
+            name, value = pair
+            if isinstance(name, str):
+                name = name.encode("utf-8", "surrogateescape")
+            elif name is None:
+                raise self.error(f"header {at} has no name", "headers", pair)
+            self.payload(name, "headers", &field.name)
+            self.payload(value, "headers", &field.value)
+        self.fields.headers = self.header_fields
+        self.fields.headers_count = len(pairs)
+        return 0

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+# _Writer: the settings of batches, checked, and sources appended to a BatchWriter.
+
+_ENCODE_TEXTS = {
+    FAULT_ENCODE_NULL: "{field} is null",
+    FAULT_ENCODE_TIMESTAMP: "timestamp {found} is below -1, which stands for none",
+    FAULT_ENCODE_OFFSET: "{field} {found} is outside 0 to 9223372036854775806",
+    FAULT_ENCODE_OFFSET_BASE: "offset {found} is below base_offset {expected}",
+    FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the one before, {expected}",
+    FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans 2147483647",
+    FAULT_ENCODE_LENGTH: "{field}: {found} is outside 0 to {expected}",
+    FAULT_ENCODE_TOO_LARGE: "a {field} of {found} bytes exceeds max_batch_bytes {expected}",
+}
+
+
+cdef object _encode_error(const Fault *fault):
+    """The exception an encoding fault stands for."""
+    if fault.code not in _ENCODE_TEXTS:
+        return _error_of(fault)
+    cdef int64_t found = fault.found, expected = fault.expected
+    field = _static_text(fault.field)
+    reason = _ENCODE_TEXTS[fault.code].format(field=field, found=found, expected=expected)
+    value = None if fault.code == FAULT_ENCODE_NULL else found
+    return EncodeError(reason, field=field, value=value, row=fault.record if fault.record >= 0 else None)
+
+
+cdef object _kafka_enum(object kind, str name, object value):
+    """The member of a Kafka enumeration, by itself, its name or its number; ValueError with a suggestion."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise _choice_error(name, value, [member.label for member in kind]) from None
+
+
+cdef int64_t _field_in(object value, str field, int64_t least, int64_t most) except? -1:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise EncodeError(f"{field} must be an int, not {type(value).__name__}", field=field, value=value)
+    if not least <= value <= most:
+        raise EncodeError(f"{field} {value} is outside {least} to {most}", field=field, value=value)
+    return value
+
+
+cdef int _check_producer(const BatchHeader *header) except -1:
+    """What Kafka's builder checks (MemoryRecordsBuilder.validateProducerState)."""
+    if header.producer_id == -1:
+        if header_is_transactional(header) and not header_is_control(header):
+            raise EncodeError("a transactional batch needs a producer_id", field="producer_id", value=-1)
+        return 0
+    if header.producer_epoch < 0:
+        raise EncodeError("a batch with a producer_id needs a producer_epoch", field="producer_epoch",
+                          value=header.producer_epoch)
+    if header.base_sequence < 0 and not header_is_control(header):
+        raise EncodeError("a batch with a producer_id needs a base_sequence", field="base_sequence",
+                          value=header.base_sequence)
+    return 0
+
+
+cdef int _attribute(BatchHeader *header, int bits, bint wanted) except -1:
+    header.attributes = <int16_t>((header.attributes & ~bits) | (bits if wanted else 0))
+    return 0
+
+
+cdef class _Writer:
+    """A BatchWriter, its settings, and the Python objects it needs."""
+
+    cdef BatchSettings settings
+    cdef BatchWriter writer
+    cdef _Compressor compressor
+    cdef object timestamp      # of records that have none
+    cdef bint framed, begun
+
+    def __dealloc__(self):
+        writer_free(&self.writer)
+
+    cdef int set_header(self, object base_offset, object partition_leader_epoch, object producer_id,
+                        object producer_epoch, object base_sequence, object is_transactional) except -1:
+        """What is not None is checked and set; the rest stays."""
+        cdef BatchHeader *header = &self.settings.header
+        if base_offset is not None:
+            header.base_offset = _field_in(base_offset, "base_offset", 0, INT64_MAX - 1)
+            self.settings.has_base_offset = True
+        if partition_leader_epoch is not None:
+            header.partition_leader_epoch = _field_in(partition_leader_epoch, "partition_leader_epoch", -1, 0x7FFFFFFF)
+        if producer_id is not None:
+            header.producer_id = _field_in(producer_id, "producer_id", -1, INT64_MAX)
+        if producer_epoch is not None:
+            header.producer_epoch = _field_in(producer_epoch, "producer_epoch", -1, 0x7FFF)
+        if base_sequence is not None:
+            header.base_sequence = _field_in(base_sequence, "base_sequence", -1, 0x7FFFFFFF)
+        if is_transactional is not None:
+            _attribute(header, ATTRIBUTE_TRANSACTIONAL, is_transactional)
+        return 0
+
+    cdef int set_compression(self, object compression, object level, bint skip_useless) except -1:
+        if compression is not None:
+            codec = _kafka_enum(Compression, "compression", compression)
+            _attribute(&self.settings.header, 0x07, False)
+            _attribute(&self.settings.header, <int>codec, True)
+        else:
+            codec = Compression(header_compression(&self.settings.header))
+        self.compressor = _Compressor(_compression_level(codec, level))
+        self.settings.compress = _package_compress
+        self.settings.compress_context = <void *>self.compressor
+        self.settings.skip_useless_compression = skip_useless
+        return 0
+
+    cdef int set_timestamps(self, object timestamp, object timestamp_type) except -1:
+        cdef int64_t given = -1
+        if timestamp is not None:
+            given = _field_in(timestamp, "timestamp", -1, INT64_MAX)
+            self.timestamp = timestamp
+        if timestamp_type is not None:
+            kind = _kafka_enum(TimestampType, "timestamp_type", timestamp_type)
+            if kind == TimestampType.NO_TIMESTAMP_TYPE:
+                raise ValueError("timestamp_type NoTimestampType is of magic 0, which is not written")
+            _attribute(&self.settings.header, ATTRIBUTE_LOG_APPEND_TIME, kind == TimestampType.LOG_APPEND_TIME)
+            if kind == TimestampType.LOG_APPEND_TIME and timestamp is not None:
+                self.settings.has_append_time = True
+                self.settings.append_time = given
+        return 0
+
+    cdef int set_limit(self, object max_batch_bytes) except -1:
+        if not isinstance(max_batch_bytes, int) or isinstance(max_batch_bytes, bool):
+            raise TypeError(f"max_batch_bytes must be an int, not {type(max_batch_bytes).__name__}")
+        if not BATCH_OVERHEAD <= max_batch_bytes <= 0x7FFFFFFF:
+            raise ValueError(f"max_batch_bytes must be between {BATCH_OVERHEAD} and 2147483647, not {max_batch_bytes}")
+        self.settings.max_batch_bytes = max_batch_bytes
+        return 0
+
+    cdef int set_framing(self, object framing) except -1:
+        self.framed = framing is not None
+        if self.framed:
+            _choice("framing", framing, {"confluent": True})
+        return 0
+
+    cdef int begin(self) except -1:
+        writer_begin(&self.writer, &self.settings)
+        self.begun = True
+        return 0
+
+    cdef int append_source(self, object source, bint one_batch) except -1:
+        """Everything in a source of rows or Arrow."""
+        if isinstance(source, DecodedRecords) and _has_invalid_names(<DecodedRecords>source):
+            source = source.records()  # an Arrow string cannot hold what is not UTF-8
+        if _is_arrow(source):
+            return self.append_arrow(_ArrowSource(source), one_batch)
+        if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
+            raise TypeError(f"source must be rows or Arrow data, not {type(source).__name__}")
+        return self.append_rows(source, one_batch)
+
+    cdef int append_rows(self, object rows, bint one_batch) except -1:
+        cdef _RowReader reader = _RowReader(self.timestamp, self.framed)
+        cdef Fault fault
+        cdef AppendResult result
+        for row in rows:
+            reader.read(row)
+            result = writer_append(&self.writer, &reader.fields, reader.row, &fault)
+            if result == APPEND_FULL:
+                if one_batch:
+                    raise self.full_error(reader.row)
+                self.finish_batch()
+                result = writer_append(&self.writer, &reader.fields, reader.row, &fault)
+            if result == APPEND_FAULT:
+                raise _encode_error(&fault)
+        return 0
+
+    cdef object full_error(self, object row):
+        limit = self.settings.max_batch_bytes
+        return EncodeError(f"the records do not fit into one batch of max_batch_bytes {limit}", field="batch",
+                           value=self.writer.length, row=row)
+
+    cdef int append_arrow(self, _ArrowSource source, bint one_batch) except -1:
+        cdef _ArrowRows rows = _ArrowRows(self.timestamp, self.framed)
+        cdef Fault fault
+        cdef int failed
+        cdef int64_t first_row = 0
+        rows.check_schema(source)
+        while source.next_array():
+            rows.bind(source)
+            with nogil:
+                failed = writer_append_rows(&self.writer, &rows.input, first_row, one_batch, &fault)
+            if failed:
+                raise _encode_error(&fault)
+            first_row += rows.input.rows
+        return 0
+
+    cdef int finish_batch(self) except -1:
+        cdef Fault fault
+        cdef int failed
+        with nogil:
+            failed = writer_finish_batch(&self.writer, &fault)
+        if failed:
+            raise _encode_error(&fault)
+        return 0
+
+    cdef EncodedBatches take(self):
+        """The finished batches; they belong to the answer from now on."""
+        cdef EncodedBatches encoded = EncodedBatches.__new__(EncodedBatches)
+        encoded.memory = self.writer.out
+        encoded.size = self.writer.finished
+        encoded.records_count_ = self.writer.records_count
+        encoded.next_sequence_ = self.writer.base_sequence
+        memset(&self.writer.out, 0, sizeof(Buffer))
+        self.writer.finished = 0
+        return encoded
+
+
+cdef bint _has_invalid_names(DecodedRecords decoded):
+    cdef _Rows rows
+    for rows in decoded._parts:
+        if rows.chunk.has_invalid_names:
+            return True
+    return False
