@@ -11,6 +11,7 @@ from kcodec._fast import (
     Counts,
     DecodedRecords,
     EncodedBatches,
+    Partitions,
     Record,
     RecordBatch,
     RecordBatchBuilder,
@@ -20,6 +21,7 @@ from kcodec._fast import (
     encode,
     encode_batch,
     encode_end_transaction_marker,
+    partition_for,
 )
 from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
@@ -65,6 +67,7 @@ __all__ = [
     "IsolationLevel",
     "KcodecError",
     "LimitExceededError",
+    "Partitions",
     "Record",
     "RecordBatch",
     "RecordBatchBuilder",
@@ -79,6 +82,7 @@ __all__ = [
     "encode_batch",
     "encode_end_transaction_marker",
     "open",
+    "partition_for",
     "set_base_offset",
     "set_log_append_time",
     "set_max_timestamp",

@@ -12,16 +12,27 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     decode.c       the run over a table, threads         pool.c         output memory that is used again
     utf8.c         header names                          arrow_export.c chunks as Arrow
     encode.c       records -> batches                    arrow_import.c columns that others made
+    murmur2.c      keys -> partitions
 
 What Python sees is made by the parts included below.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
+    PyBUF_READ,
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -75,5 +86,7 @@ include "_fast/writer.pxi"
 include "_fast/encode.pxi"
 # RecordBatchBuilder
 include "_fast/builder.pxi"
+# Partitions, partition_for()
+include "_fast/partition.pxi"
 # processor paths, system libraries, memory: start-up and tests
 include "_fast/switches.pxi"

@@ -309,13 +309,19 @@ cdef extern from "_fast/decode.h" nogil:
     int decode_worth_threads(const BatchHeader *table, int64_t count)
 
 cdef extern from "_fast/arrow_export.h" nogil:
+    enum:
+        ARROW_FLAG_NULLABLE
+
     struct ArrowSchema:
         const char *format
+        const char *name
+        int64_t flags
         void (*release)(ArrowSchema *schema) noexcept nogil
         void *private_data
 
     struct ArrowArray:
-        int64_t length
+        int64_t length, null_count, n_buffers
+        const void **buffers
         void (*release)(ArrowArray *array) noexcept nogil
         void *private_data
 
