@@ -20,6 +20,7 @@ from kcodec.log.chunks import (
     Stretch,
     check_on_error,
 )
+from kcodec.log.seek import START, IndexDisagreesError, Place, batches_from_timestamp, place_of_offset
 from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
@@ -126,19 +127,41 @@ class Log:
         """Every transaction of which there is data or a marker, by the offset where it begins."""
         return list(self._timeline().transactions)
 
-    def offset_for_timestamp(self, timestamp: int) -> int | None:
+    def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 
         As ListOffsets answers (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
-        control records included, between log start and high watermark.
+        control records included, between log start and high watermark. use_index: look it up in each segment's time
+        index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
         """
+        if use_index and self._verify_crc and "raise" not in self._timelines:
+            try:
+                return self._below_high_watermark(self._indexed_timestamp(timestamp))
+            except (IndexDisagreesError, DecodeError):
+                self._timeline()  # settles it, or says what is wrong
+        return self._below_high_watermark(self._walked_timestamp(timestamp))
+
+    def _below_high_watermark(self, offset: int | None) -> int | None:
+        given = self._given_high_watermark
+        return offset if offset is None or given is None or offset < given else None
+
+    def _indexed_timestamp(self, timestamp: int) -> int | None:
+        for index, segment in enumerate(self.segments):
+            following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
+            if following is None or following > self.log_start_offset:
+                found = self._search(batches_from_timestamp(segment, timestamp, self._limits), timestamp)
+                if found is not None:
+                    return found
+        return None
+
+    def _walked_timestamp(self, timestamp: int) -> int | None:
         for walked in self._timeline().segments:
             for part in walked.parts:
                 if part.max_timestamp >= timestamp and part.next_offset > self.log_start_offset:
                     with walked.segment.open() as file:
                         found = self._search(walk_headers(file, part.start, part.end, self._limits), timestamp)
                     if found is not None:
-                        return found if found < self.high_watermark else None
+                        return found
         return None
 
     def _search(self, batches: Iterable[RecordBatch], timestamp: int) -> int | None:
@@ -256,9 +279,13 @@ class Log:
             if options.end_offset is not None and base >= options.end_offset:
                 return
             end = segment.size_in_bytes if not segment.is_active else None
+            place = START
             if walked is not None:
-                end = walked[index].end
-            yield Stretch(segment.path, 0, end, 0, is_rising=not segment.is_active, storage=segment.storage)
+                end, place = walked[index].end, Place(*walked[index].reaching(start))
+            elif start > base:
+                place = place_of_offset(segment, start, self._limits)
+            rising, storage = not segment.is_active, segment.storage
+            yield Stretch(segment.path, place.position, end, place.first_offset, rising, storage)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

@@ -118,7 +118,8 @@ def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
     return crc
 
 
-def _has_plausible_fields(batch: RecordBatch) -> bool:
+def has_plausible_fields(batch: RecordBatch) -> bool:
+    """Whether codec, last_offset_delta and records_count are such as a batch can have."""
     return (
         int(batch.compression) <= HIGHEST_COMPRESSION_ID and batch.last_offset_delta >= 0 and batch.records_count >= 0
     )
@@ -136,7 +137,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
         batch = batch_at(file, behind, end, limits)
     except DecodeError:
         return None
-    if batch is None or batch.base_offset <= above or not _has_plausible_fields(batch):
+    if batch is None or batch.base_offset <= above or not has_plausible_fields(batch):
         return None
     return behind if computed_crc(file, batch) == batch.crc else None
 
@@ -240,7 +241,7 @@ def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits
 
 def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: DecodeLimits) -> int | None:
     """error.next_offset after a bad CRC: last_offset + 1 if the header is plausible and the next one agrees."""
-    if not _has_plausible_fields(batch):
+    if not has_plausible_fields(batch):
         return None
     try:
         following = batch_at(file, batch.position + batch.size_in_bytes, end, limits)

@@ -119,6 +119,16 @@ class WalkedSegment:
     end: int = 0
     tail: Tail | None = None
 
+    def reaching(self, offset: int) -> tuple[int, int]:
+        """Where the part with `offset` begins, and its first offset; damage before it, which may hold it, comes first.
+
+        Behind the last part where all lies below.
+        """
+        for part in self.parts:
+            if part.next_offset > offset or part.next_offset == part.first_offset:
+                return part.start, part.first_offset
+        return self.end, 0
+
 
 @dataclass
 class Timeline:

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a segment to begin reading, for an offset or a timestamp, in O(log n) reads where its indexes help.
+
+An index only saves time. The entry of ``.index`` that a seek begins at is believed once the log bears it out: a batch
+with a right CRC begins at its position and agrees with its offset, and the headers from the entry before it lead there.
+If not, earlier entries are tried, then the segment's start; from there headers are walked to the batch that is wanted.
+
+``.timeindex`` says something that no single place of the log can prove: that no timestamp before its offset is larger.
+Its entry is believed, as the broker itself believes it, once the batches of that entry and of the one before it hold
+exactly their timestamps, in order. Anything else, and a search that goes on too long, is left to a walk over all
+headers (IndexDisagreesError).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kcodec._fast import RecordBatch, batches
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+from kcodec.log.segment import (
+    BATCH_OVERHEAD,
+    LOWEST_OFFSET,
+    Segment,
+    batch_at,
+    computed_crc,
+    has_plausible_fields,
+    walk_headers,
+)
+from kcodec.log.storage import LOCAL
+from kcodec.log.windows import HeaderWindows, SegmentFile
+
+# Behind a time index's last entry below a timestamp, this many batches are looked at before all headers are walked,
+# which is quicker for so many. An entry stands for some 4 KiB: only an index that is not whole leaves more to look at.
+MOST_BATCHES = 4096
+
+
+class Place(NamedTuple):
+    """A batch boundary: all before it lies below what is looked for. first_offset: of the batch there."""
+
+    position: int
+    first_offset: int
+
+
+START = Place(0, 0)
+
+
+class IndexDisagreesError(Exception):
+    """A time index does not lead to an answer that the log bears out. Internal."""
+
+
+# -------------------------------------------------------------------------------------------------------------- offsets
+
+
+def place_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> Place:
+    """The batch that holds `offset`, or the first one above it; behind the last batch where all are below.
+
+    Never an error: what cannot be walked is the place where a reading is to meet it.
+    """
+    with segment.open() as file:
+        return _walk_to(file, _indexed_start(segment, file, offset, limits), offset, limits)
+
+
+def _walk_to(file: SegmentFile, start: Place, offset: int, limits: DecodeLimits) -> Place:
+    """Header by header from `start` to the first batch that reaches `offset`; whole windows of small ones at once."""
+    end, place = file.size(), start
+    windows = HeaderWindows(file, end)
+    while place.position + BATCH_OVERHEAD <= end:
+        window = windows.at(place.position, BATCH_OVERHEAD)
+        try:
+            found, place = _walk_window(file, window, place, end, offset, limits)
+        except DecodeError:
+            return _walk_to_damage(file, place, end, offset, limits)
+        if found:
+            return place
+    return place
+
+
+def _walk_window(
+    file: SegmentFile, window: memoryview, place: Place, end: int, offset: int, limits: DecodeLimits
+) -> tuple[bool, Place]:
+    """Whether the batch is in this window, and its place; else the place behind the window's last batch."""
+    table = batches(window, limits=limits)
+    count = len(table)
+    if not count:
+        batch = batch_at(file, place.position, end, limits)
+        if batch is None or batch.last_offset >= offset:
+            return True, place if batch is None else Place(place.position, batch.base_offset)
+        return False, Place(place.position + batch.size_in_bytes, batch.next_offset)
+    last = table[count - 1]
+    if last.last_offset < offset:
+        return False, Place(place.position + last.position + last.size_in_bytes, last.next_offset)
+    for batch in table:
+        if batch.last_offset >= offset:
+            return True, Place(place.position + batch.position, batch.base_offset)
+    raise AssertionError("the last batch reaches the offset")
+
+
+def _walk_to_damage(file: SegmentFile, place: Place, end: int, offset: int, limits: DecodeLimits) -> Place:
+    """The same, batch by batch; what cannot be read is a place where to begin, too."""
+    try:
+        for batch in walk_headers(file, place.position, end, limits):
+            if batch.last_offset >= offset:
+                return Place(batch.position, batch.base_offset)
+            place = Place(batch.position + batch.size_in_bytes, batch.next_offset)
+    except DecodeError:
+        return place
+    return place
+
+
+class _Entries:
+    """An index file, of which single entries are read; where each read is a request, all of it at once."""
+
+    def __init__(self, file: SegmentFile, layout: struct.Struct) -> None:
+        self._file = file
+        self._layout = layout
+        self.count = file.size() // layout.size
+        self._data = None if file.storage is LOCAL else bytes(file.read(0, self.count * layout.size))
+
+    def __getitem__(self, number: int) -> tuple[int, int]:
+        size = self._layout.size
+        if self._data is None:
+            first, second = self._layout.unpack(self._file.read(number * size, size))
+        else:
+            first, second = self._layout.unpack_from(self._data, number * size)
+        return first, second
+
+    def last_below(self, key: int) -> int:
+        """Number of the last entry whose first field is below `key`, -1 for none. Zeros are behind the last entry."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            entry = self[middle]
+            if entry == (0, 0) or entry[0] >= key:
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1
+
+
+def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: DecodeLimits) -> Place:
+    """The batch of the last proven index entry at or below `offset`; the start of the file if there is none."""
+    base = segment.base_offset
+    if base is None or offset <= base:
+        return START
+    try:
+        with SegmentFile(_beside(segment, ".index"), segment.storage) as index:
+            entries = _Entries(index, OFFSET_ENTRY)
+            number = entries.last_below(offset - base + 1)
+            while number >= 0:
+                place = _proven(file, entries, number, base, offset, limits)
+                if place is not None:
+                    return place
+                number = (number - 1) // 2
+    except OSError:
+        return START  # no index, or none that can be read
+    except DecodeError:
+        return START  # it has shrunk meanwhile
+    return START
+
+
+def _proven(
+    file: SegmentFile, entries: _Entries, number: int, base: int, offset: int, limits: DecodeLimits
+) -> Place | None:
+    """The place of an index entry, if the log bears it out."""
+    relative, position = entries[number]
+    before = entries[number - 1][1] if number else 0
+    end = file.size()
+    if not 0 <= before < position < end or relative < 0:
+        return None
+    try:
+        batch = batch_at(file, position, end, limits)
+        if batch is None or not base <= batch.base_offset <= min(base + relative, offset):
+            return None
+        if not has_plausible_fields(batch) or computed_crc(file, batch) != batch.crc:
+            return None
+        at, above = before, LOWEST_OFFSET
+        for passed in walk_headers(file, before, position, limits):
+            at, above = passed.position + passed.size_in_bytes, max(above, passed.last_offset)
+    except DecodeError:
+        return None
+    return Place(position, batch.base_offset) if at == position and above < batch.base_offset else None
+
+
+def _beside(segment: Segment, suffix: str) -> str:
+    return segment.path.removesuffix(".log") + suffix
+
+
+# ----------------------------------------------------------------------------------------------------------- timestamps
+
+
+def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
+    """The batches to look through for the first record at or above a timestamp in ms; those before are all below it.
+
+    IndexDisagreesError, also while they are drawn, where that is not sure or takes too long.
+    """
+    place = _place_of_timestamp(segment, timestamp, limits)
+    with segment.open() as file:
+        end = file.size()
+        behind = place.position
+        for number, batch in enumerate(walk_headers(file, place.position, end, limits)):
+            if number == MOST_BATCHES:
+                raise IndexDisagreesError
+            behind = batch.position + batch.size_in_bytes
+            yield batch
+        if behind != end:
+            raise IndexDisagreesError  # a torn tail or damage: the walk over all headers tells which
+
+
+def _place_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Place:
+    if segment.base_offset is None:
+        return START
+    try:
+        with SegmentFile(_beside(segment, ".timeindex"), segment.storage) as index:
+            entries = _Entries(index, TIME_ENTRY)
+            number = entries.last_below(timestamp)
+            if number < 0:
+                return START
+            latest, relative = entries[number]
+            before = entries[number - 1] if number else (LOWEST_OFFSET, -1)
+    except OSError:
+        return START
+    except DecodeError:
+        return START
+    if not (before[0] < latest and before[1] < relative):
+        raise IndexDisagreesError
+    if number:
+        _prove_time(segment, *before, limits)
+    return _prove_time(segment, latest, relative, limits)
+
+
+def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeLimits) -> Place:
+    """The place of the batch that an entry of a time index means; IndexDisagreesError if it is not so."""
+    offset = (segment.base_offset or 0) + relative
+    place = place_of_offset(segment, offset, limits)
+    with segment.open() as file:
+        try:
+            batch = batch_at(file, place.position, file.size(), limits)
+        except DecodeError:
+            raise IndexDisagreesError from None
+        if batch is None or batch.max_timestamp != timestamp or not batch.base_offset <= offset <= batch.last_offset:
+            raise IndexDisagreesError
+        if computed_crc(file, batch) != batch.crc:
+            raise IndexDisagreesError
+    return place
