@@ -172,7 +172,7 @@ def _start(options: ReadOptions, log: logs.Log) -> int | None:
         return None
     if bound.kind == "offset":
         return number
-    offset = log.offset_for_timestamp(number)
+    offset = log.offset_for_timestamp(number, use_index=False)  # the headers are walked anyway, for the ranges
     if offset is None and options.without_match == "error":
         raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later")
     return log.log_end_offset if offset is None else offset
@@ -185,7 +185,7 @@ def _end(bound: Bound, log: logs.Log) -> int | None:
         return None
     if bound.kind == "offset":
         return number
-    return log.offset_for_timestamp(number)
+    return log.offset_for_timestamp(number, use_index=False)
 
 
 def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | None) -> tuple[int | None, int | None]:
@@ -193,7 +193,7 @@ def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | Non
     starts = [offset for offset in (start, pruning.start_offset) if offset is not None]
     ends = [offset for offset in (end, pruning.end_offset) if offset is not None]
     if pruning.min_timestamp is not None and pruning.min_timestamp > 0:
-        first = log.offset_for_timestamp(pruning.min_timestamp)
+        first = log.offset_for_timestamp(pruning.min_timestamp, use_index=False)
         starts.append(log.log_end_offset if first is None else first)
     return max(starts, default=None), min(ends, default=None)
 
