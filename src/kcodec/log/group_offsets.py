@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the group coordinator has noted down: committed offsets and members of each group, from ``__consumer_offsets``.
+
+The rule is that of Kafka's OffsetMetadataManager. A commit inside a transaction is pending until the producer's end
+marker: COMMIT applies it unless a commit further behind in the log has been applied to the same partition, ABORT drops
+it. A tombstone removes what was committed, and what is pending, for its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kcodec._fast import Record
+from kcodec.constants import NO_PRODUCER_ID, ControlType
+from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, COORDINATOR_RECORDS, decode_coordinator_record
+from kcodec.log.group_records import (
+    ConsumerGroupMetadataValue,
+    GroupKey,
+    GroupMemberKey,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kcodec.log.message_schema import ZERO_UUID
+from kcodec.log.partition import Log
+from kcodec.log.record_kinds import InternalRecord
+from kcodec.log.share_records import ShareGroupMetadataValue, StreamsGroupMetadataValue
+from kcodec.log.transaction_states import logs_of
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+
+COLUMNS = ("offset", "timestamp", "key", "value", "producer_id")
+# The records that say what protocol a group of the newer protocols speaks, and those that name its members.
+GROUP_TYPES = {"ConsumerGroupMetadata": "consumer", "ShareGroupMetadata": "share", "StreamsGroupMetadata": "streams"}
+MEMBER_RECORDS = {"ConsumerGroupMemberMetadata", "ShareGroupMemberMetadata", "StreamsGroupMemberMetadata"}
+
+
+@dataclass(frozen=True)
+class CommittedOffset(OffsetAndMetadata):
+    """A committed offset as the log has it.
+
+    commit_timestamp, expire_timestamp: ms; the latter None unless the commit had one of its own (version 1).
+    topic_id: Kafka's text, None where the record has none. record_offset: where the record lies.
+    """
+
+    commit_timestamp: int = -1
+    expire_timestamp: int | None = None
+    topic_id: str | None = None
+    record_offset: int = -1
+
+    @classmethod
+    def of(cls, value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
+        """From the record at an offset."""
+        return cls(
+            offset=value.offset,
+            metadata=value.metadata,
+            leader_epoch=value.leader_epoch,
+            commit_timestamp=value.commit_timestamp,
+            expire_timestamp=None if value.expire_timestamp < 0 else value.expire_timestamp,
+            topic_id=None if value.topic_id == ZERO_UUID else value.topic_id,
+            record_offset=record_offset,
+        )
+
+
+@dataclass(frozen=True)
+class PendingOffset:
+    """A commit inside a transaction that is still open: OffsetFetch answers 88 for its partition until it ends."""
+
+    producer_id: int
+    topic_partition: TopicPartition
+    committed: CommittedOffset
+
+
+@dataclass(frozen=True)
+class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
+    """The committed offsets of a group by partition, in order; and what else the records tell of it.
+
+    pending: commits of open transactions. type: "classic", "consumer", "share" or "streams"; None for a group of which
+    only commits are known. generation: of a classic group, the epoch of the others. members: their ids, in order. A
+    group is there once a record names it, even if all its commits were aborted, until a tombstone removes it.
+    """
+
+    group_id: str
+    offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    pending: tuple[PendingOffset, ...] = ()
+    type: str | None = None
+    protocol_type: str | None = None
+    generation: int | None = None
+    members: tuple[str, ...] = ()
+
+    def __getitem__(self, topic_partition: TopicPartition) -> CommittedOffset:
+        return self.offsets[topic_partition]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __hash__(self) -> int:
+        return hash((self.group_id, tuple(self.offsets.items()), self.pending))
+
+
+@dataclass
+class _Group:
+    """What is known of a group while its records are read. is_there: Kafka would list it."""
+
+    is_there: bool = False
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    type: str | None = None
+    protocol_type: str | None = None
+    generation: int | None = None
+    members: dict[str, None] = field(default_factory=dict)
+
+
+class _Replay:
+    """The records of one partition, in order, as the coordinator replays them."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, _Group] = {}
+        self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
+
+    def group(self, group_id: str) -> _Group:
+        return self.groups.setdefault(group_id, _Group())
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """An end marker: of two commits for a partition, the later in the log wins, whatever the order of markers."""
+        for (group_id, topic_partition), committed in self.pending.pop(producer_id, {}).items():
+            offsets = self.group(group_id).offsets
+            known = offsets.get(topic_partition)
+            if is_commit and (known is None or committed.record_offset > known.record_offset):
+                offsets[topic_partition] = committed
+
+    def apply(self, told: InternalRecord, record_offset: int, producer_id: int) -> None:
+        """One record."""
+        if isinstance(told.key, OffsetCommitKey):
+            topic_partition = TopicPartition(told.key.topic, told.key.partition)
+            if not isinstance(told.value, OffsetCommitValue):
+                self._remove(told.key.group, topic_partition)
+                return
+            self.group(told.key.group).is_there = True
+            committed = CommittedOffset.of(told.value, record_offset)
+            if producer_id == NO_PRODUCER_ID:
+                self.group(told.key.group).offsets[topic_partition] = committed
+            else:
+                self.pending.setdefault(producer_id, {})[told.key.group, topic_partition] = committed
+        elif isinstance(told.key, GroupMetadataKey):
+            self._describe_classic(told.key.group, told.value)
+        elif isinstance(told.key, GroupKey) and told.type in GROUP_TYPES:
+            self._describe(told.key.group_id, GROUP_TYPES[told.type], told.value)
+        elif isinstance(told.key, GroupMemberKey) and told.type in MEMBER_RECORDS:
+            members = self.group(told.key.group_id).members
+            members.pop(told.key.member_id, None)
+            if told.value is not None:
+                members[told.key.member_id] = None
+
+    def _remove(self, group_id: str, topic_partition: TopicPartition) -> None:
+        self.group(group_id).offsets.pop(topic_partition, None)
+        for pending in self.pending.values():
+            pending.pop((group_id, topic_partition), None)
+
+    def _describe_classic(self, group_id: str, value: object) -> None:
+        group = self.group(group_id)
+        if isinstance(value, GroupMetadataValue):
+            group.type, group.protocol_type, group.generation = "classic", value.protocol_type, value.generation
+            group.members, group.is_there = {member.member_id: None for member in value.members}, True
+        elif group.type in ("classic", None):
+            self.groups[group_id] = _Group(group.offsets)
+
+    def _describe(self, group_id: str, kind: str, value: object) -> None:
+        group = self.group(group_id)
+        if isinstance(value, ConsumerGroupMetadataValue | ShareGroupMetadataValue | StreamsGroupMetadataValue):
+            group.type, group.protocol_type, group.generation, group.is_there = kind, kind, value.epoch, True
+        elif group.type == kind:
+            self.groups[group_id] = _Group(group.offsets)
+
+    def result(self) -> Iterator[GroupOffsets]:
+        """The groups of which anything is known, by name."""
+        pending: dict[str, list[PendingOffset]] = {}
+        for producer_id, commits in self.pending.items():
+            for (group_id, topic_partition), committed in commits.items():
+                pending.setdefault(group_id, []).append(PendingOffset(producer_id, topic_partition, committed))
+        for group_id in sorted({*self.groups, *pending}):
+            group = self.groups.get(group_id, _Group())
+            own = sorted(pending.get(group_id, ()), key=lambda one: one.committed.record_offset)
+            if own or group.offsets or group.is_there:
+                yield GroupOffsets(
+                    group_id=group_id,
+                    offsets=dict(sorted(group.offsets.items())),
+                    pending=tuple(own),
+                    type=group.type,
+                    protocol_type=group.protocol_type,
+                    generation=group.generation,
+                    members=tuple(sorted(group.members)),
+                )
+
+
+def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, GroupOffsets]:
+    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would answer.
+
+    A record that cannot be read is passed over (``internal_record`` tells what is wrong with it); damage is a
+    DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
+    """
+    found: dict[str, GroupOffsets] = {}
+    for log in logs_of(logs, CONSUMER_OFFSETS_TOPIC):
+        replay = _Replay()
+        for record, producer_id in _records_of(log, on_error):
+            if record.control_type is None:
+                told = decode_coordinator_record(COORDINATOR_RECORDS[CONSUMER_OFFSETS_TOPIC], record.key, record.value)
+                if told.error is None:
+                    replay.apply(told, record.offset, producer_id)
+            elif record.control_type in (ControlType.ABORT, ControlType.COMMIT):
+                replay.end_transaction(producer_id, is_commit=record.control_type == ControlType.COMMIT)
+        found |= {group.group_id: group for group in replay.result()}
+    return found
+
+
+def _records_of(log: Log, on_error: str) -> Iterator[tuple[Record, int]]:
+    """Every record, control records too, with its batch's producer id."""
+    for decoded in log.to_arrow(COLUMNS, control_records="include", on_error=on_error):
+        yield from zip(decoded.records(), decoded.column("producer_id"), strict=True)

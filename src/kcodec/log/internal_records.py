@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that Kafka writes for itself, made readable: control records of any topic, and all of the internal topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcodec._fast import Record
+from kcodec.errors import DecodeError
+from kcodec.log.control_records import decode_control_record
+from kcodec.log.coordinator_records import (
+    COORDINATOR_RECORDS,
+    TRANSACTION_STATES,
+    TransactionLogValue,
+    decode_coordinator_record,
+)
+from kcodec.log.group_records import ConsumerProtocolAssignment, ConsumerProtocolSubscription, GroupMetadataValue
+from kcodec.log.message_schema import Message, decode_message, message_dict
+from kcodec.log.metadata_records import decode_metadata_record
+from kcodec.log.record_kinds import InternalRecord
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_PROTOCOL_TYPE = "consumer"
+VERSION_BYTES = 2
+
+
+def decode_internal_record(topic: str | None, record: Record) -> InternalRecord | None:
+    """What a record of an internal topic, or a control record of any, says; None for every other record.
+
+    Never an error: what cannot be read is told in ``InternalRecord.error``. record: with key and value.
+    """
+    if record.control_type is not None:
+        return decode_control_record(record.key, record.value)
+    if topic == CLUSTER_METADATA_TOPIC:
+        return decode_metadata_record(record.value)
+    kinds = COORDINATOR_RECORDS.get(topic or "")
+    return None if kinds is None else decode_coordinator_record(kinds, record.key, record.value)
+
+
+def internal_record(topic: str | None, record: Record) -> dict[str, Any] | None:
+    """The same as a dict for JSON: type, key, version and value, or error; None for a record that is no internal one.
+
+    Names are Kafka's in snake_case, bytes base64 text, ids Kafka's text. A transaction's status has its name beside it,
+    and what members of consumer groups have encoded is decoded.
+    """
+    told = decode_internal_record(topic, record)
+    if told is None:
+        return None
+    shown = told.to_dict()
+    if isinstance(told.value, TransactionLogValue):
+        status = told.value.transaction_status
+        shown["value"]["transaction_state"] = TRANSACTION_STATES.get(status, f"unknown ({status})")
+    if isinstance(told.value, GroupMetadataValue) and told.value.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        for member, plain in zip(told.value.members, shown["value"]["members"], strict=True):
+            plain["subscription"] = _embedded(ConsumerProtocolSubscription, member.subscription, plain["subscription"])
+            plain["assignment"] = _embedded(ConsumerProtocolAssignment, member.assignment, plain["assignment"])
+    return shown
+
+
+def _embedded(kind: type[Message], content: bytes, otherwise: str) -> Any:
+    """What a consumer encoded into its group's metadata, as a dict; as it was where it is no such message.
+
+    A version above those known is read as the highest of them (ConsumerProtocol).
+    """
+    if len(content) < VERSION_BYTES:
+        return otherwise
+    version = min(int.from_bytes(content[:VERSION_BYTES], "big", signed=True), kind.versions.last)
+    try:
+        return message_dict(decode_message(kind, version, content, VERSION_BYTES), version)
+    except DecodeError:
+        return otherwise

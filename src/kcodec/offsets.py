@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions and the offsets committed in them, as Kafka's clients name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; as text ``orders-0``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class OffsetAndMetadata:
+    """A committed offset: where a consumer goes on. leader_epoch: of the last record consumed, -1 if not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
