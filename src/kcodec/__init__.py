@@ -46,6 +46,7 @@ from kcodec.rewrite import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kcodec.log import open  # noqa: A004  the builtin is not used here
+    from kcodec.offsets import OffsetAndMetadata, TopicPartition
 del TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ __all__ = [
     "IsolationLevel",
     "KcodecError",
     "LimitExceededError",
+    "OffsetAndMetadata",
     "Partitions",
     "Record",
     "RecordBatch",
@@ -74,6 +76,7 @@ __all__ = [
     "RecordBatches",
     "RecordValidationError",
     "TimestampType",
+    "TopicPartition",
     "TruncatedError",
     "UnsupportedError",
     "batches",
@@ -97,14 +100,14 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """`open` and `spark` are imported when first asked for."""
-    if name == "open":
-        from kcodec.log import open as found
+    """`open`, `spark` and the names of offsets.py are imported when first asked for."""
+    import importlib
 
-        globals()["open"] = found
-        return found
     if name == "spark":
-        import importlib
-
         return importlib.import_module("kcodec.spark")
+    home = {"open": "log", "OffsetAndMetadata": "offsets", "TopicPartition": "offsets"}.get(name)
+    if home is not None:
+        found: object = getattr(importlib.import_module(f"kcodec.{home}"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'kcodec' has no attribute {name!r}")

@@ -33,6 +33,8 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *       BatchRewriter}).
  *   <li>{@code L}, {@code P}: what a leader says to a produced record set ({@link ProduceJudge}).
  *   <li>{@code K int32 partitions, int32 n, n x key}: the partition of each key.
+ *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code D path}: a partition directory
+ *       as a broker loads it ({@link DirectoryJudge}).
  * </ul>
  *
  * <p>No rule of the record format is written down here: whatever is judged, a class of Kafka judges. An exception of
@@ -86,6 +88,8 @@ public final class KafkaJudge {
                 case 'L' -> producer.validate(question, out);
                 case 'P' -> producer.append(question, out);
                 case 'K' -> writePartitions(question, out);
+                case 'J' -> MessageJudge.write(question, out);
+                case 'D' -> DirectoryJudge.write(question, out);
                 default -> throw new IOException("unknown command " + command);
             }
             out.writeEndObject();

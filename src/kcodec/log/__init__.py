@@ -10,6 +10,8 @@
 windows.py reads files, segment.py tells a torn tail from damage, timeline.py settles transactions, chunks.py streams
 records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path. Beside the
 records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory.
+internal_records.py tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads;
+transaction_states.py and group_offsets.py make of them what the coordinators know.
 """
 
 from kcodec.log.batches import Batches
@@ -23,6 +25,7 @@ from kcodec.log.checkpoints import (
     read_partition_metadata,
 )
 from kcodec.log.chunks import Chunks, RecordsStream
+from kcodec.log.group_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
 from kcodec.log.indexes import (
     OffsetIndex,
     OffsetIndexEntry,
@@ -34,22 +37,29 @@ from kcodec.log.indexes import (
     read_time_index,
     read_transaction_index,
 )
+from kcodec.log.internal_records import decode_internal_record, internal_record
 from kcodec.log.opening import open, open_partition, open_segment  # noqa: A004  kcodec.open is the public name
 from kcodec.log.partition import Log
+from kcodec.log.record_kinds import InternalRecord
 from kcodec.log.segment import Segment, Tail
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
 from kcodec.log.splits import Split, read_split
 from kcodec.log.timeline import Transaction, Verdict
+from kcodec.log.transaction_states import TransactionState, transaction_states
 
 __all__ = [
     "Batches",
     "Chunks",
+    "CommittedOffset",
+    "GroupOffsets",
+    "InternalRecord",
     "LeaderEpoch",
     "Log",
     "MetaProperties",
     "OffsetIndex",
     "OffsetIndexEntry",
     "PartitionMetadata",
+    "PendingOffset",
     "ProducerSnapshot",
     "ProducerState",
     "RecordsStream",
@@ -61,7 +71,11 @@ __all__ = [
     "Transaction",
     "TransactionIndex",
     "TransactionIndexEntry",
+    "TransactionState",
     "Verdict",
+    "decode_internal_record",
+    "group_offsets",
+    "internal_record",
     "open",
     "open_partition",
     "open_segment",
@@ -75,5 +89,6 @@ __all__ = [
     "read_split",
     "read_time_index",
     "read_transaction_index",
+    "transaction_states",
     "write_snapshot",
 ]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's own classes on internal records and on directories: more questions for the judge of java_judge.py."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from java_judge import JavaJudge
+
+
+class WrittenMessage(NamedTuple):
+    """A message as Kafka writes it: its bytes, and the JSON of Kafka's converter."""
+
+    data: bytes
+    json: dict[str, Any]
+
+
+def written_message(judge: JavaJudge, name: str, version: int, told: dict[str, Any]) -> WrittenMessage:
+    """What the generated class of this full name makes of JSON."""
+    spelt = name.encode()
+    question = struct.pack(">chi", b"J", version, len(spelt)) + spelt + json.dumps(told).encode()
+    answer = judge._ask(question)
+    return WrittenMessage(base64.b64decode(answer["data"]), answer["json"])
+
+
+class LoadedLog(NamedTuple):
+    """What a broker has when it has loaded a directory: base offsets of segments, records; or its refusal."""
+
+    segments: list[int]
+    records: list[tuple[int, bytes]]
+    error: dict[str, str] | None
+
+
+def loaded_log(judge: JavaJudge, directory: Path) -> LoadedLog:
+    """Start a broker's log on a directory. It changes the directory: give it a copy."""
+    answer = judge._ask(b"D" + str(directory).encode())
+    segments = answer.get("segments", [])
+    records = [(offset, base64.b64decode(value)) for segment in segments for offset, value in segment["records"]]
+    return LoadedLog([segment["baseOffset"] for segment in segments], records, answer.get("error"))
