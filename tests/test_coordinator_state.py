@@ -165,6 +165,11 @@ def test_a_group_ends_with_its_tombstones(tmp_path: Path) -> None:
     assert found == {}
 
 
+def test_a_tombstone_of_the_group_alone_leaves_its_offsets(tmp_path: Path) -> None:
+    found = replayed(tmp_path, plain(0, classic("g", "m"), commit(1), RecordSpec(classic("g").key, None)))
+    assert (offset_of(found), found["g"].type, found["g"].members) == (1, None, ())
+
+
 def test_members_and_generation_are_those_of_the_last_record(tmp_path: Path) -> None:
     records = [classic("g", "b", "a"), classic("h", "x"), classic("h", generation=4), commit(1, "i")]
     found = replayed(tmp_path, plain(0, *records))

@@ -166,14 +166,14 @@ class _Replay:
             group.type, group.protocol_type, group.generation = "classic", value.protocol_type, value.generation
             group.members, group.is_there = {member.member_id: None for member in value.members}, True
         elif group.type in ("classic", None):
-            self.groups[group_id] = _Group(group.offsets)
+            self.groups[group_id] = _Group(offsets=group.offsets)
 
     def _describe(self, group_id: str, kind: str, value: object) -> None:
         group = self.group(group_id)
         if isinstance(value, ConsumerGroupMetadataValue | ShareGroupMetadataValue | StreamsGroupMetadataValue):
             group.type, group.protocol_type, group.generation, group.is_there = kind, kind, value.epoch, True
         elif group.type == kind:
-            self.groups[group_id] = _Group(group.offsets)
+            self.groups[group_id] = _Group(offsets=group.offsets)
 
     def result(self) -> Iterator[GroupOffsets]:
         """The groups of which anything is known, by name."""
