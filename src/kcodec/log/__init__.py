@@ -8,7 +8,8 @@
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
 windows.py reads files, segment.py tells a torn tail from damage, timeline.py settles transactions, chunks.py streams
-records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path. Beside the
+records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path, siblings.py which
+files count where a cleaner was at work, directory.py is a broker's whole log directory. Beside the
 records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory.
 internal_records.py tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads;
 transaction_states.py and group_offsets.py make of them what the coordinators know.
@@ -25,6 +26,7 @@ from kcodec.log.checkpoints import (
     read_partition_metadata,
 )
 from kcodec.log.chunks import Chunks, RecordsStream
+from kcodec.log.directory import LogDirectory, OtherEntry, open_log_directory
 from kcodec.log.group_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
 from kcodec.log.indexes import (
     OffsetIndex,
@@ -40,6 +42,7 @@ from kcodec.log.indexes import (
 from kcodec.log.internal_records import decode_internal_record, internal_record
 from kcodec.log.opening import open, open_partition, open_segment  # noqa: A004  kcodec.open is the public name
 from kcodec.log.partition import Log
+from kcodec.log.partition_transactions import PartitionTransaction, partition_transactions
 from kcodec.log.record_kinds import InternalRecord
 from kcodec.log.segment import Segment, Tail
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
@@ -55,10 +58,13 @@ __all__ = [
     "InternalRecord",
     "LeaderEpoch",
     "Log",
+    "LogDirectory",
     "MetaProperties",
     "OffsetIndex",
     "OffsetIndexEntry",
+    "OtherEntry",
     "PartitionMetadata",
+    "PartitionTransaction",
     "PendingOffset",
     "ProducerSnapshot",
     "ProducerState",
@@ -77,9 +83,11 @@ __all__ = [
     "group_offsets",
     "internal_record",
     "open",
+    "open_log_directory",
     "open_partition",
     "open_segment",
     "pack_snapshot",
+    "partition_transactions",
     "read_leader_epochs",
     "read_meta_properties",
     "read_offset_index",

@@ -5,18 +5,25 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
 from kcodec.log.segment import SEGMENT_NAME, Segment
+from kcodec.log.siblings import has_segments, segment_names, segments_at_start
 from kcodec.log.storage import FileObject, Storage, storage_at
+
+if TYPE_CHECKING:
+    from kcodec.log.directory import LogDirectory
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
 Source = str | os.PathLike[str] | Any
 
 # Topic names are limited to these letters (Topic.validate); what follows the last hyphen is the partition.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
+# Snapshots of the metadata log: beside its segments, and bootstrap.checkpoint in the log directory.
+CHECKPOINT_SUFFIX = ".checkpoint"
+CLUSTER_METADATA = ("__cluster_metadata", 0)
 
 
 def open(  # noqa: A001  the public name is kcodec.open
@@ -28,15 +35,17 @@ def open(  # noqa: A001  the public name is kcodec.open
     high_watermark: int | None = None,
     verify_crc: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
-) -> Log:
-    """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments.
+) -> Log | LogDirectory:
+    """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
+    LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
 
     path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
     ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
     ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
     topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
-    count; without it all do. FileNotFoundError if nothing is there; ValueError for a file or directory that is no log;
-    TypeError for an object that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
+    count; without it all do. All three are for one partition: ValueError with a log directory. FileNotFoundError if
+    nothing is there; ValueError for a file or directory that is no log; TypeError for an object that is no file or
+    filesystem; OSError, naming path and bytes, for a read that fails.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
@@ -48,7 +57,16 @@ def open(  # noqa: A001  the public name is kcodec.open
     ('orders', 0, 42, 42, None, [])
     """
     storage, place = storage_at(path, filesystem)
-    opener = open_partition if storage.is_directory(place) else open_segment
+    is_directory = storage.is_directory(place)
+    if is_directory and not has_segments(storage, place):
+        return _open_log_directory(
+            storage,
+            place,
+            {"topic": topic, "partition": partition, "high_watermark": high_watermark},
+            verify_crc,
+            limits,
+        )
+    opener = open_partition if is_directory else open_segment
     return opener(
         place,
         filesystem=storage,
@@ -58,6 +76,22 @@ def open(  # noqa: A001  the public name is kcodec.open
         verify_crc=verify_crc,
         limits=limits,
     )
+
+
+def _open_log_directory(
+    storage: Storage, place: str, for_one: dict[str, Any], verify_crc: bool, limits: DecodeLimits
+) -> LogDirectory:
+    from kcodec.log.directory import open_log_directory
+
+    if _partition_of(storage, place) is not None and not any(entry.is_directory for entry in storage.list(place)):
+        raise _nothing_in(storage, place)
+    directory = open_log_directory(place, filesystem=storage, verify_crc=verify_crc, limits=limits)
+    given = [name for name, value in for_one.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{place} is a log directory: {', '.join(given)} is for one partition, which open_partition opens"
+        )
+    return directory
 
 
 def open_segment(
@@ -72,21 +106,25 @@ def open_segment(
 ) -> Log:
     """One ``.log`` file by itself: a transaction whose marker lies in another segment is undecided.
 
-    It counts as active, so that a torn tail ends it, unless a later segment lies beside it.
+    It counts as active, so that a torn tail ends it, unless a later segment lies beside it. A ``.checkpoint`` snapshot
+    of the cluster's metadata is read in the same way; it is written whole, so a torn tail is damage.
     """
     storage, file = storage_at(path, filesystem)
     is_object = isinstance(storage, FileObject)
     if not storage.is_file(file):
         raise FileNotFoundError(f"{file}: no such file")
     name, directory = storage.name(file), storage.parent(file)
-    if not is_object and not name.endswith(".log"):
+    is_checkpoint = not is_object and name.endswith(CHECKPOINT_SUFFIX)
+    if not is_object and not is_checkpoint and not name.endswith(".log"):
         raise ValueError(f"{file}: not a segment: segments are named .log; its indexes and snapshots hold no records")
     named = SEGMENT_NAME.fullmatch(name)
-    is_active = is_object or not named or _is_last(storage, directory, int(named[1]))
+    is_active = is_object or (not is_checkpoint and (not named or _is_last(storage, directory, int(named[1]))))
     segment = Segment(file, int(named[1]) if named else None, is_active, storage)
     told = _partition_of(storage, directory)
     if told is not None and (named or (topic is None and partition is None)):
         topic, partition = told
+    if is_checkpoint and topic is None:
+        topic, partition = CLUSTER_METADATA
     return Log(
         file,
         [segment],
@@ -110,13 +148,13 @@ def open_partition(
 ) -> Log:
     """A partition directory: its segments in order of offsets, the last one active.
 
-    Files that the cleaner has not finished (``.cleaned``, ``.swap``) and those on their way out (``.deleted``) are no
-    part of it.
+    Where a cleaner was at work, the segments are those that a broker has once it has started (siblings.py): a ``.swap``
+    stands for what it replaces, ``.cleaned`` and ``.deleted`` are no part of it. DecodeError if offsets overlap then.
     """
     storage, directory = storage_at(path, filesystem)
     if not storage.is_directory(directory):
         raise FileNotFoundError(f"{directory}: no such directory")
-    found = _segments_of(storage, directory)
+    found = segments_at_start(storage, directory, limits)
     if not found:
         raise _nothing_in(storage, directory)
     last = found[-1][0]
@@ -135,16 +173,10 @@ def open_partition(
     )
 
 
-def _segments_of(storage: Storage, directory: str) -> list[tuple[int, str]]:
-    """(base offset, name) of every segment in a directory, in order."""
-    named = ((SEGMENT_NAME.fullmatch(entry.name), entry) for entry in storage.list(directory))
-    return sorted((int(match[1]), entry.name) for match, entry in named if match and not entry.is_directory)
-
-
 def _is_last(storage: Storage, directory: str, base_offset: int) -> bool:
     """Whether no later segment lies in the directory; a place that lists nothing tells of none."""
     try:
-        return all(base <= base_offset for base, _ in _segments_of(storage, directory))
+        return all(base <= base_offset for base, _ in segment_names(storage, directory))
     except FileNotFoundError:
         return True
 
@@ -157,10 +189,10 @@ def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
 
 def _nothing_in(storage: Storage, directory: str) -> Exception:
     inside = (storage.join(directory, entry.name) for entry in storage.list(directory) if entry.is_directory)
-    partitions = sorted(path for path in inside if _segments_of(storage, path))
+    partitions = sorted(path for path in inside if has_segments(storage, path))
     if partitions:
         return ValueError(
-            f"{directory} is a log directory of {len(partitions)} partitions, and one partition is opened at a time: "
-            f"open {partitions[0]}, for example"
+            f"{directory} is a log directory of {len(partitions)} partitions: kcodec.open opens it, open_partition one "
+            f"of them, {partitions[0]} for example"
         )
     return FileNotFoundError(f"{directory}: no segment is there (20 digits and .log, as Kafka names them)")

@@ -127,6 +127,20 @@ class Log:
         """Every transaction of which there is data or a marker, by the offset where it begins."""
         return list(self._timeline().transactions)
 
+    @property
+    def holding_transaction(self) -> Transaction | None:
+        """The transaction that last_stable_offset waits for; None where it has reached the high watermark."""
+        return self.settled()[1]
+
+    def settled(self, on_error: str = "raise") -> tuple[list[Transaction], Transaction | None]:
+        """transactions and holding_transaction, with "stop" or "skip" those that damage does not hide."""
+        timeline, given = self._timeline(on_error), self._given_high_watermark
+        end = self._log_end_offset(timeline) if given is None else given
+        limit = timeline.verdict(end, self.log_start_offset).limit
+        waiting = (one for one in timeline.transactions if one.marker_offset is None or one.marker_offset >= end)
+        holding = (one for one in waiting if limit is not None and one.first_offset == limit < end)
+        return list(timeline.transactions), next(holding, None)
+
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 

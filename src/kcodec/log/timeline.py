@@ -58,6 +58,10 @@ class Transaction:
     marker_timestamp: int | None
     coordinator_epoch: int | None
 
+    def age_ms(self, now: int) -> int:
+        """How long it has been open at `now` (ms), by the timestamp of its first batch; how long it was, once ended."""
+        return (now if self.marker_timestamp is None else self.marker_timestamp) - self.first_timestamp
+
     def __repr__(self) -> str:
         data = "no data" if self.first_offset is None else f"{self.first_offset}..{self.last_offset}"
         marker = "" if self.marker_offset is None else f", marker {self.marker_offset}"

@@ -133,7 +133,8 @@ def _reads_segments_alone(options: ReadOptions, pruning: Pruning) -> bool:
 
 
 def _open(path: str, reading: Reading, topic: str | None, partition: int | None) -> logs.Log:
-    return logs.open(path, topic=topic, partition=partition, verify_crc=reading.verify_crc, limits=reading.limits)
+    opener = logs.open_partition if Path(path).is_dir() else logs.open_segment
+    return opener(path, topic=topic, partition=partition, verify_crc=reading.verify_crc, limits=reading.limits)
 
 
 def _size(found: FoundPartition) -> int:

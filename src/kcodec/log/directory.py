@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole log directory of a broker: its partitions as logs, and what its own files say.
+
+Partitions are the directories named ``topic-partition``. Those on their way out or in (``-delete``, ``-future``,
+``-stray``), other directories and files that are none of Kafka's are listed, and never mixed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.log.checkpoints import (
+    META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
+    MetaProperties,
+    read_meta_properties,
+    read_offsets,
+    read_partition_metadata,
+)
+from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.log.group_offsets import GroupOffsets, group_offsets
+from kcodec.log.opening import PARTITION_DIRECTORY, Source, open_partition
+from kcodec.log.partition import Log
+from kcodec.log.partition_transactions import PartitionTransaction, partition_transactions
+from kcodec.log.siblings import has_segments
+from kcodec.log.storage import Entry, Storage, storage_at
+from kcodec.log.transaction_states import TransactionState, transaction_states
+from kcodec.offsets import TopicPartition
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+REPLICATION_OFFSETS, RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS = OFFSET_CHECKPOINTS
+KNOWN_FILES = {META_PROPERTIES, CLEAN_SHUTDOWN, BOOTSTRAP_CHECKPOINT, ".lock", *OFFSET_CHECKPOINTS}
+# What LocalLog appends to a partition's name: a unique id, and what is to become of the directory.
+RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
+
+
+class OtherEntry(NamedTuple):
+    """Something in a log directory that is no partition.
+
+    kind: "delete" (a partition being deleted), "future" (one being moved here), "stray" (one that the cluster does not
+    know here any more), "directory" or "file".
+    """
+
+    name: str
+    kind: str
+
+
+class LogDirectory(Mapping[str, Log]):
+    """The partitions of a log directory by name: ``directory["orders-0"]``, or by TopicPartition.
+
+    Made by ``kcodec.open``; keeps no file open; pickles. What lies there is listed once, and a partition is opened each
+    time it is asked for. Iteration gives names in order of topic and partition.
+    """
+
+    def __init__(self, path: str, storage: Storage, *, verify_crc: bool, limits: DecodeLimits) -> None:
+        self.path = path
+        self.storage = storage
+        self._verify_crc = verify_crc
+        self._limits = limits
+        self._partitions: dict[TopicPartition, str] = {}
+        others, files = [], set()
+        for entry in sorted(storage.list(path)):
+            found = _partition_of(entry)
+            if found is not None:
+                self._partitions[found] = entry.name
+            elif entry.name in KNOWN_FILES and not entry.is_directory:
+                files.add(entry.name)
+            else:
+                others.append(OtherEntry(entry.name, _kind_of(entry)))
+        self._partitions = dict(sorted(self._partitions.items()))
+        self._files = frozenset(files)
+        self.others = tuple(others)
+
+    def __repr__(self) -> str:
+        told = self.meta_properties
+        parts = [f"{len(self)} partitions of {len(self.topics)} topics"]
+        if told is not None and told.node_id is not None:
+            parts.append(f"node {told.node_id}")
+        parts.append("clean shutdown" if self.is_clean_shutdown else "no clean shutdown")
+        for kind in ("delete", "future", "stray"):
+            count = sum(other.kind == kind for other in self.others)
+            parts += [f"{count} -{kind}"] if count else []
+        return f"<LogDirectory {self.path}: {', '.join(parts)}>"
+
+    # ----------------------------------------------------------------------------------------------------- partitions
+
+    def __getitem__(self, name: str | tuple[str, int]) -> Log:
+        found = self._named(name)
+        if found is None:
+            others = [other.kind for other in self.others if other.name == name]
+            raise KeyError(f"{self.path} has no partition {name!r}" + (f", only a {others[0]}" if others else ""))
+        return open_partition(
+            self.storage.join(self.path, self._partitions[found]),
+            filesystem=self.storage,
+            verify_crc=self._verify_crc,
+            limits=self._limits,
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return self._named(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogDirectory) and (self.path, self.storage) == (other.path, other.storage)
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def _named(self, name: object) -> TopicPartition | None:
+        """The partition of a name or a (topic, partition); None where it is not here."""
+        if isinstance(name, str):
+            match = PARTITION_DIRECTORY.fullmatch(name)
+            name = (match[1], int(match[2])) if match else None
+        found = TopicPartition(*name) if isinstance(name, tuple) and len(name) == 2 else None
+        return found if found in self._partitions else None
+
+    @property
+    def topics(self) -> dict[str, tuple[int, ...]]:
+        """The partitions that are here by topic, in order."""
+        found: dict[str, tuple[int, ...]] = {}
+        for topic, partition in self._partitions:
+            found[topic] = (*found.get(topic, ()), partition)
+        return found
+
+    @cached_property
+    def topic_ids(self) -> dict[str, str]:
+        """Topic ids, in Kafka's text, as ``partition.metadata`` of each topic's first partition tells them."""
+        found: dict[str, str] = {}
+        for (topic, _), name in self._partitions.items():
+            path = self.storage.join(self.storage.join(self.path, name), PARTITION_METADATA)
+            if topic not in found and self.storage.is_file(path):
+                found[topic] = read_partition_metadata(path, self.storage).topic_id
+        return found
+
+    def _logs(self, topic: str | None = None) -> list[Log]:
+        """The partitions of a topic, or all; without those that have no segment yet."""
+        wanted = [name for found, name in self._partitions.items() if topic in (None, found.topic)]
+        return [self[name] for name in wanted if has_segments(self.storage, self.storage.join(self.path, name))]
+
+    # -------------------------------------------------------------------------------------------------- its own files
+
+    @cached_property
+    def meta_properties(self) -> MetaProperties | None:
+        """Whose directory it is; None where there is no ``meta.properties``. DecodeError for one that is none."""
+        if META_PROPERTIES not in self._files:
+            return None
+        return read_meta_properties(self.storage.join(self.path, META_PROPERTIES), self.storage)
+
+    @property
+    def is_clean_shutdown(self) -> bool:
+        """Whether the broker said good-bye; if not, the ends of active segments may be torn."""
+        return CLEAN_SHUTDOWN in self._files
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """``replication-offset-checkpoint``: seconds old, so it limits no reading here."""
+        return self._offsets(REPLICATION_OFFSETS)
+
+    @property
+    def recovery_points(self) -> dict[TopicPartition, int]:
+        """``recovery-point-offset-checkpoint``: what lies below was flushed to the disk."""
+        return self._offsets(RECOVERY_POINTS)
+
+    @property
+    def log_start_offsets(self) -> dict[TopicPartition, int]:
+        """``log-start-offset-checkpoint``: only of partitions whose start DeleteRecords moved."""
+        return self._offsets(LOG_START_OFFSETS)
+
+    @property
+    def cleaner_offsets(self) -> dict[TopicPartition, int]:
+        """``cleaner-offset-checkpoint``: what lies below has been compacted."""
+        return self._offsets(CLEANER_OFFSETS)
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        """One of the checkpoints; empty where there is no such file. DecodeError for a file that is none."""
+        if name not in self._files:
+            return {}
+        told = read_offsets(self.storage.join(self.path, name), self.storage)
+        return {TopicPartition(*found): offset for found, offset in sorted(told.items())}
+
+    # ---------------------------------------------------------------------------------------------------- coordinators
+
+    def transaction_states(self, on_error: str = "raise") -> dict[str, TransactionState]:
+        """By transactional id, what the partitions of ``__transaction_state`` that are here say. See the function."""
+        return transaction_states(self._logs(TRANSACTION_STATE_TOPIC), on_error)
+
+    def group_offsets(self, on_error: str = "raise") -> dict[str, GroupOffsets]:
+        """By group, what the partitions of ``__consumer_offsets`` that are here say. See the function."""
+        return group_offsets(self._logs(CONSUMER_OFFSETS_TOPIC), on_error)
+
+    def transactions(
+        self, states: Collection[str] | None = ("open",), on_error: str = "raise"
+    ) -> list[PartitionTransaction]:
+        """The transactions in all partitions that are in one of these states, in order of topic, partition and offset.
+
+        states: of "open", "committed", "aborted"; None: all. Each is joined with what the coordinator noted of its
+        producer, as far as its partition of ``__transaction_state`` is here. Headers of every partition are walked;
+        on_error: "stop" or "skip" to see what damage does not hide.
+        """
+        noted = self.transaction_states(on_error).values()
+        return [found for log in self._logs() for found in partition_transactions(log, noted, states, on_error)]
+
+
+def open_log_directory(
+    path: Source,
+    *,
+    filesystem: Any = None,
+    verify_crc: bool = True,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+) -> LogDirectory:
+    """The log directory at `path`: a directory with partition directories, or with files that only a broker writes.
+
+    FileNotFoundError if no directory is there; ValueError for one that is neither that nor a partition directory.
+    """
+    storage, place = storage_at(path, filesystem)
+    if not storage.is_directory(place):
+        raise FileNotFoundError(f"{place}: no such directory")
+    if has_segments(storage, place):
+        raise ValueError(f"{place} is a partition directory: kcodec.open or open_partition reads it")
+    if not is_log_directory(storage, place):
+        raise ValueError(
+            f"{place}: neither a partition directory (it has no segment, which are 20 digits and .log) nor a log "
+            f"directory (it has no {META_PROPERTIES}, no checkpoint and no directory named topic-partition)"
+        )
+    return LogDirectory(place, storage, verify_crc=verify_crc, limits=limits)
+
+
+def is_log_directory(storage: Storage, directory: str) -> bool:
+    """Whether a partition directory or a file that only a broker writes lies there."""
+    marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
+    return any(
+        _partition_of(entry) is not None or (entry.name in marks and not entry.is_directory)
+        for entry in storage.list(directory)
+    )
+
+
+def _partition_of(entry: Entry) -> TopicPartition | None:
+    match = PARTITION_DIRECTORY.fullmatch(entry.name) if entry.is_directory else None
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def _kind_of(entry: Entry) -> str:
+    if not entry.is_directory:
+        return "file"
+    match = RENAMED.fullmatch(entry.name)
+    return match[1] if match else "directory"
