@@ -221,7 +221,7 @@ def open_log_directory(
 ) -> LogDirectory:
     """The log directory at `path`: a directory with partition directories, or with files that only a broker writes.
 
-    FileNotFoundError if no directory is there; ValueError for one that is neither that nor a partition directory.
+    FileNotFoundError if there is none, and for one that holds neither; ValueError for a partition directory.
     """
     storage, place = storage_at(path, filesystem)
     if not storage.is_directory(place):
@@ -229,9 +229,9 @@ def open_log_directory(
     if has_segments(storage, place):
         raise ValueError(f"{place} is a partition directory: kcodec.open or open_partition reads it")
     if not is_log_directory(storage, place):
-        raise ValueError(
-            f"{place}: neither a partition directory (it has no segment, which are 20 digits and .log) nor a log "
-            f"directory (it has no {META_PROPERTIES}, no checkpoint and no directory named topic-partition)"
+        raise FileNotFoundError(
+            f"{place}: no segment is there (20 digits and .log, as Kafka names them), so it is no partition directory, "
+            f"and no {META_PROPERTIES}, checkpoint or directory named topic-partition, so it is no log directory"
         )
     return LogDirectory(place, storage, verify_crc=verify_crc, limits=limits)
 

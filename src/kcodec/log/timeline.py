@@ -31,6 +31,7 @@ from kcodec.log.segment import (
     judge_damage,
     provable_behind,
 )
+from kcodec.log.siblings import overlap
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 HIGHEST_OFFSET = (1 << 63) - 1
@@ -172,6 +173,7 @@ class _Walk:
         self.error: DecodeError | None = None
         self.is_ended = False
         self.has_torn_batch = False
+        self.before: Segment | None = None
 
     @property
     def above(self) -> int:
@@ -181,6 +183,7 @@ class _Walk:
     def segment(self, segment: Segment, known_end: int | None) -> WalkedSegment:
         """Walk one segment, up to `known_end` where an earlier walk found its data to end there."""
         walked = WalkedSegment(segment)
+        self._check_order(segment)
         self.scanner.path = segment.path
         self.scanner.above_offset = None if segment.is_active else self.above
         with segment.open() as file:
@@ -203,6 +206,16 @@ class _Walk:
                         break
                     position, needed = behind, BATCH_OVERHEAD
         return walked
+
+    def _check_order(self, segment: Segment) -> None:
+        """DecodeError for an active segment named to begin before the one before it ends; others tell by batches."""
+        before, self.before = self.before, segment
+        is_checked = segment.is_active and self.on_error == "raise"
+        if not is_checked or before is None or segment.base_offset is None or self.next_offset is None:
+            return
+        if segment.base_offset < self.next_offset:
+            name = segment.storage.name(before.path)
+            raise DecodeError(overlap(name, self.next_offset - 1, segment.base_offset), path=segment.path)
 
     def _judge_end(self, file: SegmentFile, segment: Segment, position: int, end: int) -> Tail | None:
         if segment.is_active:
