@@ -51,10 +51,11 @@ static void make_tables(void) {
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
-#define SSE42 __attribute__((target("sse4.2,pclmul")))
-#define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,avx512dq,avx512bw,vpclmulqdq")))
+#define SSE42 __attribute__((target("sse4.2,crc32,pclmul")))
+#define AVX512 __attribute__((target("sse4.2,crc32,pclmul,avx512f,avx512vl,avx512dq,avx512bw,vpclmulqdq")))
 
 static uint64_t join_long, join_short;  // x^(8 * length - 33) for one and, in the high half, two streams
 
@@ -167,16 +168,33 @@ AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t s
     return ~crc32q_tail(state, data, size);
 }
 
+// What the processor has, and of its registers what the system saves. Asked of the processor itself: the compilers' own
+// question needs a run-time library that is not linked everywhere.
+typedef struct { int sse42, avx512; } Abilities;
+
+static Abilities find_abilities(void) {
+    enum { PCLMUL = 1 << 1, SSE42_BIT = 1 << 20, XSAVE_USED = 1 << 27 };
+    enum { AVX512F = 1 << 16, AVX512DQ = 1 << 17, AVX512BW = 1 << 30, VPCLMULQDQ = 1 << 10, SAVED = 0xe6 };
+    const unsigned AVX512VL = 1u << 31, all = AVX512F | AVX512DQ | AVX512BW | AVX512VL;
+    unsigned a, b, c, d, saved = 0;
+    Abilities found = {0, 0};
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
+    found.sse42 = (c & SSE42_BIT) && (c & PCLMUL);
+    if (c & XSAVE_USED) __asm__("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
+    found.avx512 = found.sse42 && (saved & SAVED) == SAVED && (b & all) == all && (c & VPCLMULQDQ);
+    return found;
+}
+
 static Crc32cPath paths[4];
 
 static void find_paths(void) {
     int count = 0;
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
+    Abilities abilities = find_abilities();
+    if (abilities.sse42) {
         join_long = (uint64_t)power_of_x(2 * 8 * STREAM - 33) << 32 | power_of_x(8 * STREAM - 33);
         join_short = (uint64_t)power_of_x(2 * 8 * SHORT_STREAM - 33) << 32 | power_of_x(8 * SHORT_STREAM - 33);
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("vpclmulqdq")) {
+        if (abilities.avx512) {
             for (unsigned blocks = 1; blocks < 7; blocks++) fold_blocks[blocks] = fold_constants(512 * blocks);
             for (int lane = 0; lane < 3; lane++) fold_lane[lane] = fold_constants(128u * (3 - (unsigned)lane));
             paths[count++] = (Crc32cPath){"avx512", crc32c_avx512};
@@ -188,17 +206,30 @@ static void find_paths(void) {
 }
 
 #elif defined(__aarch64__)
+#ifdef __linux__
 #include <sys/auxv.h>
-
 #ifndef HWCAP_CRC32
 #define HWCAP_CRC32 (1 << 7)
 #endif
+static int has_crc(void) { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#else
+static int has_crc(void) { return 1; }  // Apple's and Windows' ARM64 machines all have it
+#endif
+
+#ifdef __clang__
+#define ARM_CRC __attribute__((target("crc")))
+#define crc32cx __builtin_arm_crc32cd
+#define crc32cb __builtin_arm_crc32cb
+#else
 #define ARM_CRC __attribute__((target("+crc")))
+#define crc32cx __builtin_aarch64_crc32cx
+#define crc32cb __builtin_aarch64_crc32cb
+#endif
 
 ARM_CRC static inline uint32_t step64(uint32_t crc, const uint8_t *p) {
     uint64_t v;
     memcpy(&v, p, 8);
-    return __builtin_aarch64_crc32cx(crc, v);
+    return crc32cx(crc, v);
 }
 
 static uint32_t multiply(uint32_t a, uint32_t b) {
@@ -235,7 +266,7 @@ ARM_CRC static uint32_t crc32c_arm64(uint32_t crc, const uint8_t *data, size_t s
         crc = advance(advance(crc) ^ second) ^ third;
     }
     for (; size >= 8; data += 8, size -= 8) crc = step64(crc, data);
-    while (size--) crc = __builtin_aarch64_crc32cb(crc, *data++);
+    while (size--) crc = crc32cb(crc, *data++);
     return ~crc;
 }
 
@@ -243,7 +274,7 @@ static Crc32cPath paths[3];
 
 static void find_paths(void) {
     int count = 0;
-    if (getauxval(AT_HWCAP) & HWCAP_CRC32) {
+    if (has_crc()) {
         make_advance_tables();
         paths[count++] = (Crc32cPath){"arm64", crc32c_arm64};
     }

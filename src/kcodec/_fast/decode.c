@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decode.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "crc32c.h"
+#include "platform.h"
 #include "records.h"
 
 enum {
@@ -342,7 +342,7 @@ typedef struct {
     _Atomic uint64_t range;  // next batch in the upper, end in the lower 32 bits
     DecodeRun run;
     struct Team *team;
-    pthread_t thread;
+    Thread thread;
 } Worker;
 
 typedef struct Team {
@@ -468,9 +468,9 @@ int decode_parallel(DecodeRun *run, int64_t count, int threads) {
         atomic_init(&worker->range, pack_range((uint64_t)(count * at / threads), (uint64_t)(count * (at + 1) / threads)));
     }
     int started = 1;
-    while (started < threads && !pthread_create(&team.workers[started].thread, NULL, work, &team.workers[started])) started++;
+    while (started < threads && !thread_start(&team.workers[started].thread, work, &team.workers[started])) started++;
     work(&team.workers[0]);  // takes over what a thread that could not be started leaves
-    for (int at = 1; at < started; at++) pthread_join(team.workers[at].thread, NULL);
+    for (int at = 1; at < started; at++) thread_join(&team.workers[at].thread);
     int result = atomic_load(&team.failed) ? -1 : gather(run, &team);
     for (int at = 0; at < threads; at++) {
         decode_reset(&team.workers[at].run);

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decompress.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "lz4.h"
+#include "platform.h"
 #include "snappy.h"
 #include "zstd.h"
 
 static struct {
-    pthread_mutex_t lock;
+    Lock lock;
     Decompressor *waiting;
     int system_zstd;
-} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} contexts = {.lock = LOCK_INITIAL};
 
-static void before_fork(void) { pthread_mutex_lock(&contexts.lock); }
-static void after_fork(void) { pthread_mutex_unlock(&contexts.lock); }
+static void before_fork(void) { lock_take(&contexts.lock); }
+static void after_fork(void) { lock_give(&contexts.lock); }
 
 void decompressor_initialise(void) {
     static int done;
-    if (!done) pthread_atfork(before_fork, after_fork, after_fork);
+    if (!done) around_fork(before_fork, after_fork);
     done = 1;
 }
 
 Decompressor *decompressor_acquire(PackageFunction package) {
-    pthread_mutex_lock(&contexts.lock);
+    lock_take(&contexts.lock);
     Decompressor *self = contexts.waiting;
     if (self) {
         contexts.waiting = self->next;
     }
-    pthread_mutex_unlock(&contexts.lock);
+    lock_give(&contexts.lock);
     if (!self) self = calloc(1, sizeof *self);
     if (self) self->package = package;
     return self;
@@ -43,10 +43,10 @@ void decompressor_release(Decompressor *self) {
     self->scratch_used = 0;
     // A context is never freed: its Python objects could not be let go of here, and there are no more of them than
     // there have been threads at one time.
-    pthread_mutex_lock(&contexts.lock);
+    lock_take(&contexts.lock);
     self->next = contexts.waiting;
     contexts.waiting = self;
-    pthread_mutex_unlock(&contexts.lock);
+    lock_give(&contexts.lock);
 }
 
 int decompressor_use_system_zstd(int when) {

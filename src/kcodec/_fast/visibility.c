@@ -2,8 +2,8 @@
 #include "visibility.h"
 
 #include <stdlib.h>
-#include <sys/random.h>
-#include <unistd.h>
+
+#include "platform.h"
 
 // ---------------------------------------------------------------------------------------------------------- the list
 
@@ -69,9 +69,7 @@ static int in_an_interval(const AbortedIndex *index, int64_t producer_id, int64_
 // Random, so that nobody can choose producer ids that all fall into one slot.
 static uint64_t seed;
 
-void visibility_initialise(void) {
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)(uintptr_t)&seed ^ (uint64_t)getpid() << 32;
-}
+void visibility_initialise(void) { random_bytes(&seed, sizeof seed); }
 
 static int64_t slot_of(const ProducerMap *map, int64_t producer_id) {
     uint64_t hash = ((uint64_t)producer_id ^ seed) * 0x9e3779b97f4a7c15ull;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zstd.h"
 
-#include <dlfcn.h>
+#include "platform.h"
 
 enum {
     MAGIC = 0xfd2fb528,
@@ -94,11 +94,11 @@ static struct {
     unsigned (*version)(void);  // set last: all others are there
 } libzstd;
 
-static void *symbol(const char *name) { return dlsym(libzstd.library, name); }
+static void *symbol(const char *name) { return library_symbol(libzstd.library, name); }
 
 unsigned zstd_system_load(void) {
     if (libzstd.version) return libzstd.version();
-    if (!libzstd.library && !(libzstd.library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL))) return 0;
+    if (!libzstd.library && !(libzstd.library = library_open_zstd())) return 0;
     *(void **)&libzstd.create = symbol("ZSTD_createDCtx");
     *(void **)&libzstd.destroy = symbol("ZSTD_freeDCtx");
     *(void **)&libzstd.decompress = symbol("ZSTD_decompressDCtx");

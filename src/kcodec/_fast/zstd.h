@@ -15,7 +15,7 @@ typedef struct {
 // above what the blocks can make is not believed: `bound` is the lesser of the two.
 int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault);
 
-// Finds libzstd.so.1 at run time: its version number (10506 for 1.5.6), 0 when it is not there. Once it is found
+// Finds the system's libzstd at run time: its version number (10506 for 1.5.6), 0 when it is not there. Once it is found
 // zstd_system_decompress may be called, without the GIL.
 unsigned zstd_system_load(void);
 void *zstd_system_context(void);  // one a thread; NULL: no memory
