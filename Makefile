@@ -16,7 +16,7 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz lock clean
+.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz edits lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -59,7 +59,10 @@ bench: build java jars  ## beside aiokafka, kafka-python and the C floor: tables
 bench-peers: build java jars  ## beside Java, and Go and Rust where installed
 	@$(RUN) benchmarks/peers/run.py $(ARGS)
 
-fuzz: build  ## hostile bytes, for as long as ARGS says
+fuzz: build  ## coverage-guided, under sanitizers, a minute a target or as ARGS says
+	@$(RUN) tests/fuzz/hunt.py $(ARGS)
+
+edits: build  ## random edits beside the slow oracle, for as long as ARGS says
 	@$(RUN) tests/fuzz/run.py $(ARGS)
 
 lock:  ## pin requirements/*.txt anew from pyproject.toml

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compressed streams. Input: codec, limit, place in the arena, then the stream. Beside crashes:
+//   - snappy and lz4 make what a slow decoder makes, and refuse what it refuses;
+//   - the bound of zstd's block headers holds for what the system's libzstd makes;
+//   - an arena keeps what lay before, and gets the same bytes as a context's own memory.
+#include "checks.h"
+#include "decompress.h"
+#include "harness.h"
+#include "slow_codecs.h"
+#include "zstd.h"
+
+enum { OPTIONS = 3, ROOM = 1 << 20, ROOMY = 1 << 18 };
+
+typedef struct {
+    int codec;
+    int64_t limit, size;
+    const uint8_t *data;
+} Question;
+
+static void check_arena(const Question *question, int64_t at, int result, const Decompressed *plain,
+                        const Fault *fault) {
+    Decompressor *decompressor = decompressor_acquire(harness_package);
+    Buffer arena = {0};
+    Decompressed out;
+    Fault other;
+    REQUIRE(decompressor && buffer_acquire(&arena, (size_t)at + 1) == 0);
+    memset(arena.data, 0xa5, (size_t)at);
+    int again = decompress(decompressor, question->codec, question->data, question->size, question->limit, &arena, at,
+                           &out, &other);
+    REQUIRE(again == result);
+    for (int64_t byte = 0; byte < at; byte++) REQUIRE(arena.data[byte] == 0xa5);
+    if (result) {
+        REQUIRE(other.code == fault->code && other.found == fault->found && other.expected == fault->expected);
+    } else {
+        REQUIRE(out.length == plain->length && memcmp(out.data, plain->data, (size_t)out.length) == 0);
+        REQUIRE(question->codec == COMPRESSION_NONE || out.data == arena.data + at);
+    }
+    buffer_release(&arena, 0);
+    decompressor_release(decompressor);
+}
+
+static void check_against_slow(const Question *question, int result, const Decompressed *plain) {
+    static uint8_t out[ROOM];
+    int64_t made = question->codec == COMPRESSION_SNAPPY
+                       ? slow_snappy(question->data, question->size, out, question->limit)
+                       : slow_lz4(question->data, question->size, out, question->limit);
+    REQUIRE((made < 0) == (result != 0));
+    if (!result) REQUIRE(made == plain->length && memcmp(out, plain->data, (size_t)made) == 0);
+}
+
+static void check_zstd(const Question *question, int result, const Decompressed *plain) {
+    ZstdBound bound;
+    Fault fault;
+    if (zstd_bound(question->data, question->size, &bound, &fault)) {
+        REQUIRE(result != 0);
+        return;
+    }
+    REQUIRE(bound.bound >= 0 && bound.frames >= 0);
+    if (!result) REQUIRE(plain->length <= bound.bound);
+    if (!decompressor_uses_system_zstd() || bound.bound > ROOM - ROOMY) return;
+    static uint8_t out[ROOM];
+    static void *context;
+    if (!context) context = zstd_system_context();
+    REQUIRE(context);
+    int64_t made[2];
+    for (int roomy = 0; roomy < 2; roomy++)
+        made[roomy] = zstd_system_decompress(context, out, bound.bound + roomy * ROOMY, question->data, question->size,
+                                             ROOM, &fault);
+    REQUIRE(made[0] == made[1]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
+    static const int codecs[5] = {COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_GZIP, 7};
+    harness_initialise();
+    if (input_size < OPTIONS) return 0;
+    size_t size = input_size - OPTIONS;
+    uint8_t *data = exact_copy(input + OPTIONS, size);
+    Question question = {codecs[input[0] % 5], (int64_t)1 << input[1] % 21, (int64_t)size, data};
+    Decompressor *decompressor = decompressor_acquire(harness_package);
+    Decompressed plain;
+    Fault fault;
+    REQUIRE(decompressor);
+    int result = decompress(decompressor, question.codec, data, (int64_t)size, question.limit, NULL, 0, &plain, &fault);
+    if (!result) {
+        REQUIRE(0 <= plain.length && plain.length <= question.limit);
+        REQUIRE(plain.readable_end >= plain.data + plain.length);
+        mix_bytes(0, plain.data, plain.readable_end - plain.data);  // a sanitizer sees whether it may be read
+    }
+    if (question.codec == COMPRESSION_SNAPPY || question.codec == COMPRESSION_LZ4)
+        check_against_slow(&question, result, &plain);
+    if (question.codec == COMPRESSION_ZSTD) check_zstd(&question, result, &plain);
+    check_arena(&question, input[2], result, &plain, &fault);
+    decompressor_release(decompressor);
+    harness_check_pool();
+    exact_free(data, size);
+    return 0;
+}

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C fuzz targets of tests/fuzz: how they are built, what they start from, how they are replayed and run.
+
+    TARGETS                         their names; tests/fuzz/target_<name>.c says what each holds
+    build(name, folder, engine)     the program; engine "replay", "own" (gcc alone) or "libfuzzer" (clang)
+    write_seeds(name, folder)       inputs out of the golden bytes and generated batches, beside the committed corpus
+
+Everything is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
+written past what was asked for is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FUZZ = ROOT / "tests" / "fuzz"
+CORPUS = FUZZ / "corpus"
+CORE = ROOT / "src" / "kcodec" / "_fast"
+TARGETS = tuple(sorted(path.stem.removeprefix("target_") for path in FUZZ.glob("target_*.c")))
+HELPERS = ("arrow_walk", "harness", "slow_codecs")
+DRIVER = ("driver", "mutate")
+ENGINES = ("replay", "own", "libfuzzer")
+
+WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+FLAGS = [*WARNINGS, *SANITIZERS, "-pthread", "-DKCODEC_EXACT_BUFFERS", f"-I{CORE}", f"-I{FUZZ}"]
+COVERAGE = {"replay": [], "own": ["-fsanitize-coverage=trace-pc,trace-cmp"], "libfuzzer": ["-fsanitize=fuzzer-no-link"]}
+SEED_BYTES = 6_000  # of one input that a run starts from: small ones are quick
+ENVIRONMENT = {
+    "ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
+    ":max_allocation_size_mb=1024",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+}
+
+
+def has_libfuzzer() -> bool:
+    """Whether there is a clang that links a fuzzer."""
+    if shutil.which("clang") is None:
+        return False
+    program = (
+        b"#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *d, size_t s) { (void)d; (void)s; return 0; }"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["clang", "-x", "c", "-fsanitize=fuzzer,address", "-", "-o", f"{folder}/probe"]
+        return subprocess.run(command, input=program, capture_output=True, check=False).returncode == 0
+
+
+def _compile(compiler: str, source: Path, out: Path, flags: list[str]) -> Path:
+    command = [compiler, *FLAGS, *flags, "-c", str(source), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-4000:]}")
+    return out
+
+
+def build_core(folder: Path, engine: str) -> list[Path]:
+    """The objects that all targets share, in `folder`."""
+    compiler = "clang" if engine == "libfuzzer" else "gcc"
+    drivers = () if engine == "libfuzzer" else DRIVER
+    work: list[tuple[Path, list[str]]] = [(path, COVERAGE[engine]) for path in sorted(CORE.glob("*.c"))]
+    work += [(FUZZ / f"{name}.c", []) for name in (*HELPERS, *drivers)]
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(_compile, compiler, source, folder / f"{source.stem}.o", flags) for source, flags in work]
+        return [future.result() for future in made]
+
+
+def build(name: str, folder: Path, engine: str, core: list[Path]) -> Path:
+    """The program of one target, from the objects of build_core of the same engine."""
+    compiler = "clang" if engine == "libfuzzer" else "gcc"
+    object_file = _compile(compiler, FUZZ / f"target_{name}.c", folder / f"target_{name}.o", COVERAGE[engine])
+    program = folder / f"fuzz_{name}"
+    link = ["-fsanitize=fuzzer,address,undefined"] if engine == "libfuzzer" else ["-fsanitize=address,undefined"]
+    command = [compiler, *link, "-pthread", str(object_file), *map(str, core), "-o", str(program), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} does not link:\n{done.stderr[-4000:]}")
+    return program
+
+
+def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """A target at work, with what the sanitizers shall do."""
+    environment = {**os.environ, **ENVIRONMENT}
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=seconds,
+        env=environment,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- seeds
+
+
+def _golden_pieces(largest: int) -> Iterator[bytes]:
+    """Some batches in a row of every log that a broker wrote."""
+    import golden_data
+    from edits import batch_positions
+
+    for partition in golden_data.partitions(2):
+        log = partition.log
+        positions = [*batch_positions(log), len(log)]
+        begin = 0
+        for at in range(1, len(positions)):
+            if positions[at] - positions[begin] > largest or at == len(positions) - 1:
+                end = max(at - 1, begin + 1) if positions[at] - positions[begin] > largest else at
+                if 0 < positions[end] - positions[begin] <= largest:
+                    yield log[positions[begin] : positions[end]]
+                begin = end
+
+
+def _generated_payloads() -> Iterator[tuple[str, bytes]]:
+    """(codec, compressed records) of every way a client writes them."""
+    from batch_writer import FLAVOURS, RecordSpec, build_batch
+
+    for codec, flavours in FLAVOURS.items():
+        for flavour in flavours:
+            for count in (1, 30):
+                records = [RecordSpec(value=b"value %d" % at * (at % 5)) for at in range(count)]
+                yield codec, build_batch(records, compression=codec, flavour=flavour)[61:]
+
+
+def _batches() -> Iterator[bytes]:
+    options = (
+        "01001000 0b000000 00000000", "0302000a 0e000000", "4110000c 0f000000", "a125850c 0f820500", "8742000b 0f010090"
+    )  # fmt: skip
+    heads = [bytes.fromhex(text.replace(" ", ""))[:8].ljust(8, b"\x00") for text in options]
+    for number, piece in enumerate(_golden_pieces(SEED_BYTES)):
+        yield heads[number % len(heads)] + piece
+
+
+def _streams() -> Iterator[bytes]:
+    numbers = {"snappy": 0, "lz4": 1, "zstd": 2, "gzip": 3, "none": 4}
+    for codec, payload in _generated_payloads():
+        yield bytes([numbers[codec], 16, 3]) + payload
+
+
+def _values() -> Iterator[bytes]:
+    for text in ("plain", "naïve €", "\U0001f600", "\ud800"):
+        yield b"\x00\x00" + text.encode("utf-8", "surrogatepass")
+    yield from (
+        b"\x01\x00\xff\xff\xff\xff\x0f",
+        b"\x01\x00" + b"\x80" * 9 + b"\x01",
+        b"\x02\x40" + bytes(range(256)) * 3,
+    )
+
+
+SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {"batches": _batches, "decompress": _streams, "values": _values}
+
+
+def write_seeds(name: str, folder: Path) -> int:
+    """What a run of a target starts from beside its corpus; how many inputs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for count, data in enumerate(SEEDS[name](), 1):
+        (folder / f"seed-{count:04}").write_bytes(data)
+    return count
