@@ -138,9 +138,16 @@ class Chunks(Iterator[DecodedRecords]):
             from kcodec.log.parallel import ParallelReading
 
             self._reading = ParallelReading(stretches, verdict, options, threads)
-        self._chunks = (
-            self._reading.chunks()
-        )  # knows nothing of this object, so that dropping it ends the reading at once
+        # It knows nothing of this object, so that dropping it ends the reading at once.
+        self._chunks = self._reading.chunks()
+
+    @classmethod
+    def of(cls, reading: Reading) -> Chunks:
+        """The chunks of any reading."""
+        chunks = cls.__new__(cls)
+        chunks._reading = reading
+        chunks._chunks = reading.chunks()
+        return chunks
 
     def __next__(self) -> DecodedRecords:
         return next(self._chunks)

@@ -20,6 +20,7 @@ from kcodec.log.chunks import (
     Stretch,
     check_on_error,
 )
+from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.seek import START, IndexDisagreesError, Place, batches_from_timestamp, place_of_offset
 from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
@@ -208,11 +209,16 @@ class Log:
         *,
         control_records: str = "skip",
         on_error: str = "raise",
+        follow: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        timeout: float | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[Record]:
         """The records with offsets in [start_offset, end_offset), in order, at constant memory.
 
         isolation_level, control_records: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage; "skip" goes
         on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell the error).
+        follow, poll_interval, timeout, stop: as of ``to_arrow``.
         """
         stream = self.to_arrow(
             isolation_level=isolation_level,
@@ -220,6 +226,10 @@ class Log:
             end_offset=end_offset,
             control_records=control_records,
             on_error=on_error,
+            follow=follow,
+            poll_interval=poll_interval,
+            timeout=timeout,
+            stop=stop,
         )
         chunks = stream.promptly()
         return (record for decoded in chunks for record in decoded.records())
@@ -236,6 +246,10 @@ class Log:
         binary_type: str = "binary",
         threads: int = 1,
         on_error: str = "raise",
+        follow: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        timeout: float | None = None,
+        stop: Stop | None = None,
     ) -> RecordsStream:
         """The same records as a stream of Arrow batches of at most max_rows rows or about 32 MB.
 
@@ -243,6 +257,11 @@ class Log:
         Files are read as the stream is drawn; a DecodeError names file and position, and what came before it has come.
         threads: ranges of about 2 MB side by side, after a walk over headers; records and their order are the same, the
         batches may be smaller. It pays for compressed or large batches; tiny plain ones are quicker on one thread.
+        follow: go on with what a broker appends, over new segments, and never end by itself but at end_offset. Looks
+        again every poll_interval seconds; ends after `timeout` seconds without a record (0: at the log's end), and when
+        ``stop()`` says True or the Event `stop` is set. What is not there in full yet is waited for; read_committed
+        holds back what is not settled yet. FileNotFoundError if what was not read is deleted meanwhile, DecodeError if
+        the log is truncated. It takes one thread, on_error="raise" and no high_watermark: ValueError.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
@@ -262,6 +281,13 @@ class Log:
         )
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
+        following = FollowOptions(poll_interval, timeout, stop)
+        if follow:
+            if threads > 1 or on_error != "raise" or self._given_high_watermark is not None:
+                raise ValueError("follow takes one thread, on_error='raise' and a log opened without high_watermark")
+            return RecordsStream(partial(self._follow, following), options)
+        if (timeout, stop) != (None, None):
+            raise ValueError("timeout and stop are for follow=True")
         return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
 
     def _read_parallel(self, threads: int, options: ReadOptions) -> Chunks:
@@ -274,6 +300,11 @@ class Log:
         ]
         verdict = self.verdict(options.isolation_level, options.on_error)
         return Chunks([split.stretch for split in splits], verdict, options, threads=threads)
+
+    def _follow(self, follow: FollowOptions, options: ReadOptions) -> Chunks:
+        from kcodec.log.follow import follow_segments
+
+        return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
     def _read(self, options: ReadOptions) -> Chunks:
         stretches = list(self._stretches(options))

@@ -173,7 +173,7 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
     if position == end:
         return None
     remaining = end - position
-    if _is_zeros(file, position, end):
+    if is_zeros(file, position, end):
         return Tail(position, remaining, "zeros to the end of the file")
     rest = file.read(position, remaining)
     budget = SEARCH_BATCHES * limits.max_batch_bytes
@@ -207,7 +207,7 @@ def judge_damage(
     position = error.position
     if position is None:
         raise error
-    if is_active and _is_zeros(file, position, end):
+    if is_active and is_zeros(file, position, end):
         return Tail(position, end - position, "zeros to the end of the file")
     try:
         batch = batch_at(file, position, end, limits)
@@ -231,7 +231,7 @@ def judge_damage(
 
 def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:
     """Whether nothing but a torn tail follows a batch with a bad CRC, so that it is the last whole one."""
-    if behind == end or _is_zeros(file, behind, end):
+    if behind == end or is_zeros(file, behind, end):
         return True
     try:
         return batch_at(file, behind, end, limits) is None and judge_cut(file, behind, end, above, limits) is not None
@@ -250,7 +250,8 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
     return batch.next_offset if following is not None and following.base_offset > batch.last_offset else None
 
 
-def _is_zeros(file: SegmentFile, position: int, end: int) -> bool:
+def is_zeros(file: SegmentFile, position: int, end: int) -> bool:
+    """Whether bytes [position, end) are zeros, all of them."""
     while position < end:
         window = file.read(position, min(WINDOW_BYTES, end - position))
         if bytes(window).strip(b"\0"):

@@ -162,7 +162,10 @@ class LocalFile(OpenFile):
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """Files of this machine."""
+    """Files of this machine. There is one, LOCAL."""
+
+    def __reduce__(self) -> str:
+        return "LOCAL"
 
     def entry(self, path: str) -> Entry | None:
         """What is at a path; None where nothing is."""
@@ -175,8 +178,14 @@ class LocalStorage(Storage):
 
     def list(self, directory: str) -> list[Entry]:
         """What lies in a directory; what is gone before it has been looked at is left out."""
-        found = (self.entry(str(path)) for path in Path(directory).iterdir())
-        return [entry for entry in found if entry is not None]
+        found = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    found.append(Entry(entry.name, entry.is_dir(), entry.stat().st_size))
+                except FileNotFoundError:
+                    continue
+        return found
 
     def open(self, path: str) -> OpenFile:
         """The file at a path."""

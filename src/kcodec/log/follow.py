@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a log while a broker appends to it: what ``follow=True`` of Log.records and Log.to_arrow does.
+
+The log is looked at every poll_interval; nothing of the system's file events is used, so it works on any storage.
+Under read_committed records come once their transaction is settled: the end of the walk, or the first offset of the
+earliest open transaction, is the last stable offset, and only what lies below it is read, each record once. Nothing on
+disk tells the high watermark: a record may come before all replicas have it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from kcodec._fast import AbortedTransaction, AbortedTransactions, Counts, DecodedRecords
+from kcodec.errors import DecodeError
+from kcodec.log.chunks import Chunks, ReadOptions, SequentialReading, Stretch, sum_of_counts
+from kcodec.log.follow_options import FollowOptions
+from kcodec.log.growth import GrowingLog, Walked
+from kcodec.log.seek import START, place_of_offset
+from kcodec.log.segment import Segment
+from kcodec.log.timeline import ABORT, Verdict
+from kcodec.log.windows import WindowBuffer
+
+
+def follow_segments(
+    path: str, segments: Sequence[Segment], options: ReadOptions, follow: FollowOptions, log_start_offset: int
+) -> Chunks:
+    """Follow the log at `path`, a directory or one of the segments alone, from the segments that it had.
+
+    Under read_committed the walk begins with the first segment: a transaction may be open from there.
+    """
+    start = max(log_start_offset, options.start_offset or 0)
+    is_alone = path == segments[0].path
+    storage, place = segments[0].storage, START
+    first = segments[0]
+    if options.isolation_level == "read_uncommitted":
+        first = [first, *(each for each in segments[1:] if (each.base_offset or 0) <= start)][-1]
+        place = place_of_offset(first, start, options.limits)
+    growing = GrowingLog(storage.parent(path) if is_alone else path, first, options.limits, is_alone=is_alone)
+    growing.begin_at(place.position, place.first_offset)
+    return Chunks.of(Following(growing, options, follow, log_start_offset))
+
+
+class Following:
+    """A Reading that goes on with what is appended. Made by Log; read through Chunks."""
+
+    error: DecodeError | None = None
+    is_ended = False
+
+    def __init__(self, log: GrowingLog, options: ReadOptions, follow: FollowOptions, log_start_offset: int) -> None:
+        self._log = log
+        self._options = options
+        self._follow = follow
+        self._start = log_start_offset
+        self._position = max(log_start_offset, options.start_offset or 0)
+        self._is_committed = options.isolation_level == "read_committed"
+        self._aborted: list[AbortedTransaction] = []
+        self._buffer = WindowBuffer()
+        self._counts = Counts()
+        self._reading: SequentialReading | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of what has been read so far; what is held back is in none."""
+        return self._counts if self._reading is None else sum_of_counts(self._counts, self._reading.counts)
+
+    def chunks(self) -> Iterator[DecodedRecords]:
+        """Every chunk, as it comes; to be called once."""
+        follow = self._follow
+        last_record = time.monotonic()
+        while not follow.is_stopped():
+            is_more = self._log.step()
+            for decoded in self._ready():
+                yield decoded
+                last_record = time.monotonic()
+                if follow.is_stopped():
+                    return
+            if self._log.damage is not None:
+                raise self._log.damage
+            end_offset = self._options.end_offset
+            if self._log.is_complete or (end_offset is not None and self._position >= end_offset):
+                return
+            if is_more:
+                continue
+            quiet = time.monotonic() - last_record
+            rest = follow.poll_interval
+            if follow.timeout is not None and not self._log.is_suspect:
+                if quiet >= follow.timeout:
+                    return
+                rest = min(rest, follow.timeout - quiet)
+            follow.rest(rest)
+
+    def _ready(self) -> Iterator[DecodedRecords]:
+        """The chunks of what has been walked and may be delivered."""
+        limit, position = self._limit()
+        stretches = [
+            Stretch(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)
+            for each in _take(self._log.walked, limit, position)
+            if each.next_offset > self._position and each.end > each.start
+        ]
+        if stretches:
+            verdict = Verdict(AbortedTransactions(self._aborted), None, self._start)
+            options = replace(self._options, start_offset=self._position)
+            self._reading = SequentialReading(stretches, verdict, options, self._buffer)
+            try:
+                yield from self._reading.chunks()
+            except FileNotFoundError as error:
+                text = f"deleted while it was followed, and its records from offset {self._position} on were not read"
+                raise FileNotFoundError(f"{error.filename or stretches[0].path}: {text}") from error
+            finally:
+                self._counts, self._reading = self.counts, None
+        self._position = max(self._position, limit)
+        self._aborted = [entry for entry in self._aborted if entry.last_offset is None or entry.last_offset >= limit]
+
+    def _limit(self) -> tuple[int, int]:
+        """Below which offset records can be delivered, and at which byte of its segment the batch there begins."""
+        scanner = self._log.scanner
+        if self._is_committed:
+            for producer_id, _epoch, first, _last, marker, control_type, *_rest in scanner.finished:
+                if control_type == ABORT and 0 <= first < marker:
+                    self._aborted.append(AbortedTransaction(producer_id, first, marker))
+        scanner.finished.clear()
+        earliest = min(scanner.open, key=lambda entry: entry[2], default=None) if self._is_committed else None
+        return (self._log.next_offset, 0) if earliest is None else (earliest[2], earliest[6])
+
+
+def _take(walked: list[Walked], limit: int, position: int) -> list[Walked]:
+    """Take what lies below the limit from the front; the limit is at byte `position` of the one that holds it."""
+    taken: list[Walked] = []
+    while walked and walked[0].next_offset <= limit:
+        taken.append(walked.pop(0))
+    if walked and walked[0].first_offset < limit:
+        held = walked[0]
+        taken.append(replace(held, end=position, next_offset=limit))
+        held.start, held.first_offset = position, limit
+    return taken

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log that grows while it is walked: whole batches as they appear, from segment to segment.
+
+A broker appends to the last segment only, and rolls to a new one named for the next offset. So in the last segment a
+cut batch, zeros (a preallocated file) or a last batch with a bad CRC mean "not yet"; in any other they are damage.
+Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller ones (compaction), and may
+truncate the last one when it follows another leader. A place is therefore remembered with the last batch before it; if
+that is not there any more, the place is looked for again by its offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kcodec._fast import TransactionScanner
+from kcodec.errors import DecodeError, TruncatedError
+from kcodec.limits import DecodeLimits
+from kcodec.log.seek import place_of_offset
+from kcodec.log.segment import (
+    BATCH_OVERHEAD,
+    SEGMENT_NAME,
+    Segment,
+    batch_at,
+    computed_crc,
+    cut_error,
+    is_zeros,
+    judge_damage,
+)
+from kcodec.log.storage import Entry, FileObject
+from kcodec.log.windows import HeaderWindows, SegmentFile
+
+# Walked at a time before it is given out; what is known of its transactions is then forgotten.
+STEP_BYTES = 32 << 20
+# The cleaner's new segment, complete, on its way to its name: while one lies there, the listing may lack a segment.
+SWAPPING = ".log.swap"
+
+
+@dataclass
+class Walked:
+    """Whole batches of a segment, walked and not yet read: bytes [start, end), offsets [first_offset, next_offset)."""
+
+    segment: Segment
+    start: int
+    end: int
+    first_offset: int
+    next_offset: int
+
+
+class _Look(NamedTuple):
+    """The segments that are there, in order, with their sizes."""
+
+    segments: list[tuple[Segment, int]]
+    is_swapping: bool
+
+    @property
+    def paths(self) -> list[str]:
+        return [segment.path for segment, _ in self.segments]
+
+
+class _Stuck(NamedTuple):
+    """Where the walk of the last segment stands, how often in a row, and what the batch there was last found to be.
+
+    To judge may mean to read all zeros of a preallocated file: it is done at the 1st, 2nd, 4th, 8th ... look, and at
+    the one after damage was found, as a batch may have been written while it was looked at.
+    """
+
+    path: str
+    position: int
+    looks: int = 0
+    damage: DecodeError | None = None
+
+    def again(self, path: str, position: int) -> _Stuck:
+        is_same = (path, position) == self[:2]
+        return self._replace(looks=self.looks + 1) if is_same else _Stuck(path, position, 1)
+
+    @property
+    def is_to_be_judged(self) -> bool:
+        return self.damage is not None or self.looks & (self.looks - 1) == 0
+
+
+class GrowingLog:
+    """The walk. `scanner` holds the transactions, `walked` what is to be read; the reader takes from both.
+
+    segment: where to begin, at its first byte or where begin_at() says. is_alone: follow that file, not its directory.
+    next_offset: behind the last batch walked. damage: found in a closed segment, or twice in a row in the last one.
+    is_complete: a file that is followed alone was rolled and has been walked to its end.
+    """
+
+    # Private names: _segment, _position: where the walk is; _anchor: byte and header of the last batch before it in
+    # this segment; _is_ordered: whether the batch there must lie above next_offset.
+
+    def __init__(self, directory: str, segment: Segment, limits: DecodeLimits, *, is_alone: bool) -> None:
+        self.scanner = TransactionScanner(limits=limits, path=segment.path)
+        self.walked: list[Walked] = []
+        self.next_offset = segment.base_offset or 0
+        self.damage: DecodeError | None = None
+        self.is_complete = False
+        self._stuck = _Stuck("", -1)
+        self._is_ordered = False
+        self._anchor: tuple[int, bytes] | None = None
+        self._position = 0
+        self._segment = segment
+        self._limits = limits
+        self._is_alone = is_alone
+        self._storage = segment.storage
+        self._directory = directory
+
+    def begin_at(self, position: int, first_offset: int) -> None:
+        """Begin at a batch boundary of the first segment, all before it lying below first_offset."""
+        self._position, self.next_offset = position, max(self.next_offset, first_offset)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether something was refused that may prove to be half written when it is looked at again."""
+        return self._stuck.damage is not None and self.damage is None
+
+    def step(self) -> bool:
+        """Walk what has come, about STEP_BYTES at most. True if there is more to walk at once.
+
+        FileNotFoundError if batches were deleted before they were walked; TruncatedError or DecodeError if the log was
+        truncated below what was walked.
+        """
+        look = self._look()
+        here = next((at for at, path in enumerate(look.paths) if path == self._segment.path), None)
+        if here is None:
+            return self._relocate(look)
+        segment, size = look.segments[here]
+        is_last = here == len(look.segments) - 1
+        if is_last and size == self._position:
+            return False
+        try:
+            file = segment.open()
+        except FileNotFoundError:
+            return False  # gone since it was listed: the next look tells how
+        with file:
+            end = file.size()
+            if not self._is_anchor_there(file, end):
+                if is_last:
+                    raise self._truncated(end)
+                return self._relocate(look)
+            if is_last:
+                return self._walk_last(file, end)
+            if self._walk_closed(file, end):
+                return True
+        return self.damage is None and self._go_on(look, here + 1)
+
+    # ------------------------------------------------------------------------------------------------------- segments
+
+    def _look(self) -> _Look:
+        own = self._segment
+        if isinstance(self._storage, FileObject) or (self._is_alone and own.base_offset is None):
+            return _Look([(own, self._storage.size(own.path))], False)
+        found, is_swapping = [], False
+        for entry in self._listed():
+            is_swapping = is_swapping or entry.name.endswith(SWAPPING)
+            if match := SEGMENT_NAME.fullmatch(entry.name):
+                found.append((int(match[1]), entry))
+        if self._is_alone and not found:
+            return _Look([(own, self._storage.size(own.path))], False)
+        segments, last = [], max((base for base, _ in found), default=0)
+        for base, entry in sorted(found):
+            path = self._storage.join(self._directory, entry.name)
+            if self._storage.name(own.path) == entry.name:
+                path = own.path
+            segments.append((Segment(path, base, base == last, self._storage), entry.size_in_bytes))
+        return _Look(segments, is_swapping)
+
+    def _listed(self) -> list[Entry]:
+        try:
+            return self._storage.list(self._directory)
+        except FileNotFoundError as error:
+            if self._is_alone:
+                return []  # a place that lists nothing
+            text = f"{self._directory}: the partition's directory is gone while it was followed"
+            raise FileNotFoundError(text) from error
+
+    def _is_settled(self, look: _Look) -> bool:
+        """Whether a second look shows the same: a listing while files are renamed may lack one."""
+        return not look.is_swapping and self._look().paths == look.paths
+
+    def _go_on(self, look: _Look, following: int) -> bool:
+        """From a closed segment's end to the one behind it. A gap of offsets is what the cleaner may leave."""
+        if self._is_alone:
+            self.is_complete = True
+            return False
+        segment = look.segments[following][0]
+        base = segment.base_offset or 0
+        if base > self.next_offset and not self._is_settled(look):
+            return False
+        self.next_offset = max(self.next_offset, base)
+        self._move_to(segment, 0)
+        self._is_ordered = True
+        return True
+
+    def _move_to(self, segment: Segment, position: int) -> None:
+        self._segment, self._position, self._anchor = segment, position, None
+        self._is_ordered = False
+        self.scanner.path = segment.path
+
+    def _relocate(self, look: _Look) -> bool:
+        """The segment is gone or is another one: find its place by offset. FileNotFoundError if that is gone, too."""
+        if not self._is_settled(look):
+            return False
+        reaching = [segment for segment, _ in look.segments if (segment.base_offset or 0) <= self.next_offset]
+        if self._is_alone or not reaching:
+            raise self._deleted(look)
+        segment = reaching[-1]
+        try:
+            position, next_offset = self._place_in(segment)
+        except FileNotFoundError:
+            return False  # gone since it was listed
+        if segment.path == look.paths[-1] and next_offset < self.next_offset:
+            raise self._truncated(position, next_offset)
+        self._move_to(segment, position)
+        return True
+
+    def _place_in(self, segment: Segment) -> tuple[int, int]:
+        """The byte where what is at or above next_offset begins, and the offset behind what lies before it."""
+        place = place_of_offset(segment, self.next_offset, self._limits)
+        with segment.open() as file:
+            try:
+                batch = batch_at(file, place.position, file.size(), self._limits)
+            except DecodeError:  # the walk will judge it
+                batch = None
+        is_there = batch is not None and batch.next_offset > self.next_offset
+        return place.position, self.next_offset if is_there else max(place.first_offset, segment.base_offset or 0)
+
+    def _deleted(self, look: _Look) -> FileNotFoundError:
+        first = look.segments[0][0].base_offset if look.segments else None
+        there = "no segment is left" if first is None or self._is_alone else f"the log begins at offset {first} now"
+        return FileNotFoundError(
+            f"{self._segment.path}: deleted while it was followed, and its batches from offset {self.next_offset} on "
+            f"were not read: {there}; open the log again to go on from what is left"
+        )
+
+    def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
+        path, position = self._segment.path, self._position
+        told = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
+        remedy = "what was read may not be what is there now; open the log again"
+        if next_offset is not None:
+            return DecodeError(f"{told}, it ends at offset {next_offset} now: {remedy}", path=path)
+        if end < position:
+            reason = f"{told}, to byte {position}, and the file ends at byte {end} now: {remedy}"
+            return TruncatedError(reason, needed=position, available=end, position=end, path=path)
+        anchor = position if self._anchor is None else self._anchor[0]
+        return DecodeError(f"{told}, and another batch is here now: {remedy}", position=anchor, path=path)
+
+    def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
+        """Whether the file still holds what was walked of it."""
+        if end < self._position:
+            return False
+        if self._anchor is None:
+            return True
+        at, header = self._anchor
+        return bytes(file.read(at, len(header))) == header
+
+    # ----------------------------------------------------------------------------------------------------------- walk
+
+    def _walk_closed(self, file: SegmentFile, end: int) -> bool:
+        """Walk a segment that nothing is appended to any more; True if there is more of it. Sets `damage`."""
+        is_ordered = self._is_ordered or self._anchor is not None
+        self.scanner.above_offset = self.next_offset - 1 if is_ordered else None
+        begin = self._position
+        try:
+            needed = self._walk(file, end)
+            if self._position + needed > end and self._position != end:
+                raise cut_error(file, self._position, end)
+        except DecodeError as error:
+            self.damage = self._judged(file, error, end, is_last=False)
+            return False
+        return self._position < end and self._position > begin
+
+    def _walk_last(self, file: SegmentFile, end: int) -> bool:
+        """Walk the segment that is appended to, as far as its batches are there in full; True if there is more."""
+        probe = TransactionScanner(limits=self._limits, path=file.path)
+        windows = HeaderWindows(file, end)
+        ahead, needed, refused = self._position, BATCH_OVERHEAD, None
+        try:
+            while ahead + needed <= end and ahead - self._position < STEP_BYTES:
+                ahead, needed = probe.feed(_step(windows, ahead, needed), ahead, end)
+        except DecodeError as error:
+            ahead, refused = ahead if error.position is None else error.position, error
+        is_more = refused is None and ahead + needed <= end
+        if not is_more and probe.last_position >= self._position:
+            batch = batch_at(file, probe.last_position, ahead, self._limits)
+            if batch is not None and computed_crc(file, batch) != batch.crc:
+                ahead, refused = batch.position, DecodeError("a bad crc", position=batch.position, path=file.path)
+        if ahead > self._position:
+            self.scanner.above_offset = None
+            self._walk(file, ahead)
+        self._stuck = self._stuck.again(file.path, ahead)
+        if refused is None:
+            self._stuck = self._stuck._replace(damage=None)
+        elif self._stuck.is_to_be_judged:
+            damage = self._judged(file, refused, end, is_last=True)
+            self.damage = damage if self._stuck.damage is not None else None
+            self._stuck = self._stuck._replace(damage=damage)
+        return is_more
+
+    def _walk(self, file: SegmentFile, end: int) -> int:
+        """Walk up to `end`, or a step; returns the bytes that the batch behind needs."""
+        windows = HeaderWindows(file, end)
+        begin, needed = self._position, BATCH_OVERHEAD
+        try:
+            while self._position + needed <= end and self._position - begin < STEP_BYTES:
+                ahead, needed = self.scanner.feed(_step(windows, self._position, needed), self._position, end)
+                self._note(file, ahead)
+        except DecodeError as error:
+            if error.position is not None:
+                self._note(file, error.position)
+            raise
+        return needed
+
+    def _note(self, file: SegmentFile, end: int) -> None:
+        """Whole batches up to byte `end` have been walked."""
+        start, self._position = self._position, end
+        if end <= start or self.scanner.last_offset is None:
+            return
+        first, self.next_offset = self.next_offset, max(self.next_offset, self.scanner.last_offset + 1)
+        last = self.scanner.last_position
+        self._anchor = last, bytes(file.read(last, BATCH_OVERHEAD))
+        before = self.walked[-1] if self.walked else None
+        if before is not None and before.segment.path == file.path and before.end == start:
+            before.end, before.next_offset = end, self.next_offset
+        else:
+            self.walked.append(Walked(self._segment, start, end, first, self.next_offset))
+
+    def _judged(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
+        """What a refused batch is: the error to raise, or None for one that is not there in full yet.
+
+        In a preallocated file that may be one of whose header a part is there, and zeros behind it.
+        """
+        behind = end if error.position is None else error.position + BATCH_OVERHEAD
+        if is_last and behind < end and is_zeros(file, behind, end):
+            return None
+        try:
+            judge_damage(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
+        except DecodeError as damage:
+            return damage
+        return None
+
+
+def _step(windows: HeaderWindows, position: int, needed: int) -> memoryview:
+    """A window, but no more of it than a step."""
+    return windows.at(position, needed)[: max(needed, STEP_BYTES)]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stories of a log that grows while it is read, for the tests of follow=True.
+
+A test writes from inside the reader: Script is its `stop`, asked before each look and after each chunk, and makes one
+step of the story each time. So nothing depends on how quick a thread is.
+
+BATCHES                                      twelve batches of three records, offsets 0 to 35
+appending(path, content) -> a step           pieces(content, size) -> iterator of bytes
+follow(path, script, level, **options) -> offsets that came
+file_of(directory, base_offset=0) -> Path of the segment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from log_files import plain
+
+import kcodec
+
+QUICK = 0.0005
+BATCHES = [plain(at * 3, count=3, size=20 + 50 * (at % 7)) for at in range(12)]
+
+
+class Script:
+    """A `stop` that makes one step at each time it is asked, and stops some looks after the last."""
+
+    def __init__(self, *steps: Callable[[], Any], looks: int = 4) -> None:
+        self._steps = iter(steps)
+        self._looks = looks
+
+    def __call__(self) -> bool:
+        step = next(self._steps, None)
+        if step is not None:
+            step()
+            return False
+        self._looks -= 1
+        return self._looks < 0
+
+
+def appending(path: Path, content: bytes) -> Callable[[], None]:
+    def append() -> None:
+        with path.open("ab") as file:
+            file.write(content)
+
+    return append
+
+
+def pieces(content: bytes, size: int) -> Iterator[bytes]:
+    return (content[at : at + size] for at in range(0, len(content), size))
+
+
+def follow(path: Path, script: Callable[[], bool], level: str = "read_uncommitted", **options: Any) -> list[int]:
+    records = kcodec.open(path).records(level, follow=True, poll_interval=QUICK, stop=script, **options)
+    return [record.offset for record in records]
+
+
+def file_of(directory: Path, base_offset: int = 0) -> Path:
+    return directory / f"{base_offset:020d}.log"
