@@ -41,3 +41,23 @@ def loaded_log(judge: JavaJudge, directory: Path) -> LoadedLog:
     segments = answer.get("segments", [])
     records = [(offset, base64.b64decode(value)) for segment in segments for offset, value in segment["records"]]
     return LoadedLog([segment["baseOffset"] for segment in segments], records, answer.get("error"))
+
+
+class CoordinatedGroup(NamedTuple):
+    """A group as the coordinator knows it: offsets by (topic, partition), and those that an open transaction covers."""
+
+    protocol_type: str
+    offsets: dict[tuple[str, int], int]
+    unstable: set[tuple[str, int]]
+
+
+def coordinated_groups(judge: JavaJudge, data: bytes) -> dict[str, CoordinatedGroup]:
+    """What the group coordinator lists and answers to OffsetFetch once it has replayed this log."""
+    return {
+        name: CoordinatedGroup(
+            told["protocolType"],
+            {(topic, partition): offset for topic, partition, offset in told["offsets"]},
+            {(topic, partition) for topic, partition, _ in told["unstable"]},
+        )
+        for name, told in judge._ask(b"G" + data)["groups"].items()
+    }

@@ -165,8 +165,10 @@ def test_a_group_ends_with_its_tombstones(tmp_path: Path) -> None:
     assert found == {}
 
 
-def test_a_tombstone_of_the_group_alone_leaves_its_offsets(tmp_path: Path) -> None:
-    found = replayed(tmp_path, plain(0, classic("g", "m"), commit(1), RecordSpec(classic("g").key, None)))
+def test_a_tombstone_of_the_group_alone_hides_its_offsets_until_it_is_named_again(tmp_path: Path) -> None:
+    records = [classic("g", "m"), commit(1), RecordSpec(classic("g").key, None)]
+    assert replayed(tmp_path / "gone", plain(0, *records)) == {}
+    found = replayed(tmp_path / "named", plain(0, *records, commit(2, at=1)))
     assert (offset_of(found), found["g"].type, found["g"].members) == (1, None, ())
 
 

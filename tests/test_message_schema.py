@@ -22,6 +22,7 @@ from java_judge import FETCH, KAFKA_VERSION, JavaJudge
 
 from kcodec.errors import DecodeError
 from kcodec.log import group_records as groups
+from kcodec.log import message_schema
 from kcodec.log.control_records import CONTROL_RECORDS
 from kcodec.log.coordinator_records import COORDINATOR_RECORDS
 from kcodec.log.message_schema import ZERO_UUID, Message, Reader, Versions, Wire, decode_message, message_dict, wires
@@ -255,6 +256,19 @@ def test_lengths_and_counts_are_believed_up_to_the_bytes_that_remain() -> None:
     ):
         with pytest.raises(DecodeError, match=r"length \d+ of an? \w+ but \d+ bytes remain"):
             decode_message(kind, 0, content)
+
+
+def test_a_message_of_too_many_elements_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty strings take a byte each: what fits in a batch would cost a hundred times its size in memory."""
+    monkeypatch.setattr(message_schema, "MAX_ELEMENTS", 9)
+    value = b"\x0a" + b"\x01" * 9 + bytes(16) + b"\x00"
+    read = message_schema._plan(groups.ConsumerGroupRegularExpressionValue, 0, True).fields[0][1]
+    assert read(Reader(value, elements_left=9)) == ("",) * 9
+    with pytest.raises(DecodeError, match=r"^more than 9 elements of arrays$"):
+        read(Reader(value, elements_left=8))
+    shared = Reader(value, elements_left=20)
+    read(shared)
+    assert shared.elements_left == 11
 
 
 @pytest.mark.parametrize(

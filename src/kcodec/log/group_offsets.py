@@ -78,7 +78,7 @@ class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
 
     pending: commits of open transactions. type: "classic", "consumer", "share" or "streams"; None for a group of which
     only commits are known. generation: of a classic group, the epoch of the others. members: their ids, in order. A
-    group is there once a record names it, even if all its commits were aborted, until a tombstone removes it.
+    group is there from the first record of it on, even if all its commits were aborted, until a tombstone removes it.
     """
 
     group_id: str
@@ -122,7 +122,10 @@ class _Replay:
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def group(self, group_id: str) -> _Group:
-        return self.groups.setdefault(group_id, _Group())
+        found = self.groups.get(group_id)
+        if found is None:
+            found = self.groups[group_id] = _Group()
+        return found
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """An end marker: of two commits for a partition, the later in the log wins, whatever the order of markers."""
@@ -139,10 +142,11 @@ class _Replay:
             if not isinstance(told.value, OffsetCommitValue):
                 self._remove(told.key.group, topic_partition)
                 return
-            self.group(told.key.group).is_there = True
+            group = self.group(told.key.group)
+            group.is_there = True
             committed = CommittedOffset.of(told.value, record_offset)
             if producer_id == NO_PRODUCER_ID:
-                self.group(told.key.group).offsets[topic_partition] = committed
+                group.offsets[topic_partition] = committed
             else:
                 self.pending.setdefault(producer_id, {})[told.key.group, topic_partition] = committed
         elif isinstance(told.key, GroupMetadataKey):
@@ -176,15 +180,14 @@ class _Replay:
             self.groups[group_id] = _Group(offsets=group.offsets)
 
     def result(self) -> Iterator[GroupOffsets]:
-        """The groups of which anything is known, by name."""
+        """The groups that Kafka would list, by name."""
         pending: dict[str, list[PendingOffset]] = {}
         for producer_id, commits in self.pending.items():
             for (group_id, topic_partition), committed in commits.items():
                 pending.setdefault(group_id, []).append(PendingOffset(producer_id, topic_partition, committed))
-        for group_id in sorted({*self.groups, *pending}):
-            group = self.groups.get(group_id, _Group())
+        for group_id, group in sorted(self.groups.items()):
             own = sorted(pending.get(group_id, ()), key=lambda one: one.committed.record_offset)
-            if own or group.offsets or group.is_there:
+            if group.is_there:
                 yield GroupOffsets(
                     group_id=group_id,
                     offsets=dict(sorted(group.offsets.items())),

@@ -27,6 +27,10 @@ HIGHEST_VERSION = 32767
 ZERO_UUID = "A" * 22
 # A varint of 32 bits takes at most this many bytes.
 VARINT_BYTES = 5
+UUID_BYTES = 16
+# Elements of all arrays of one message. Kafka's largest are a group's members and a topic's partitions, thousands; a
+# hostile message of some bytes an element costs a few hundred bytes of memory for each.
+MAX_ELEMENTS = 1 << 20
 
 
 class Versions(NamedTuple):
@@ -165,29 +169,37 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Reader:
-    """A position in bytes. Every read is checked against what remains; DecodeError if it is too little."""
+    """A position in bytes. Every read is checked against what remains; DecodeError if it is too little.
 
-    def __init__(self, content: bytes, position: int = 0) -> None:
-        self._content = content
-        self._position = position
+    elements_left: how many elements of arrays may still come.
+    """
+
+    __slots__ = ("content", "elements_left", "end", "position")
+
+    def __init__(self, content: bytes, position: int = 0, elements_left: int = MAX_ELEMENTS) -> None:
+        self.content = content
+        self.position = position
+        self.end = len(content)
+        self.elements_left = elements_left
 
     @property
     def remaining(self) -> int:
         """Bytes that are left."""
-        return len(self._content) - self._position
+        return self.end - self.position
 
-    def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
-        if size > self.remaining:
-            raise DecodeError(f"{size} bytes are needed but {self.remaining} remain")
-        start, self._position = self._position, self._position + size
-        return self._content[start : self._position]
+    def take(self, size: int) -> int:
+        """Where the next `size` bytes begin; the position is behind them."""
+        start = self.position
+        if start + size > self.end:
+            raise DecodeError(f"{size} bytes are needed but {self.end - start} remain")
+        self.position = start + size
+        return start
 
     def varint(self) -> int:
         """An unsigned varint of at most 32 bits."""
         value = 0
         for index in range(VARINT_BYTES):
-            byte = self.take(1)[0]
+            byte = self.content[self.take(1)]
             value |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
                 break
@@ -205,7 +217,8 @@ _FIXED = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": "
 
 def _fixed(layout: str) -> Read:
     packed = struct.Struct(layout)
-    return lambda reader: packed.unpack(reader.take(packed.size))[0]
+    size, unpack_from = packed.size, packed.unpack_from
+    return lambda reader: unpack_from(reader.content, reader.take(size))[0]
 
 
 _INT8 = _fixed(">b")
@@ -218,30 +231,29 @@ def _length(prefix: Read | None) -> Read:
     return prefix
 
 
-def _checked(length: int, reader: Reader, what: str, *, is_nullable: bool) -> int | None:
-    """A length that can be believed; None for null."""
-    if length < 0:
-        if not is_nullable:
-            raise DecodeError(f"length {length} of {what} that must not be null")
-        return None
-    if length > reader.remaining:
-        raise DecodeError(f"length {length} of {what} but {reader.remaining} bytes remain")
-    return length
-
-
 def _uuid(reader: Reader) -> str:
-    return base64.urlsafe_b64encode(reader.take(16)).decode("ascii").rstrip("=")
+    start = reader.take(UUID_BYTES)
+    return base64.urlsafe_b64encode(reader.content[start : start + UUID_BYTES]).decode("ascii").rstrip("=")
 
 
 def _sized(kind: str, *, is_flexible: bool, is_nullable: bool) -> Read:
     """A reader of strings or bytes."""
     read_length = _length(None if is_flexible else _fixed(">h" if kind == "string" else ">i"))
 
+    what = "a string" if kind == "string" else kind
+
     def read(reader: Reader) -> str | bytes | None:
-        size = _checked(read_length(reader), reader, f"a {kind}" if kind == "string" else kind, is_nullable=is_nullable)
-        if size is None:
-            return None
-        content = reader.take(size)
+        size = read_length(reader)
+        if size < 0:
+            if is_nullable:
+                return None
+            raise DecodeError(f"length {size} of {what} that must not be null")
+        start = reader.position
+        end = start + size
+        if end > reader.end:
+            raise DecodeError(f"length {size} of {what} but {reader.remaining} bytes remain")
+        reader.position = end
+        content = reader.content[start:end]
         return content.decode("utf-8", "replace") if kind == "string" else content
 
     return read
@@ -252,8 +264,17 @@ def _array_of(read_one: Read, *, is_flexible: bool, is_nullable: bool) -> Read:
     read_length = _length(None if is_flexible else _fixed(">i"))
 
     def read(reader: Reader) -> tuple[Any, ...] | None:
-        count = _checked(read_length(reader), reader, "an array", is_nullable=is_nullable)
-        return None if count is None else tuple([read_one(reader) for _ in range(count)])
+        count = read_length(reader)
+        if count < 0:
+            if is_nullable:
+                return None
+            raise DecodeError(f"length {count} of an array that must not be null")
+        if count > reader.remaining:
+            raise DecodeError(f"length {count} of an array but {reader.remaining} bytes remain")
+        if count > reader.elements_left:
+            raise DecodeError(f"more than {MAX_ELEMENTS} elements of arrays")
+        reader.elements_left -= count
+        return tuple([read_one(reader) for _ in range(count)])
 
     return read
 
@@ -323,10 +344,12 @@ def _read_struct(kind: type[AnyMessage], plan: _Plan, reader: Reader) -> AnyMess
             name = "tagged fields"
             for _ in range(reader.varint()):
                 tag, size = reader.varint(), reader.varint()
-                content = Reader(reader.take(size))
+                start = reader.take(size)
                 if tag in plan.tagged:
                     name, read = plan.tagged[tag]
-                    values[name] = read(content)
+                    inner = Reader(reader.content[start : start + size], 0, reader.elements_left)
+                    values[name] = read(inner)
+                    reader.elements_left = inner.elements_left
     except DecodeError as error:
         raise DecodeError(f"{name}: {error.reason}") from None
     return kind(**values)
