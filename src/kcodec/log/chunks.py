@@ -22,6 +22,8 @@ from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
 
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 MAX_ROWS = 65_536
+# The first window of a reading whose first records are to come at once: one batch, where it is larger.
+PROMPT_BYTES = 64 << 10
 ON_ERROR = ("raise", "stop", "skip")
 
 
@@ -223,7 +225,9 @@ class SequentialReading:
         end = file.size() if stretch.end is None else stretch.end
         rest = memoryview(b"")  # of the window, where the decoder stopped because a chunk was finished
         while position < end and not self._is_done():
-            window = rest or file.read(position, min(max(WINDOW_BYTES, needed), end - position))
+            is_first = self._options.is_prompt and position == stretch.start
+            wanted = max(PROMPT_BYTES if is_first else WINDOW_BYTES, needed)
+            window = rest or file.read(position, min(wanted, end - position))
             rest, damage = memoryview(b""), None
             try:
                 consumed = decoder.feed(window, position)
@@ -235,7 +239,6 @@ class SequentialReading:
                 damage = error
                 behind = position if error.position is None else error.position
             self._move_on(decoder, window, position, behind)
-            is_first = self._options.is_prompt and position == stretch.start
             yield from decoder.take(flush=is_first or damage is not None)
             position = behind
             if damage is not None:
