@@ -10,12 +10,14 @@
 windows.py reads files, segment.py tells a torn tail from damage, timeline.py settles transactions, chunks.py streams
 records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path, siblings.py which
 files count where a cleaner was at work, directory.py is a broker's whole log directory. Beside the
-records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory.
+records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py
+begins at an index entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything.
 internal_records.py tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads;
 transaction_states.py and group_offsets.py make of them what the coordinators know.
 """
 
 from kcodec.log.batches import Batches
+from kcodec.log.check import check_file
 from kcodec.log.checkpoints import (
     LeaderEpoch,
     MetaProperties,
@@ -27,6 +29,7 @@ from kcodec.log.checkpoints import (
 )
 from kcodec.log.chunks import Chunks, RecordsStream
 from kcodec.log.directory import LogDirectory, OtherEntry, open_log_directory
+from kcodec.log.findings import Finding
 from kcodec.log.group_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
 from kcodec.log.indexes import (
     OffsetIndex,
@@ -54,6 +57,7 @@ __all__ = [
     "Batches",
     "Chunks",
     "CommittedOffset",
+    "Finding",
     "GroupOffsets",
     "InternalRecord",
     "LeaderEpoch",
@@ -79,6 +83,7 @@ __all__ = [
     "TransactionIndexEntry",
     "TransactionState",
     "Verdict",
+    "check_file",
     "decode_internal_record",
     "group_offsets",
     "internal_record",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
+from kcodec.log.seek import START, Place
 from kcodec.log.segment import (
     LOWEST_OFFSET,
     Segment,
@@ -26,16 +27,18 @@ class Batches:
     Each knows its path and position; its bytes are read when they are asked for. A torn tail ends it quietly.
     DecodeError, when it is reached, for a structure that is none and for a base offset of an earlier segment that does
     not rise. CRCs are checked by a batch's records() and ensure_valid(), and of the active segment's last one.
+    start: a batch boundary in the first segment.
     """
 
-    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits) -> None:
+    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, *, start: Place = START) -> None:
         self._segments = tuple(segments)
         self._limits = limits
+        self._start = start
 
     def __iter__(self) -> Iterator[RecordBatch]:
         above = LOWEST_OFFSET
-        for segment in self._segments:
-            for batch in _walk(segment, above, self._limits):
+        for number, segment in enumerate(self._segments):
+            for batch in _walk(segment, 0 if number else self._start.position, above, self._limits):
                 if not segment.is_active and batch.base_offset <= above:
                     raise DecodeError(
                         f"base_offset {batch.base_offset} is not above {above}, the last offset before it",
@@ -50,14 +53,13 @@ class Batches:
         return f"<Batches of {len(self._segments)} segments>"
 
 
-def _walk(segment: Segment, above: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """The batches of one segment; the last is held back until it is known whether it counts."""
+def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
+    """The batches of one segment from `position` on; the last is held back until it is known whether it counts."""
     held: RecordBatch | None = None
     failure: DecodeError | None = None
-    position = 0
     with segment.open() as file:
         end = file.size()
-        headers = walk_headers(file, 0, end, limits)
+        headers = walk_headers(file, position, end, limits)
         while True:
             try:
                 batch = next(headers, None)

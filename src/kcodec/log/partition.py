@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from kcodec._fast import AbortedTransactions, Record, RecordBatch
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
+from kcodec.log.check import LogCheck
 from kcodec.log.checkpoints import log_start_offset
 from kcodec.log.chunks import (
     DEFAULT_COLUMNS,
@@ -20,9 +21,12 @@ from kcodec.log.chunks import (
     Stretch,
     check_on_error,
 )
+from kcodec.log.findings import Finding
 from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
+from kcodec.log.producers import producer_states
 from kcodec.log.seek import START, IndexDisagreesError, Place, batches_from_timestamp, place_of_offset
 from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
+from kcodec.log.snapshots import ProducerState
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
@@ -142,6 +146,15 @@ class Log:
         holding = (one for one in waiting if limit is not None and one.first_offset == limit < end)
         return list(timeline.transactions), next(holding, None)
 
+    @property
+    def producer_states(self) -> tuple[ProducerState, ...]:
+        """What a broker knows of each producer at the log's end, by producer id.
+
+        From the newest ``.snapshot`` whose producers the log bears out, and the batches behind it; without one from all
+        batches, where nothing is known of a producer whose batches were deleted.
+        """
+        return producer_states(self.segments, self.log_end_offset, self._limits)
+
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 
@@ -193,6 +206,18 @@ class Log:
                 if found >= timestamp:
                     return int(offset)
         return None
+
+    def check(self, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+        """What is wrong with its files, and what an operator should do about each; empty for a log that is in order.
+
+        Every byte is read, at constant memory; for a whole directory what lies beside the segments, too. progress: is
+        called with the bytes done and the bytes in all. ``findings`` gives the same as they are found.
+        """
+        return list(self.findings(progress))
+
+    def findings(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Finding]:
+        """The findings of ``check``, as they are found."""
+        return LogCheck(self.segments, self._limits, progress).findings()
 
     # ------------------------------------------------------------------------------------------------------- reading
 

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is everything in a partition's directory what Kafka would have written: a walk over all bytes, at constant memory.
+
+``log.check()`` and ``check_file(path)`` give Findings. Every batch has its CRC computed and its records read, and
+producers, transactions, indexes, snapshots and leader epochs are compared with the batches as they pass. What the
+cleaner does (gaps, empty batches, markers without data, a missing .txnindex) and what a running or killed broker leaves
+(indexes that end in zeros, an open transaction) is no damage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from kcodec.constants import ControlType
+from kcodec.errors import DecodeError
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.log import checkpoints
+from kcodec.log.check_batches import CheckedBatch, SegmentWalk
+from kcodec.log.check_indexes import AbortedHere, SegmentIndexes, shape_of
+from kcodec.log.check_producers import ProducerChecks
+from kcodec.log.findings import Finding, finding, without_floods
+from kcodec.log.indexes import (
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+    named_offset,
+    read_offset_index,
+    read_time_index,
+    read_transaction_index,
+)
+from kcodec.log.producers import end_marker, snapshot_paths
+from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment
+from kcodec.log.snapshots import read_snapshot
+
+Progress = Callable[[int, int], None]
+LEFTOVERS = (".cleaned", ".swap", ".deleted")
+BESIDE = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
+
+
+class LogCheck:
+    """A check of the segments of one partition, in order; of all in its directory, or of one by itself."""
+
+    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, progress: Progress | None = None) -> None:
+        self._segments = tuple(segments)
+        self._limits = limits
+        self._progress = progress
+        self._storage = segments[0].storage
+        self._directory = self._storage.parent(segments[0].path)
+        is_internal = self._storage.name(self._directory).startswith("__")
+        self._producers = ProducerChecks(segments[0].base_offset or 0, has_sequences=not is_internal)
+        self._names = self._listed()
+        self._snapshots: list[tuple[int, str]] = []
+        self._epochs: list[checkpoints.LeaderEpoch] = []
+        self._epochs_path = self._storage.join(self._directory, checkpoints.LEADER_EPOCHS)
+        self._done = 0
+        self._size = sum(segment.size_in_bytes for segment in segments)
+
+    def _listed(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in self._storage.list(self._directory) if not entry.is_directory)
+        except OSError:  # one object of the caller's has nothing beside it
+            return []
+
+    @property
+    def _is_directory(self) -> bool:
+        """Whether these are all segments of their directory, so that what lies beside them is meant, too."""
+        named = sum(SEGMENT_NAME.fullmatch(name) is not None for name in self._names)
+        return named == len(self._segments) and all(segment.base_offset is not None for segment in self._segments)
+
+    def findings(self) -> Iterator[Finding]:
+        """All of them, as they are found."""
+        return without_floods(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
+        if self._is_directory:
+            yield from self._beside()
+        is_alone = not any(BESIDE.fullmatch(name) for name in self._names)
+        above, is_whole = LOWEST_OFFSET, True
+        for number, segment in enumerate(self._segments):
+            following = self._segments[number + 1].base_offset if number + 1 < len(self._segments) else None
+            walk = SegmentWalk(segment, above, following, self._limits)
+            yield from self._segment(walk, SegmentIndexes(segment, is_alone=is_alone))
+            above, is_whole = walk.above, is_whole and walk.is_whole
+        end = above + 1 if above != LOWEST_OFFSET else self._segments[-1].base_offset or 0
+        end = max(end, self._segments[-1].base_offset or 0)
+        yield from self._pass_snapshots(end)
+        for offset, path in self._snapshots if is_whole else ():
+            text = f"it is of offset {offset} but the log ends at {end}"
+            yield finding("snapshot-beyond-log", path, text, offset=offset)
+        yield from self._producers.end()
+
+    def _beside(self) -> Iterator[Finding]:
+        """The files of the directory that are no segments."""
+        for name in self._names:
+            if name.endswith(LEFTOVERS):
+                yield finding("leftover", self._storage.join(self._directory, name), "it is no part of the log")
+        self._snapshots = snapshot_paths(self._segments)
+        yield from self._read_epochs()
+        path = self._storage.join(self._directory, checkpoints.PARTITION_METADATA)
+        try:
+            checkpoints.read_partition_metadata(path, self._storage)
+        except FileNotFoundError:
+            return  # brokers before 2.8 have none
+        except (DecodeError, OSError) as error:
+            yield finding("checkpoint-unreadable", path, _reason(error))
+
+    def _read_epochs(self) -> Iterator[Finding]:
+        try:
+            self._epochs = list(checkpoints.read_leader_epochs(self._epochs_path, self._storage))
+        except FileNotFoundError:
+            return  # a copy without it
+        except (DecodeError, OSError) as error:
+            yield finding("checkpoint-unreadable", self._epochs_path, _reason(error))
+        yield from order_of_epochs(self._epochs_path, self._epochs)
+
+    # ------------------------------------------------------------------------------------------------------- segments
+
+    def _segment(self, walk: SegmentWalk, indexes: SegmentIndexes) -> Iterator[Finding]:
+        yield from indexes.opening()
+        aborted: list[AbortedHere] = []
+        for checked in walk.batches():
+            if isinstance(checked, Finding):
+                self._producers.is_lost = self._producers.is_lost or walk.is_lost
+                yield checked
+                continue
+            yield from self._pass_snapshots(checked.header.base_offset)
+            yield from self._batch(checked, walk.segment.path, aborted)
+            if not walk.is_lost:
+                yield from indexes.batch(checked.header, checked.position)
+            if self._progress is not None and checked.is_last_of_window:
+                self._progress(min(self._done + checked.position, self._size), self._size)
+        self._done += walk.size
+        if self._progress is not None:
+            self._progress(min(self._done, self._size), self._size)
+        known_from = self._segments[0].base_offset or 0
+        is_cleaned = self._producers.is_cleaned or self._producers.is_lost
+        is_whole = walk.is_whole and not walk.has_tail and not walk.is_lost
+        yield from indexes.end(aborted, known_from, is_cleaned=is_cleaned, is_whole=is_whole)
+
+    def _batch(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterator[Finding]:
+        batch, known = checked.header, self._producers
+        yield from self._leader_epoch(checked, path)
+        marker = None
+        if checked.is_sound and batch.is_control_batch and batch.producer_id >= 0:
+            marker = end_marker(batch)
+        opened = known.opened_by(batch.producer_id)
+        yield from known.take(checked, path, marker)
+        if marker is not None and marker[0] == ControlType.ABORT and opened is not None:
+            stable = known.first_open_offset()
+            stable = batch.base_offset + 1 if stable is None else stable
+            aborted.append(AbortedHere(batch.producer_id, opened, batch.base_offset, stable))
+
+    def _leader_epoch(self, checked: CheckedBatch, path: str) -> Iterator[Finding]:
+        batch = checked.header
+        while len(self._epochs) > 1 and self._epochs[1].start_offset <= batch.base_offset:
+            self._epochs.pop(0)
+        if not self._epochs or batch.partition_leader_epoch < 0 or batch.base_offset < self._epochs[0].start_offset:
+            return
+        if batch.partition_leader_epoch != self._epochs[0].epoch:
+            text = (
+                f"it says epoch {self._epochs[0].epoch} from offset {self._epochs[0].start_offset} on, but the batch "
+            )
+            text += f"at byte {checked.position} of {self._storage.name(path)} has {batch.partition_leader_epoch}"
+            yield finding("leader-epoch", self._epochs_path, text, offset=batch.base_offset)
+
+    def _pass_snapshots(self, offset: int) -> Iterator[Finding]:
+        """The snapshots up to here, beside what the log has said of its producers."""
+        while self._snapshots and self._snapshots[0][0] <= offset:
+            _, path = self._snapshots.pop(0)
+            try:
+                snapshot = read_snapshot(path, self._storage)
+            except (DecodeError, OSError) as error:
+                yield finding("snapshot-unreadable", path, _reason(error))
+            else:
+                yield from self._producers.compare(snapshot)
+
+
+# --------------------------------------------------------------------------------------------------------- single files
+
+
+def check_file(
+    path: str | os.PathLike[str], *, limits: DecodeLimits = DEFAULT_LIMITS, progress: Progress | None = None
+) -> list[Finding]:
+    """What is wrong with one file of a log directory by itself: ``.log``, an index, a snapshot, a checkpoint.
+
+    An index is also compared with the segment beside it. ValueError for a file of another kind, FileNotFoundError.
+    """
+    return list(file_findings(path, limits=limits, progress=progress))
+
+
+def file_findings(
+    path: str | os.PathLike[str], *, limits: DecodeLimits = DEFAULT_LIMITS, progress: Progress | None = None
+) -> Iterator[Finding]:
+    """The same, as they are found."""
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    if file.suffix in (".log", ".checkpoint"):
+        return LogCheck([_segment_at(file)], limits, progress).findings()
+    if file.suffix in INDEXES:
+        return _index_findings(file, limits, progress)
+    if file.suffix in LEFTOVERS:
+        return iter([finding("leftover", file, "it is no part of the log")])
+    if file.suffix != ".snapshot" and file.name not in TEXT_FILES:
+        raise ValueError(f"{file}: no file of a log: {', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}")
+    return _text_findings(file)
+
+
+INDEXES: dict[str, Callable[[str], OffsetIndex | TimeIndex | TransactionIndex]] = {
+    ".index": read_offset_index,
+    ".timeindex": read_time_index,
+    ".txnindex": read_transaction_index,
+}
+TEXT_FILES: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(checkpoints.OFFSET_CHECKPOINTS, checkpoints.read_offsets),
+    checkpoints.LEADER_EPOCHS: checkpoints.read_leader_epochs,
+    checkpoints.PARTITION_METADATA: checkpoints.read_partition_metadata,
+    checkpoints.META_PROPERTIES: checkpoints.read_meta_properties,
+}
+
+
+def _segment_at(file: Path) -> Segment:
+    """The segment at a path: the last one of its directory is active."""
+    base = named_offset(file) if SEGMENT_NAME.fullmatch(file.name) else None
+    others = (SEGMENT_NAME.fullmatch(other.name) for other in file.absolute().parent.iterdir())
+    is_last = base is None or all(int(other[1]) <= base for other in others if other)
+    return Segment(str(file), base, is_last and file.suffix == ".log")
+
+
+def _index_findings(file: Path, limits: DecodeLimits, progress: Progress | None) -> Iterator[Finding]:
+    segment = file.with_suffix(".log")
+    if segment.is_file():
+        found = LogCheck([_segment_at(segment)], limits, progress).findings()
+        yield from (one for one in found if one.path == str(file))
+        return
+    try:
+        yield from shape_of(INDEXES[file.suffix](str(file)), is_active=True)
+    except (DecodeError, OSError) as error:
+        yield finding("index-unreadable", file, _reason(error))
+
+
+def _text_findings(file: Path) -> Iterator[Finding]:
+    try:
+        if file.suffix == ".snapshot":
+            read_snapshot(file)
+            return
+        found = TEXT_FILES[file.name](str(file))
+        if file.name == checkpoints.LEADER_EPOCHS:
+            assert isinstance(found, tuple)
+            yield from order_of_epochs(str(file), found)
+    except (DecodeError, OSError) as error:
+        yield finding(
+            "snapshot-unreadable" if file.suffix == ".snapshot" else "checkpoint-unreadable", file, _reason(error)
+        )
+
+
+def order_of_epochs(path: str, epochs: Sequence[checkpoints.LeaderEpoch]) -> Iterator[Finding]:
+    """Leader epochs and their offsets rise from line to line."""
+    for number, (before, now) in enumerate(pairwise(epochs), 4):
+        if now.epoch <= before.epoch or now.start_offset <= before.start_offset:
+            text = f"line {number}: epoch {now.epoch} from offset {now.start_offset} on does not follow "
+            text += f"epoch {before.epoch} from {before.start_offset} on"
+            yield finding("leader-epoch", path, text, offset=now.start_offset)
+
+
+def _reason(error: Exception) -> str:
+    return error.reason if isinstance(error, DecodeError) else str(error)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One segment, every byte of it: batches whose CRC and records have been looked at, and what is wrong between them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from kcodec._fast import DecodedRecords, RecordBatch, batches, decode
+from kcodec.errors import CorruptBatchError, DecodeError, UnsupportedError
+from kcodec.limits import DecodeLimits
+from kcodec.log.findings import Finding, finding
+from kcodec.log.segment import (
+    BATCH_OVERHEAD,
+    CRC_FROM,
+    Segment,
+    Tail,
+    cut_error,
+    judge_cut,
+    judge_damage,
+    provable_behind,
+)
+from kcodec.log.windows import WINDOW_BYTES, SegmentFile
+
+
+@dataclass(frozen=True)
+class CheckedBatch:
+    """A batch that has been looked at; its bytes are valid until the next one is asked for.
+
+    header.position counts from the start of a window; position: byte in the file. is_sound: CRC and records are right.
+    """
+
+    header: RecordBatch
+    position: int
+    is_sound: bool
+    is_last_of_window: bool
+
+
+class SegmentWalk:
+    """The batches of a segment in order, with findings between them.
+
+    above: the last offset before it, and when done the last in it. following: the first offset of the next segment.
+    When done: size in bytes; is_whole: it was read to its end, but for a torn tail; has_tail: it has one. is_lost: so
+    far, some bytes could not be read as batches, or had a bad CRC.
+    """
+
+    def __init__(self, segment: Segment, above: int, following: int | None, limits: DecodeLimits) -> None:
+        self.segment = segment
+        self.above = above
+        self.size = 0
+        self.is_whole = True
+        self.is_lost = False
+        self._following = following
+        self.has_tail = False
+        self._limits = limits
+
+    def batches(self) -> Iterator[CheckedBatch | Finding]:
+        """Each batch, each finding, in order of the file."""
+        with self.segment.open() as file:
+            self.size = end = file.size()
+            position, needed = 0, 0
+            while position < end:
+                window = file.read(position, min(max(WINDOW_BYTES, needed), end - position))
+                passed, damage = _passed(window, self._limits)
+                walked = passed[-1].position + passed[-1].size_in_bytes if passed else 0
+                if passed:
+                    yield from self._window(file, window[:walked], position, passed, end)
+                    if self.has_tail:
+                        return
+                    position += walked
+                if damage is not None:
+                    behind = yield from self._damage(file, position, damage, end)
+                    if behind is None:
+                        return
+                    position, needed = behind, 0
+                    continue
+                needed = _needed(window[walked:])
+                if position < end < position + needed:
+                    yield from self._cut(file, position, end)
+                    return
+
+    # --------------------------------------------------------------------------------------------------------- batches
+
+    def _window(
+        self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
+    ) -> Iterator[CheckedBatch | Finding]:
+        """Whole batches that lie side by side: looked at all at once, and one by one where that finds something."""
+        is_sound = True
+        try:
+            decoded = decode(window, columns=("offset",), control_records="include", limits=self._limits)
+            is_sound = _offsets_rise(decoded, passed)
+        except DecodeError:
+            is_sound = False
+        for number, batch in enumerate(passed):
+            position = start + batch.position
+            if is_sound:
+                problem = None
+            else:
+                problem = self._problem(batch, position)
+                if problem is not None and problem.code == "bad-crc":
+                    tail = self._torn(file, batch, position, end)
+                    if tail is not None:
+                        yield self._tail(tail)
+                        return
+            if problem is not None:
+                self.is_lost = self.is_lost or problem.code in ("bad-crc", "crc-disagreement", "bad-batch")
+                yield problem
+            yield from self._order(batch, position)
+            is_readable = problem is None or problem.code == "record-offsets"
+            yield CheckedBatch(batch, position, is_readable, number == len(passed) - 1)
+
+    def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
+        """What is wrong with one batch, CRC first."""
+        path, offset = self.segment.path, batch.base_offset
+        try:
+            batch.ensure_valid()
+        except CorruptBatchError as error:
+            return _confirmed(batch, error, path, position)
+        except DecodeError as error:
+            return finding("bad-batch", path, error.reason, position=position, offset=offset)
+        try:
+            decoded = decode(batch.data, columns=("offset",), control_records="include", limits=self._limits)
+        except UnsupportedError as error:
+            return finding("unsupported", path, error.reason, position=position, offset=offset)
+        except DecodeError as error:
+            at = "" if error.record is None else f"record {error.record}: "
+            return finding("bad-record", path, at + error.reason, position=position, offset=offset)
+        if _offsets_rise(decoded, [batch]):
+            return None
+        text = f"the records' offsets do not rise within {batch.base_offset}..{batch.last_offset}"
+        return finding("record-offsets", path, text, position=position, offset=offset)
+
+    def _order(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
+        path, base = self.segment.path, batch.base_offset
+        if base <= self.above:
+            text = f"it begins with offset {base}, but the one before ends with {self.above}"
+            yield finding("offset-order", path, text, position=position, offset=base)
+        first = self.segment.base_offset
+        if first is not None and base < first:
+            text = f"it begins with offset {base}, below the {first} of the segment's name"
+            yield finding("overlapping-segments", path, text, position=position, offset=base)
+        if self._following is not None and batch.last_offset >= self._following:
+            text = f"it ends with offset {batch.last_offset}, but the next segment begins with {self._following}"
+            yield finding("overlapping-segments", path, text, position=position, offset=base)
+        self.above = max(self.above, batch.last_offset)
+
+    # ---------------------------------------------------------------------------------------------------------- damage
+
+    def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
+        """The tail that a bad last batch of the active segment is; None where it is damage."""
+        error = CorruptBatchError("its crc is bad", stored_crc=batch.crc, computed_crc=0, position=position)
+        try:
+            return judge_damage(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
+        except DecodeError:
+            return None
+
+    def _tail(self, tail: Tail) -> Finding:
+        self.has_tail = True
+        text = f"{tail.remaining_bytes} bytes: {tail.reason}"
+        return finding("torn-tail", self.segment.path, text, position=tail.position)
+
+    def _damage(
+        self, file: SegmentFile, position: int, error: DecodeError, end: int
+    ) -> Generator[Finding, None, int | None]:
+        """No batch begins here: where to go on, None at the end of what can be told."""
+        error.position = position  # it counted from the window's start
+        try:
+            yield self._tail(judge_damage(file, error, end, self.above, self._limits, is_active=self.segment.is_active))
+            return None
+        except DecodeError as damage:
+            self.is_lost = True
+            behind = provable_behind(file, position, end, self.above, self._limits)
+            text = damage.reason
+            if behind is None:
+                self.is_whole = False
+                text += f"; the {end - position} bytes from here on were not looked at"
+            code = "unsupported" if isinstance(damage, UnsupportedError) else "bad-batch"
+            yield finding(code, self.segment.path, text, position=position)
+            return behind
+
+    def _cut(self, file: SegmentFile, position: int, end: int) -> Iterator[Finding]:
+        """A batch is cut by the end of the file."""
+        try:
+            if not self.segment.is_active:
+                raise cut_error(file, position, end)
+            tail = judge_cut(file, position, end, self.above, self._limits)
+            if tail is not None:
+                yield self._tail(tail)
+        except DecodeError as damage:
+            self.is_lost, self.is_whole = True, False
+            code = "bad-batch" if self.segment.is_active else "cut-batch"
+            yield finding(code, self.segment.path, damage.reason, position=position)
+
+
+def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch], DecodeError | None]:
+    """The whole batches at the start of a window, and why no more of them are."""
+    passed: list[RecordBatch] = []
+    try:
+        for batch in batches(window, limits=limits):  # extend() would ask for the length first, which may raise
+            passed.append(batch)
+    except DecodeError as error:
+        return passed, error
+    return passed, None
+
+
+def _needed(rest: memoryview) -> int:
+    """Bytes of the batch that a window cuts, as far as its length is there."""
+    if len(rest) < 12:
+        return BATCH_OVERHEAD
+    return max(BATCH_OVERHEAD, 12 + int.from_bytes(rest[8:12], "big", signed=True))
+
+
+def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
+    """Whether within each batch the offsets of records rise, and none lies outside of it."""
+    import numpy
+
+    offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])
+    counts = numpy.array([max(0, batch.records_count) for batch in passed], dtype="i8")
+    if len(offsets) != counts.sum():
+        return False
+    lowest = numpy.array([batch.base_offset for batch in passed], dtype="i8").repeat(counts)
+    highest = numpy.array([batch.last_offset for batch in passed], dtype="i8").repeat(counts)
+    numbers = numpy.arange(len(passed)).repeat(counts)
+    rises = (numpy.diff(offsets) > 0) | (numpy.diff(numbers) > 0)
+    return bool(rises.all() and (offsets >= lowest).all() and (offsets <= highest).all())
+
+
+def _confirmed(batch: RecordBatch, error: CorruptBatchError, path: str, position: int) -> Finding:
+    """A bad CRC, once another implementation has said so, too."""
+    stored, offset = error.stored_crc, batch.base_offset
+    data = bytes(batch.data)
+    if batch.magic < 2:
+        other, name = zlib.crc32(data[16:]), "zlib"
+    else:
+        import crc32c
+
+        other, name = crc32c.crc32c(data[CRC_FROM:]), "the package crc32c"
+    if other == stored:
+        text = f"kcodec computes crc {error.computed_crc:#010x}, but {name} the stored {stored:#010x}"
+        return finding("crc-disagreement", path, text, position=position, offset=offset)
+    text = f"crc {stored:#010x} is stored but the {len(data)} bytes have {other:#010x}"
+    return finding("bad-crc", path, text, position=position, offset=offset)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences, epochs and transactions as a broker would have let them in, and what snapshots say of them.
+
+The rules are those of ProducerAppendInfo. Where offsets are missing, so are batches: a producer's sequence may go on
+anywhere behind a gap. Gaps are the cleaner's work where anything else shows it (records or whole batches taken out of a
+batch, delete horizons); else they are findings themselves, told at the end, when all signs have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcodec._fast import RecordBatch
+from kcodec.log.check_batches import CheckedBatch
+from kcodec.log.findings import Finding, finding
+from kcodec.log.producers import KnownProducer, KnownProducers
+from kcodec.log.segment import LOWEST_OFFSET
+from kcodec.log.snapshots import ProducerSnapshot, ProducerState
+
+# transaction.max.timeout.ms is 15 minutes, and a coordinator takes 5 more to notice (LATE_TRANSACTION_BUFFER_MS).
+HANGING_AFTER_MS = 20 * 60 * 1000
+# Findings kept back until it is known whether the log was compacted.
+MOST_KEPT = 1000
+
+
+class ProducerChecks:
+    """The producers of a log while it is walked.
+
+    first_offset: where the log begins; what producers did before is not known. has_sequences: false for the topics
+    that coordinators write, who count nothing. is_cleaned: there are signs that the log was compacted. is_lost: set it
+    when batches could not be read; what producers did in them is not known, so nothing more is said of producers.
+    """
+
+    def __init__(self, first_offset: int, *, has_sequences: bool) -> None:
+        self._first_offset = first_offset
+        self._has_sequences = has_sequences
+        self._producers = KnownProducers()
+        self._above = LOWEST_OFFSET
+        self._last_gap = LOWEST_OFFSET
+        self._latest = -1
+        self._kept: list[Finding] = []
+        self._opened: dict[int, tuple[int, str, int]] = {}
+        self.is_cleaned = False
+        self.is_lost = False
+
+    def opened_by(self, producer_id: int) -> int | None:
+        """The first offset of the producer's open transaction."""
+        known = self._producers.known.get(producer_id)
+        return None if known is None else known.opened
+
+    def first_open_offset(self) -> int | None:
+        """Of all open transactions."""
+        return min((one.opened for one in self._producers.known.values() if one.opened is not None), default=None)
+
+    def take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterator[Finding]:
+        """The next batch; marker: what it says, if it is an end-transaction marker that can be read."""
+        batch = checked.header
+        if self.is_lost:
+            return
+        self._notice_cleaning(batch, path, checked.position)
+        if batch.producer_id < 0:
+            return
+        known = self._producers.known.get(batch.producer_id)
+        is_data = not batch.is_control_batch
+        if is_data and known is not None:
+            yield from self._follows(batch, known, path, checked.position)
+        if is_data:
+            self._latest = max(self._latest, batch.max_timestamp)
+            self._producers.take_data(batch)
+            if self.opened_by(batch.producer_id) is not None:
+                place = (batch.max_timestamp, path, checked.position)
+                self._opened[batch.producer_id] = place
+        elif marker is not None:
+            self._latest = max(self._latest, marker[2])
+            self._producers.take_marker(batch, marker)
+            self._opened.pop(batch.producer_id, None)
+
+    def _notice_cleaning(self, batch: RecordBatch, path: str, position: int) -> None:
+        if batch.magic >= 2 and (
+            batch.delete_horizon_ms is not None or batch.records_count < batch.last_offset_delta + 1
+        ):
+            self.is_cleaned = True
+            self._kept.clear()
+        if self._above != LOWEST_OFFSET and batch.base_offset > self._above + 1:
+            text = f"offsets {self._above + 1}..{batch.base_offset - 1} are missing"
+            self._keep(finding("offset-gap", path, text, position=position, offset=batch.base_offset))
+            self._last_gap = self._above
+        self._above = max(self._above, batch.last_offset)
+
+    def _keep(self, one: Finding) -> None:
+        if not self.is_cleaned and len(self._kept) < MOST_KEPT:
+            self._kept.append(one)
+
+    def _follows(self, batch: RecordBatch, known: KnownProducer, path: str, position: int) -> Iterator[Finding]:
+        who, offset = f"producer {batch.producer_id}", batch.base_offset
+        if known.opened is not None and not batch.is_transactional:
+            text = f"{who} has had a transaction open since offset {known.opened}, but this batch is in none"
+            yield finding("mixed-transaction", path, text, position=position, offset=offset)
+        if batch.producer_epoch < known.epoch:
+            text = f"{who} writes with epoch {batch.producer_epoch} after {known.epoch}"
+            yield finding("producer-epoch", path, text, position=position, offset=offset)
+            return
+        if batch.base_sequence < 0 or not self._has_sequences:
+            return
+        expected = 0
+        if batch.producer_epoch == known.epoch:
+            if known.last_offset < 0:
+                return  # a marker raised the epoch, or all before is unknown
+            expected = (known.last_sequence + 1) & 0x7FFFFFFF
+        if batch.base_sequence != expected:
+            text = f"{who} goes on with sequence {batch.base_sequence}, expected {expected}"
+            one = finding("sequence-gap", path, text, position=position, offset=offset)
+            if self._last_gap >= known.last_offset:
+                self._keep(one)
+            elif not self.is_cleaned:
+                yield one
+
+    # ------------------------------------------------------------------------------------------------------- snapshots
+
+    def compare(self, snapshot: ProducerSnapshot) -> Iterator[Finding]:
+        """A snapshot, once all batches below its offset have been taken."""
+        if self.is_lost:
+            return
+        said = {state.producer_id: state for state in snapshot.producers}
+        known = {state.producer_id: state for state in self._producers.states()}
+        for producer_id, state in said.items():
+            text = self._difference(state, known.get(producer_id))
+            if text is not None:
+                yield finding("snapshot-disagrees", snapshot.path, f"producer {producer_id}: {text}")
+        for producer_id, state in known.items():
+            # Others expire a day after their last batch, but never while a transaction is open.
+            if producer_id not in said and state.current_transaction_first_offset is not None:
+                text = f"producer {producer_id} is missing, whose transaction is open since offset "
+                text += f"{state.current_transaction_first_offset}"
+                yield finding("snapshot-disagrees", snapshot.path, text)
+
+    def _difference(self, said: ProducerState, known: ProducerState | None) -> str | None:
+        """What a snapshot says of a producer and the log does not; None where the log may have lost it since."""
+        if known is None:
+            is_gone = said.last_offset < self._first_offset or self.is_cleaned or self._last_gap >= 0
+            return None if is_gone else f"it has written offset {said.last_offset}, but not in this log"
+        for name in ("producer_epoch", "last_offset", "last_sequence", "offset_delta", "coordinator_epoch"):
+            here, there = getattr(known, name), getattr(said, name)
+            is_gone = said.last_offset < self._first_offset or self.is_cleaned
+            is_gone = is_gone or (name == "coordinator_epoch" and here < 0 < self._first_offset)
+            if here != there and not (is_gone and name != "producer_epoch"):
+                return f"{name} {there}, but the log has {here}"
+        here, there = known.current_transaction_first_offset, said.current_transaction_first_offset
+        if here != there and (there is None or there >= self._first_offset) and not self.is_cleaned:
+            return f"its transaction is open since offset {there}, but in the log since {here}"
+        return None
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def end(self) -> Iterator[Finding]:
+        """No batch is left: what was kept back, and transactions that are open."""
+        yield from self._kept
+        if self.is_lost:
+            return
+        for producer_id, (timestamp, path, position) in sorted(self._opened.items(), key=lambda item: item[1][1:]):
+            known = self._producers.known[producer_id]
+            age = self._latest - timestamp
+            code = "hanging-transaction" if age > HANGING_AFTER_MS else "open-transaction"
+            text = f"producer {producer_id}, epoch {known.epoch}: open since offset {known.opened}, "
+            text += f"its last batch is {max(0, age) / 1000:.0f} s older than the log's latest"
+            yield finding(code, path, text, position=position, offset=known.opened)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check can find, and what an operator should do about it: one table."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+ERROR, WARNING, NOTICE = "error", "warning", "notice"
+# Of one kind in one file so many are told one by one; the rest are counted.
+MOST_ALIKE = 10
+
+_RECOPY = "take the segment from another replica: stop this broker, delete the partition's directory, start it again"
+_REBUILD = "delete the file while the broker is stopped: it is made anew at the next start"
+_NEXT_ROLL = "delete the file while the broker is stopped: producers are known again from the log, or the next snapshot"
+
+# code -> (severity, what it means, what to do)
+CODES: dict[str, tuple[str, str, str]] = {
+    "bad-crc": (ERROR, "a batch's bytes are not those that were written; the package crc32c says so, too", _RECOPY),
+    "crc-disagreement": (
+        ERROR,
+        "kcodec and the package crc32c compute different checksums of a batch",
+        "check this machine's memory and processor, then report it to kcodec with these bytes",
+    ),
+    "bad-batch": (ERROR, "no record batch begins where the one before ends", _RECOPY),
+    "cut-batch": (ERROR, "a segment that is not the last ends within a batch", _RECOPY),
+    "bad-record": (ERROR, "the checksum of a batch is right but its records cannot be read", _RECOPY),
+    "record-offsets": (
+        WARNING,
+        "offsets of records within a batch do not rise, or lie outside of it; consumers pass some of them over",
+        "nothing to repair: see which producer wrote it",
+    ),
+    "unsupported": (
+        WARNING,
+        "a message format or compression that kcodec does not read",
+        "read it with the Kafka version that wrote it",
+    ),
+    "offset-order": (ERROR, "base offsets do not rise from batch to batch", _RECOPY),
+    "overlapping-segments": (
+        ERROR,
+        "a batch lies outside the offsets that its segment's name and the next one's give it",
+        "an interrupted cleaning or copy: keep the segments of one of the two, with the broker stopped",
+    ),
+    "torn-tail": (
+        WARNING,
+        "the last append was cut short as a broker died; nothing that was acknowledged by all replicas is in it",
+        "start the broker: it cuts the tail off",
+    ),
+    "offset-gap": (
+        WARNING,
+        "offsets are missing though nothing else shows that the log was compacted",
+        "compare with another replica: batches may have been lost",
+    ),
+    "sequence-gap": (
+        WARNING,
+        "a producer's sequence numbers do not follow on, and no compaction explains it",
+        "compare with another replica: a batch may have been lost, or the producer had been forgotten in between",
+    ),
+    "producer-epoch": (
+        WARNING,
+        "a batch of an older epoch comes behind one of a newer: a fenced producer wrote",
+        "compare with another replica and look for a second producer with this transactional id",
+    ),
+    "mixed-transaction": (
+        ERROR,
+        "a batch outside transactions by a producer whose transaction is open",
+        "compare with another replica: a broker refuses such a batch",
+    ),
+    "open-transaction": (
+        NOTICE,
+        "a transaction has no end marker yet: read_committed consumers stop before it",
+        "wait for its end, or see kafka-transactions.sh find-hanging",
+    ),
+    "hanging-transaction": (
+        WARNING,
+        "a transaction is open for longer than any coordinator leaves one: read_committed consumers are stuck",
+        "end it: kafka-transactions.sh abort --topic TOPIC --partition PARTITION --start-offset OFFSET",
+    ),
+    "index-entry": (ERROR, "an entry of an index is not borne out by the log", _REBUILD),
+    "index-order": (ERROR, "entries of an index do not rise", _REBUILD),
+    "index-size": (WARNING, "an index ends within an entry", _REBUILD),
+    "index-not-trimmed": (WARNING, "the index of a segment that is not the last one still ends in zeros", _REBUILD),
+    "index-incomplete": (ERROR, "the time index of a full segment lacks its largest timestamp", _REBUILD),
+    "index-missing": (WARNING, "a segment has no index while others have", "start the broker: it makes one anew"),
+    "index-unreadable": (ERROR, "an index cannot be read", _REBUILD),
+    "transaction-index-entry": (
+        ERROR,
+        "an entry of a .txnindex is not borne out by the markers: consumers may be told to drop the wrong records",
+        _REBUILD,
+    ),
+    "transaction-index-incomplete": (
+        ERROR,
+        "an aborted transaction is not in the .txnindex: read_committed consumers may be given its records",
+        _REBUILD,
+    ),
+    "snapshot-unreadable": (ERROR, "a .snapshot cannot be read", _NEXT_ROLL),
+    "snapshot-disagrees": (ERROR, "a .snapshot says of a producer what the log does not", _NEXT_ROLL),
+    "snapshot-beyond-log": (
+        WARNING,
+        "a .snapshot is of an offset behind the log's end: the log has been cut since",
+        _NEXT_ROLL,
+    ),
+    "leader-epoch": (
+        ERROR,
+        "leader-epoch-checkpoint and the batches disagree about who was leader: replicas may truncate wrongly",
+        "take the partition from another replica: stop this broker, delete its directory, start it again",
+    ),
+    "checkpoint-unreadable": (
+        ERROR,
+        "a checkpoint or metadata file cannot be read",
+        "delete it while the broker is stopped; partition.metadata and meta.properties are to be restored, not deleted",
+    ),
+    "leftover": (
+        NOTICE,
+        "a file of an unfinished cleaning (.cleaned, .swap), or on its way out (.deleted)",
+        "start the broker: it finishes or removes it",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found.
+
+    code, severity ("error": data, or what Kafka relies on, is wrong; "warning": odd, but nothing is lost for sure;
+    "notice": worth knowing) and remedy are those of CODES. path: of the file; position: byte in it; offset: in the log,
+    None where they do not apply. text: what was found, what was expected.
+    """
+
+    code: str
+    severity: str
+    path: str
+    position: int | None
+    offset: int | None
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        place = "" if self.position is None else f"byte {self.position}: "
+        if self.offset is not None:
+            place = f"byte {self.position} (offset {self.offset}): " if place else f"offset {self.offset}: "
+        return f"{self.path}: {place}{self.text} ({self.code})"
+
+
+def finding(
+    code: str, path: str | os.PathLike[str], text: str, *, position: int | None = None, offset: int | None = None
+) -> Finding:
+    """A Finding with severity and remedy out of CODES."""
+    severity, _meaning, remedy = CODES[code]
+    return Finding(code, severity, os.fspath(path), position, offset, text, remedy)
+
+
+def without_floods(found: Iterable[Finding]) -> Iterator[Finding]:
+    """The same; where more than MOST_ALIKE of a kind are in a file, how many more there are."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        seen[one.code, one.path] += 1
+        if seen[one.code, one.path] <= MOST_ALIKE:
+            yield one
+    for (code, path), count in seen.items():
+        if count > MOST_ALIKE:
+            yield finding(code, path, f"{count - MOST_ALIKE} more like these")

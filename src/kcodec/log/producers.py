@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker knows of each producer, from the batches of a log (ProducerStateManager, ProducerAppendInfo).
+
+A data batch sets epoch, last sequence, last offset and timestamp, and begins a transaction if it is transactional and
+none is open. An end-transaction marker ends it; one of another epoch makes the batches of the epoch before forgotten.
+A control batch without records, as the cleaner leaves one, says nothing. An empty transactional batch begins no
+transaction, as in timeline.py. Producers do not expire here (producer.id.expiration.ms is a broker's memory limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kcodec._fast import RecordBatch
+from kcodec.constants import ControlType
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.log.batches import Batches
+from kcodec.log.seek import place_of_offset
+from kcodec.log.segment import Segment, batch_at
+from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot
+
+END_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
+SUFFIX = ".snapshot"
+# Of a snapshot's producers this many are looked up in the log before it is believed, those with the latest batches.
+MOST_VERIFIED = 64
+
+
+class KnownProducer:
+    """One producer while a log is walked."""
+
+    __slots__ = ("coordinator_epoch", "delta", "epoch", "last_offset", "last_sequence", "opened", "timestamp")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last_sequence = self.last_offset = -1
+        self.delta = 0
+        self.timestamp = self.coordinator_epoch = -1
+        self.opened: int | None = None
+
+    def turn_to(self, epoch: int) -> None:
+        """Another epoch: its batches so far are forgotten."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.last_sequence = self.last_offset = -1
+            self.delta = 0
+
+
+class KnownProducers:
+    """The producers of a log so far: `known` by producer id; ``take`` each batch in order."""
+
+    def __init__(self, states: Iterable[ProducerState] = ()) -> None:
+        self.known: dict[int, KnownProducer] = {}
+        for state in states:
+            one = self.known[state.producer_id] = KnownProducer(state.producer_epoch)
+            one.last_sequence, one.last_offset, one.delta = state.last_sequence, state.last_offset, state.offset_delta
+            one.timestamp, one.coordinator_epoch = state.timestamp, state.coordinator_epoch
+            one.opened = state.current_transaction_first_offset
+
+    def take(self, batch: RecordBatch) -> None:
+        """The next batch. DecodeError where it is an end-transaction marker that cannot be read."""
+        if batch.producer_id < 0:
+            return
+        if not batch.is_control_batch:
+            self.take_data(batch)
+        elif (marker := end_marker(batch)) is not None:
+            self.take_marker(batch, marker)
+
+    def take_data(self, batch: RecordBatch) -> None:
+        """The next batch, a producer's records."""
+        one = self.known.get(batch.producer_id)
+        if one is None:
+            one = self.known[batch.producer_id] = KnownProducer(batch.producer_epoch)
+        one.turn_to(batch.producer_epoch)
+        one.last_sequence, one.last_offset = batch.last_sequence, batch.last_offset
+        one.delta, one.timestamp = batch.last_offset_delta, batch.max_timestamp
+        if one.opened is None and batch.is_transactional and batch.records_count > 0:
+            one.opened = batch.base_offset
+
+    def take_marker(self, batch: RecordBatch, marker: tuple[int, int, int]) -> None:
+        """The next batch, an end-transaction marker and what ``end_marker`` says of it."""
+        _control_type, coordinator_epoch, timestamp = marker
+        one = self.known.get(batch.producer_id)
+        if one is None:
+            one = self.known[batch.producer_id] = KnownProducer(batch.producer_epoch)
+        one.turn_to(batch.producer_epoch)
+        one.coordinator_epoch, one.timestamp, one.opened = coordinator_epoch, timestamp, None
+
+    def states(self) -> tuple[ProducerState, ...]:
+        """By producer id."""
+        return tuple(
+            ProducerState(
+                producer_id,
+                one.epoch,
+                one.last_sequence,
+                one.last_offset,
+                one.delta,
+                one.timestamp,
+                one.coordinator_epoch,
+                one.opened,
+            )
+            for producer_id, one in sorted(self.known.items())
+        )
+
+
+def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
+    """(control type, coordinator epoch, timestamp) of an end-transaction marker; None for another control batch."""
+    if batch.records_count <= 0:
+        return None
+    record = next(iter(batch.records()), None)
+    if record is None or record.control_type is None or record.coordinator_epoch is None:
+        return None
+    if record.control_type not in END_MARKERS:
+        return None
+    return int(record.control_type), record.coordinator_epoch, record.timestamp
+
+
+def producer_states(
+    segments: Sequence[Segment], log_end_offset: int, limits: DecodeLimits, *, use_snapshots: bool = True
+) -> tuple[ProducerState, ...]:
+    """The producers at the end of a log, from its newest snapshot that the log bears out and the batches behind it.
+
+    Without one, or without use_snapshots, from all batches there are: producers whose batches were deleted are missing.
+    """
+    snapshot = newest_usable(segments, log_end_offset, limits) if use_snapshots else None
+    if snapshot is None or snapshot.offset is None:
+        return _replayed(KnownProducers(), Batches(segments, limits))
+    at = _segment_of(segments, snapshot.offset)
+    place = place_of_offset(segments[at], snapshot.offset, limits)
+    known = KnownProducers(snapshot.producers)
+    return _replayed(known, Batches(segments[at:], limits, start=place), snapshot.offset)
+
+
+def _replayed(known: KnownProducers, batches: Batches, offset: int = 0) -> tuple[ProducerState, ...]:
+    for batch in batches:
+        if batch.base_offset >= offset:
+            known.take(batch)
+    return known.states()
+
+
+def snapshot_paths(segments: Sequence[Segment]) -> list[tuple[int, str]]:
+    """(offset, path) of the snapshots beside the segments, in order."""
+    storage = segments[0].storage
+    directory = storage.parent(segments[0].path)
+    named = []
+    try:
+        entries = storage.list(directory)
+    except OSError:  # one object of the caller's has nothing beside it
+        entries = []
+    for entry in entries:
+        stem = entry.name.removesuffix(SUFFIX)
+        if entry.name.endswith(SUFFIX) and len(stem) == 20 and stem.isdecimal() and not entry.is_directory:
+            named.append((int(stem), storage.join(directory, entry.name)))
+    return sorted(named)
+
+
+def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -> ProducerSnapshot | None:
+    """The newest snapshot up to the log's end whose producers' last batches are in the log, where they still can be."""
+    first = segments[0].base_offset
+    if first is None:
+        return None
+    for offset, path in reversed(snapshot_paths(segments)):
+        if not first <= offset <= end:
+            continue
+        try:
+            snapshot = read_snapshot(path, segments[0].storage)
+        except (DecodeError, OSError):
+            continue
+        latest = sorted(snapshot.producers, key=lambda state: state.last_offset, reverse=True)[:MOST_VERIFIED]
+        if all(_bears_out(segments, state, offset, limits) for state in latest):
+            return snapshot
+    return None
+
+
+def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, limits: DecodeLimits) -> bool:
+    """Whether the log does not contradict a state: its last batch, where that has not been deleted."""
+    opened = state.current_transaction_first_offset
+    if state.last_offset >= before or (opened is not None and opened >= before):
+        return False
+    if state.last_offset >= (segments[0].base_offset or 0):
+        said = (state.producer_id, state.producer_epoch, state.last_offset, state.last_sequence)
+        for batch in _batch_at(segments, state.last_offset, limits):
+            if (batch.producer_id, batch.producer_epoch, batch.last_offset, batch.last_sequence) != said:
+                return False
+    if opened is not None and opened >= (segments[0].base_offset or 0):
+        for batch in _batch_at(segments, opened, limits):
+            if batch.producer_id != state.producer_id or not batch.is_transactional:
+                return False
+    return True
+
+
+def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) -> list[RecordBatch]:
+    """The batch that holds an offset; none in a gap that compaction has left, nor where no header can be read."""
+    segment = segments[_segment_of(segments, offset)]
+    place = place_of_offset(segment, offset, limits)
+    with segment.open() as file:
+        try:
+            batch = batch_at(file, place.position, file.size(), limits)
+        except DecodeError:
+            return []
+    return [batch] if batch is not None and batch.base_offset <= offset <= batch.last_offset else []
+
+
+def _segment_of(segments: Sequence[Segment], offset: int) -> int:
+    """The number of the segment an offset belongs to."""
+    numbers = [at for at, segment in enumerate(segments) if (segment.base_offset or 0) <= offset]
+    return numbers[-1] if numbers else 0
