@@ -42,9 +42,20 @@ BESIDE = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
 
 
 class LogCheck:
-    """A check of the segments of one partition, in order; of all in its directory, or of one by itself."""
+    """A check of the segments of one partition, in order.
 
-    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, progress: Progress | None = None) -> None:
+    is_directory: these are all of a directory, so that what lies beside them is looked at, too.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        limits: DecodeLimits,
+        progress: Progress | None = None,
+        *,
+        is_directory: bool = False,
+    ) -> None:
+        self._is_directory = is_directory
         self._segments = tuple(segments)
         self._limits = limits
         self._progress = progress
@@ -64,12 +75,6 @@ class LogCheck:
             return sorted(entry.name for entry in self._storage.list(self._directory) if not entry.is_directory)
         except OSError:  # one object of the caller's has nothing beside it
             return []
-
-    @property
-    def _is_directory(self) -> bool:
-        """Whether these are all segments of their directory, so that what lies beside them is meant, too."""
-        named = sum(SEGMENT_NAME.fullmatch(name) is not None for name in self._names)
-        return named == len(self._segments) and all(segment.base_offset is not None for segment in self._segments)
 
     def findings(self) -> Iterator[Finding]:
         """All of them, as they are found."""

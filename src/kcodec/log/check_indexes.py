@@ -56,28 +56,29 @@ class SegmentIndexes:
     def opening(self) -> Iterator[Finding]:
         """Read the files; what they are without the log."""
         segment = self._segment
-        stem, base, storage = segment.path.removesuffix(".log"), segment.base_offset, segment.storage
+        base, storage = segment.base_offset, segment.storage
+        offsets, times, transactions = (segment.beside(suffix) for suffix in (".index", ".timeindex", ".txnindex"))
         try:
-            self.offsets = read_offset_index(f"{stem}.index", base, storage)
+            self.offsets = read_offset_index(offsets, base, storage)
             yield from shape_of(self.offsets, is_active=segment.is_active)
         except FileNotFoundError:
-            yield from self._missing(f"{stem}.index")
+            yield from self._missing(offsets)
         except (DecodeError, OSError) as error:
-            yield _unreadable(f"{stem}.index", error)
+            yield _unreadable(offsets, error)
         try:
-            self.times = read_time_index(f"{stem}.timeindex", base, storage)
+            self.times = read_time_index(times, base, storage)
             yield from shape_of(self.times, is_active=segment.is_active)
         except FileNotFoundError:
-            yield from self._missing(f"{stem}.timeindex")
+            yield from self._missing(times)
         except (DecodeError, OSError) as error:
-            yield _unreadable(f"{stem}.timeindex", error)
+            yield _unreadable(times, error)
         try:
-            self.transactions = read_transaction_index(f"{stem}.txnindex", storage)
+            self.transactions = read_transaction_index(transactions, storage)
             yield from shape_of(self.transactions, is_active=segment.is_active)
         except FileNotFoundError:
             self.transactions = None  # as where nothing was aborted
         except (DecodeError, OSError) as error:
-            yield _unreadable(f"{stem}.txnindex", error)
+            yield _unreadable(transactions, error)
         self._offset_entries, self._time_entries = iter(self.offsets or ()), iter(self.times or ())
         self._next_offset, self._next_time = next(self._offset_entries, None), next(self._time_entries, None)
 
@@ -135,7 +136,7 @@ class SegmentIndexes:
             yield from self._transactions(aborted, known_from, is_cleaned=is_cleaned)
 
     def _transactions(self, aborted: list[AbortedHere], known_from: int, *, is_cleaned: bool) -> Iterator[Finding]:
-        path = self._segment.path.removesuffix(".log") + ".txnindex"
+        path = self._segment.beside(".txnindex")
         entries = {(one.producer_id, one.last_offset): one for one in self.transactions or ()}
         if not is_cleaned and not self._is_alone:
             for one in aborted:

@@ -217,7 +217,8 @@ class Log:
 
     def findings(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Finding]:
         """The findings of ``check``, as they are found."""
-        return LogCheck(self.segments, self._limits, progress).findings()
+        is_directory = self.path != self.segments[0].path
+        return LogCheck(self.segments, self._limits, progress, is_directory=is_directory).findings()
 
     # ------------------------------------------------------------------------------------------------------- reading
 

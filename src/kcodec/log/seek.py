@@ -147,7 +147,7 @@ def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: Dec
     if base is None or offset <= base:
         return START
     try:
-        with SegmentFile(_beside(segment, ".index"), segment.storage) as index:
+        with SegmentFile(segment.beside(".index"), segment.storage) as index:
             entries = _Entries(index, OFFSET_ENTRY)
             number = entries.last_below(offset - base + 1)
             while number >= 0:
@@ -185,10 +185,6 @@ def _proven(
     return Place(position, batch.base_offset) if at == position and above < batch.base_offset else None
 
 
-def _beside(segment: Segment, suffix: str) -> str:
-    return segment.path.removesuffix(".log") + suffix
-
-
 # ----------------------------------------------------------------------------------------------------------- timestamps
 
 
@@ -214,7 +210,7 @@ def _place_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) 
     if segment.base_offset is None:
         return START
     try:
-        with SegmentFile(_beside(segment, ".timeindex"), segment.storage) as index:
+        with SegmentFile(segment.beside(".timeindex"), segment.storage) as index:
             entries = _Entries(index, TIME_ENTRY)
             number = entries.last_below(timestamp)
             if number < 0:

@@ -50,6 +50,11 @@ class Segment:
         """Bytes in the file now."""
         return self.storage.size(self.path)
 
+    def beside(self, suffix: str) -> str:
+        """The path of its ``.index``, ``.timeindex`` or ``.txnindex``; beside a ``.log.swap`` they end in ``.swap``."""
+        stem, _, rest = self.path.rpartition(".log")
+        return (stem or self.path) + suffix + rest
+
     def open(self) -> SegmentFile:
         """The file, for a ``with`` block."""
         return SegmentFile(self.path, self.storage)
