@@ -635,6 +635,11 @@ struct worker *floor_new(void) {
 const struct columns *floor_columns(const struct worker *w) { return &w->c; }
 const char *floor_crc_kind(void) { return CRC_KIND; }
 
+uint32_t floor_crc32c(const uint8_t *data, size_t size) {
+    pthread_once(&once, start);
+    return crc32c(data, size);
+}
+
 /* Which codecs (Kafka's ids, as bits) can be unpacked here. */
 int floor_codecs(void) {
     pthread_once(&once, start);

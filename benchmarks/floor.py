@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C floor (floor.c), compiled where it runs and called through ctypes.
+"""The C floor (floor.c, floor_encode.c), compiled where it runs and called through ctypes.
 
 `Floor.decode(data)` fills columns that stay in place until the next call; `Floor.digest()` hashes them as
 `contestants.digest` hashes an Arrow table. `FloorPair` is the same on two threads, `limit` the row of CRC and memcpy.
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,18 @@ class Columns(ctypes.Structure):
     )
 
 
+class Input(ctypes.Structure):
+    """struct input of floor_encode.c."""
+
+    _fields_ = [
+        ("records", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("timestamp", "key_ends", "value_ends")),
+        *((name, ctypes.c_void_p) for name in ("key", "value", "key_valid", "value_valid")),
+        *((name, ctypes.c_void_p) for name in ("lists", "name_ends", "content_ends")),
+        *((name, ctypes.c_void_p) for name in ("name", "content", "content_valid")),
+    ]
+
+
 def compiler() -> str:
     """The C compiler: $CC, else gcc (the floor is defined by it), else cc."""
     for name in (os.environ.get("CC", ""), "gcc", "cc"):
@@ -55,12 +68,12 @@ def compiler() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """floor.c as a shared library, built anew when its source is newer."""
+    """floor.c and floor_encode.c as a shared library, built anew when a source is newer."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    source, built = HERE / "floor.c", BUILD / "floor.so"
-    if not built.is_file() or built.stat().st_mtime < source.stat().st_mtime:
+    sources, built = (HERE / "floor.c", HERE / "floor_encode.c"), BUILD / "floor.so"
+    if not built.is_file() or built.stat().st_mtime < max(source.stat().st_mtime for source in sources):
         fresh = BUILD / f"floor.{os.getpid()}.so"
-        subprocess.run([compiler(), *FLAGS, "-o", str(fresh), str(source), "-lpthread", "-ldl"], check=True)
+        subprocess.run([compiler(), *FLAGS, "-o", str(fresh), *map(str, sources), "-lpthread", "-ldl"], check=True)
         fresh.replace(built)
     loaded = ctypes.CDLL(str(built))
     pointer, size = ctypes.c_void_p, ctypes.c_int64
@@ -75,6 +88,7 @@ def library() -> ctypes.CDLL:
         "floor_pair_worker": (pointer, [pointer, ctypes.c_int]),
         "floor_decode_pair": (size, [pointer, ctypes.c_char_p, size]),
         "floor_pair_stop": (None, [pointer]),
+        "floor_encode": (size, [ctypes.POINTER(Input), size, pointer]),
     }
     for name, (result, arguments) in prototypes.items():
         function = getattr(loaded, name)
@@ -193,3 +207,47 @@ class Limit:
         """One pass over `data`."""
         result: int = self._limit(data, len(data), self._address, self._what)
         return result
+
+
+class FloorEncoder:
+    """Arrow columns to uncompressed batches of `per_batch` records, into memory of its own, the CRC of each included."""
+
+    def __init__(self, table: Any, per_batch: int, room: int) -> None:
+        self._kept: list[Any] = []
+        self._input, self._per_batch = Input(records=len(table)), per_batch
+        self._out = ctypes.create_string_buffer(room + 256)
+        self._encode = library().floor_encode
+        self._input.timestamp = self._address(table, "timestamp", 1)
+        for name in ("key", "value"):
+            self._column(table.column(name).combine_chunks(), name)
+        if "headers" in table.column_names:
+            lists = table.column("headers").combine_chunks()
+            self._input.lists = lists.buffers()[1].address
+            self._kept.append(lists)
+            for name, child in (("name", lists.values.field(0)), ("content", lists.values.field(1))):
+                self._column(child, name)
+
+    def _address(self, table: Any, name: str, buffer: int) -> int:
+        column = table.column(name).combine_chunks()
+        self._kept.append(column)
+        address: int = column.buffers()[buffer].address
+        return address
+
+    def _column(self, column: Any, name: str) -> None:
+        valid, ends, data = column.buffers()
+        padded = np.concatenate([np.frombuffer(data, "u1"), np.zeros(64, "u1")]) if data else np.zeros(64, "u1")
+        self._kept += [column, padded]
+        setattr(self._input, name, padded.ctypes.data)
+        setattr(self._input, f"{name}_ends", ends.address)
+        if name != "name" and column.null_count:
+            setattr(self._input, f"{name}_valid", valid.address)
+
+    def run(self) -> int:
+        """Encode everything once; the bytes written."""
+        written: int = self._encode(ctypes.byref(self._input), self._per_batch, self._out)
+        return written
+
+    def result(self) -> bytes:
+        """What the last run wrote."""
+        written = self.run()
+        return self._out.raw[:written]

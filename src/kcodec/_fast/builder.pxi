@@ -11,7 +11,7 @@ cdef class RecordBatchBuilder:
     >>> builder.append(b"key", b"value"), builder.append(None, b"more")
     (0, 1)
     >>> builder.records_count, len(builder.close())
-    (2, 88)
+    (2, 87)
     """
 
     cdef _Writer writer

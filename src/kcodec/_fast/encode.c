@@ -3,66 +3,7 @@
 
 #include "crc32c.h"
 #include "snappy.h"
-
-static inline uint32_t zigzag_of32(int32_t v) { return ((uint32_t)v << 1) ^ (uint32_t)(v >> 31); }
-static inline uint64_t zigzag_of64(int64_t v) { return ((uint64_t)v << 1) ^ (uint64_t)(v >> 63); }
-
-static __attribute__((noinline)) uint8_t *put_long(uint8_t *p, uint64_t raw) {
-    for (; raw >= 0x80; raw >>= 7) *p++ = (uint8_t)(raw | 0x80);
-    *p++ = (uint8_t)raw;
-    return p;
-}
-
-// ByteUtils.writeVarint and writeVarlong of what has been zig-zagged.
-static inline __attribute__((always_inline)) uint8_t *put_varint(uint8_t *p, uint64_t raw) {
-    if (likely(raw < 0x80)) {
-        *p = (uint8_t)raw;
-        return p + 1;
-    }
-    if (likely(raw < 0x4000)) {
-        p[0] = (uint8_t)(raw | 0x80);
-        p[1] = (uint8_t)(raw >> 7);
-        return p + 2;
-    }
-    return put_long(p, raw);
-}
-
-static inline int varint_width(uint64_t raw) { return raw < 0x80 ? 1 : (70 - __builtin_clzll(raw)) / 7; }
-
-static inline __attribute__((always_inline)) void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
-
-// Short fields are copied in moves of 16, which read up to OVER_COPY bytes too many where the input has them; the output
-// always has (BUFFER_SLACK).
-static inline __attribute__((always_inline)) uint8_t *put_bytes(uint8_t *restrict to, const Payload *payload) {
-    const uint8_t *restrict from = payload->bytes;
-    int64_t size = payload->length;
-    if (likely(size <= 256 && payload->readable_end - from >= size + OVER_COPY)) {
-        copy16(to, from);
-        if (size > 16)
-            for (int64_t at = 16; at < size; at += 32) {
-                copy16(to + at, from + at);
-                copy16(to + at + 16, from + at + 16);
-            }
-    } else if (size) {
-        memcpy(to, from, (size_t)size);
-    }
-    return to + size;
-}
-
-static inline __attribute__((always_inline)) uint8_t *put_payload(uint8_t *p, const Payload *payload, int has_schema_id,
-                                                                  int32_t schema_id) {
-    if (payload->length < 0) {
-        *p = 1;  // -1: null
-        return p + 1;
-    }
-    if (unlikely(has_schema_id)) {
-        p = put_varint(p, (uint64_t)(payload->length + SCHEMA_ID_BYTES) << 1);
-        *p++ = 0;
-        store_be32(p, (uint32_t)schema_id);
-        return put_bytes(p + 4, payload);
-    }
-    return put_bytes(put_varint(p, (uint64_t)payload->length << 1), payload);
-}
+#include "writing.h"
 
 // -------------------------------------------------------------------------------------------------------- the writer
 
@@ -79,17 +20,10 @@ void writer_free(BatchWriter *writer) {
     buffer_release(&writer->out, (size_t)writer->finished);
 }
 
-static int is_compressed(const BatchWriter *writer) { return header_compression(&writer->settings.header) != COMPRESSION_NONE; }
-
-static Buffer *open_buffer(BatchWriter *writer, int64_t *begin) {
-    *begin = is_compressed(writer) ? 0 : writer->finished;
-    return is_compressed(writer) ? &writer->scratch : &writer->out;
-}
-
-// Room for `bytes` more behind the open batch. Grows by half more than is needed, so that growing stays rare.
-static __attribute__((noinline)) int make_room(BatchWriter *writer, int64_t length, int64_t bytes, Fault *fault) {
+// Grows by half more than is needed, so that growing stays rare.
+int writer_make_room(BatchWriter *writer, int64_t length, int64_t bytes, Fault *fault) {
     int64_t begin;
-    Buffer *buffer = open_buffer(writer, &begin);
+    Buffer *buffer = writer_open_buffer(writer, &begin);
     int64_t used = begin + length, wanted = used + bytes;
     if (buffer->data && wanted <= (int64_t)buffer->capacity) return 0;
     if (buffer_grow(buffer, (size_t)(wanted + used / 2), (size_t)used))
@@ -97,7 +31,7 @@ static __attribute__((noinline)) int make_room(BatchWriter *writer, int64_t leng
     return 0;
 }
 
-static int begin_batch(BatchWriter *writer, int64_t offset, int64_t timestamp, Fault *fault) {
+int writer_begin_batch(BatchWriter *writer, int64_t offset, int64_t timestamp, Fault *fault) {
     const BatchSettings *settings = &writer->settings;
     writer->is_open = 1;
     writer->base_offset = offset;
@@ -106,10 +40,10 @@ static int begin_batch(BatchWriter *writer, int64_t offset, int64_t timestamp, F
     writer->length = BATCH_OVERHEAD;
     writer->base_timestamp = settings->has_base_timestamp ? settings->header.base_timestamp : timestamp;
     writer->max_timestamp = -1;
-    return make_room(writer, 0, BATCH_OVERHEAD + RECORD_ROOM, fault);
+    return writer_make_room(writer, 0, BATCH_OVERHEAD + RECORD_ROOM, fault);
 }
 
-static inline int row_fault(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected, int64_t row) {
+int row_fault(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected, int64_t row) {
     fault_set(fault, code, field, found, expected);
     fault->record = row;
     return -1;
@@ -136,12 +70,6 @@ static inline int check_place(const BatchWriter *writer, int64_t offset, int64_t
     return 0;
 }
 
-typedef struct {               // where a record's headers come from: an Arrow list or an array of fields
-    const HeadersInput *input;
-    int64_t first, count;
-    const HeaderField *fields;
-} HeaderSource;
-
 static int header_at(const HeaderSource *source, int64_t at, HeaderField *header, int64_t row, Fault *fault) {
     if (source->fields) {
         *header = source->fields[at];
@@ -162,14 +90,14 @@ static int header_at(const HeaderSource *source, int64_t at, HeaderField *header
 static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const HeaderSource *source, uint8_t *p,
                                                       int64_t row, Fault *fault) {
     int64_t begin;
-    Buffer *buffer = open_buffer(writer, &begin);
+    Buffer *buffer = writer_open_buffer(writer, &begin);
     for (int64_t at = 0; at < source->count; at++) {
         HeaderField header;
         if (header_at(source, at, &header, row, fault)) return NULL;
         int64_t room = header.name.length + (header.value.length > 0 ? header.value.length : 0) + HEADER_ROOM;
         int64_t used = p - buffer->data;
         if (unlikely(used + room > (int64_t)buffer->capacity)) {
-            if (make_room(writer, used - begin, room, fault)) return NULL;
+            if (writer_make_room(writer, used - begin, room, fault)) return NULL;
             p = buffer->data + used;
         }
         p = put_bytes(put_varint(p, (uint64_t)header.name.length << 1), &header.name);
@@ -193,13 +121,13 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
                                                             const HeaderSource *headers, int64_t row, int64_t *length,
                                                             Fault *fault) {
     int64_t begin;
-    Buffer *buffer = open_buffer(writer, &begin);
+    Buffer *buffer = writer_open_buffer(writer, &begin);
     int64_t payload = (record->key.length > 0 ? record->key.length : 0) + (record->value.length > 0 ? record->value.length : 0);
     int64_t at = begin + writer->length;
     if (unlikely(payload > INT32_MAX - RECORD_ROOM - 2 * SCHEMA_ID_BYTES))
         return row_fault(fault, FAULT_ENCODE_LENGTH, "record", payload, INT32_MAX, row);
     if (unlikely(at + payload + RECORD_ROOM + 2 * SCHEMA_ID_BYTES > (int64_t)buffer->capacity) &&
-        make_room(writer, writer->length, payload + RECORD_ROOM + 2 * SCHEMA_ID_BYTES, fault))
+        writer_make_room(writer, writer->length, payload + RECORD_ROOM + 2 * SCHEMA_ID_BYTES, fault))
         return -1;
     int64_t delta = record->offset - writer->base_offset;
     if (unlikely(delta > INT32_MAX))
@@ -235,14 +163,14 @@ static __attribute__((noinline)) AppendResult refuse(BatchWriter *writer) {
     return APPEND_FAULT;
 }
 
-static inline __attribute__((always_inline)) AppendResult append(BatchWriter *writer, RecordFields *record,
-                                                                 const HeaderSource *headers, int64_t row, Fault *fault) {
+AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
+                                Fault *fault) {
     if (writer->settings.has_append_time) record->timestamp = writer->settings.append_time;
     if (!record->has_offset) record->offset = writer->is_open ? writer->last_offset + 1 : writer->next_offset;
     if (unlikely(check_place(writer, record->offset, record->timestamp, row, fault))) return APPEND_FAULT;
-    if (unlikely(!writer->is_open) && begin_batch(writer, base_for(writer, record->offset), record->timestamp, fault))
+    if (unlikely(!writer->is_open) && writer_begin_batch(writer, base_for(writer, record->offset), record->timestamp, fault))
         return refuse(writer);
-    int64_t length;
+    int64_t length = 0;
     if (unlikely(put_record(writer, record, headers, row, &length, fault))) return refuse(writer);
     if (unlikely(length > writer->settings.max_batch_bytes)) {
         if (writer->count) return APPEND_FULL;
@@ -265,7 +193,7 @@ AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int6
                   INT32_MAX, row);
         return APPEND_FAULT;
     }
-    return append(writer, &own, &headers, row, fault);
+    return writer_append_from(writer, &own, &headers, row, fault);
 }
 
 // ----------------------------------------------------------------------------------------------------- ending a batch
@@ -314,7 +242,7 @@ int writer_finish_batch(BatchWriter *writer, Fault *fault) {
     if (settings->has_last_offset && header.last_offset_delta > delta) delta = header.last_offset_delta;
     if (delta > INT64_MAX - 1 - writer->base_offset)
         return fault_set(fault, FAULT_ENCODE_OFFSET, "last_offset", writer->base_offset, 0);
-    if (is_compressed(writer)) {
+    if (writer_compresses(writer)) {
         if (compress_batch(writer, header_compression(&header), &length, fault)) return -1;
         if (settings->skip_useless_compression && length >= writer->length) {
             length = writer->length;
@@ -343,85 +271,4 @@ int writer_empty_batch(BatchWriter *writer, Fault *fault) {
     if (!writer->settings.has_base_timestamp) header.base_timestamp = -1;
     if (!writer->settings.has_max_timestamp) header.max_timestamp = -1;
     return write_header(writer, &header, BATCH_OVERHEAD, fault);
-}
-
-// ----------------------------------------------------------------------------------------------------- rows of Arrow
-
-static int read_schema_id(const IntegerInput *input, int64_t row, int *has, int32_t *id, const char *field, Fault *fault,
-                          int64_t named) {
-    int64_t number;
-    int overflow = 0;
-    *has = input->width && !integer_input_get(input, row, &number, &overflow);
-    if (!*has) return 0;
-    if (number < INT32_MIN || number > INT32_MAX) return row_fault(fault, FAULT_ENCODE_LENGTH, field, number, INT32_MAX, named);
-    *id = (int32_t)number;
-    return 0;
-}
-
-static int schema_ids(const RowsInput *rows, int64_t row, RecordFields *record, int64_t named, Fault *fault) {
-    if (read_schema_id(&rows->key_schema_id, row, &record->has_key_schema_id, &record->key_schema_id, "key_schema_id", fault,
-                       named))
-        return -1;
-    return read_schema_id(&rows->value_schema_id, row, &record->has_value_schema_id, &record->value_schema_id,
-                          "value_schema_id", fault, named);
-}
-
-static inline __attribute__((always_inline)) int read_row(const RowsInput *rows, int64_t row, int64_t named,
-                                                          RecordFields *record, HeaderSource *headers, Fault *fault) {
-    int overflow = 0;
-    record->timestamp = rows->default_timestamp;
-    if (!rows->timestamp.width || integer_input_get(&rows->timestamp, row, &record->timestamp, &overflow)) {
-        if (unlikely(!rows->has_timestamp)) return row_fault(fault, FAULT_ENCODE_NULL, "timestamp", 0, 0, named);
-    }
-    if (unlikely(overflow)) return row_fault(fault, FAULT_ENCODE_LENGTH, "timestamp", record->timestamp, INT64_MAX, named);
-    if (rows->offset.width && integer_input_get(&rows->offset, row, &record->offset, &overflow))
-        return row_fault(fault, FAULT_ENCODE_NULL, "offset", 0, 0, named);
-    record->key = binary_input_get(&rows->key, row);
-    record->value = binary_input_get(&rows->value, row);
-    if (unlikely(record->key.length < PAYLOAD_NULL || record->key.length > INT32_MAX))
-        return row_fault(fault, FAULT_ENCODE_LENGTH, "key", record->key.length, INT32_MAX, named);
-    if (unlikely(record->value.length < PAYLOAD_NULL || record->value.length > INT32_MAX))
-        return row_fault(fault, FAULT_ENCODE_LENGTH, "value", record->value.length, INT32_MAX, named);
-    if (headers->input) {
-        headers->count = headers_input_count(headers->input, row, &headers->first);
-        if (unlikely(headers->count < 0 || headers->count > INT32_MAX))
-            return row_fault(fault, FAULT_ENCODE_LENGTH, "headers", headers->count, INT32_MAX, named);
-    }
-    if (unlikely(rows->key_schema_id.width || rows->value_schema_id.width)) return schema_ids(rows, row, record, named, fault);
-    return 0;
-}
-
-// Bytes that the rows will take, roughly: what is reserved at once need not grow.
-static int64_t estimate(const RowsInput *rows) {
-    const BinaryInput *columns[4] = {&rows->key, &rows->value, &rows->headers.name, &rows->headers.value};
-    int64_t bytes = rows->rows * 24;
-    for (int at = 0; at < 4; at++) {
-        const BinaryInput *column = columns[at];
-        if (column->index_width || (at > 1 && !rows->headers.width)) continue;
-        if (column->kind == INPUT_BINARY && column->data_end > column->data)
-            bytes += column->data_end - column->data - ((const int32_t *)column->offsets)[column->first];
-        if (column->kind == INPUT_LARGE_BINARY && column->data_end > column->data)
-            bytes += column->data_end - column->data - ((const int64_t *)column->offsets)[column->first];
-    }
-    return bytes;
-}
-
-int writer_append_rows(BatchWriter *writer, const RowsInput *input, int64_t first_row, int one_batch, Fault *fault) {
-    // Copies of their own: through pointers to bytes, all that is not would have to be read again after every store.
-    const RowsInput rows = *input;
-    HeaderSource headers = {rows.headers.width ? &input->headers : NULL, 0, 0, NULL};
-    if (!is_compressed(writer) && make_room(writer, writer->length, estimate(&rows), fault)) return -1;
-    for (int64_t row = 0; row < rows.rows; row++) {
-        RecordFields record = {.has_offset = rows.offset.width != 0};
-        if (unlikely(read_row(&rows, row, first_row + row, &record, &headers, fault))) return -1;
-        AppendResult result = append(writer, &record, &headers, first_row + row, fault);
-        if (likely(result == APPEND_DONE)) continue;
-        if (result == APPEND_FAULT) return -1;
-        if (one_batch)
-            return row_fault(fault, FAULT_ENCODE_TOO_LARGE, "batch", writer->length, writer->settings.max_batch_bytes,
-                             first_row + row);
-        if (writer_finish_batch(writer, fault)) return -1;
-        row--;  // once more, as the first of a batch
-    }
-    return 0;
 }

@@ -7,14 +7,7 @@
 #include "arrow_import.h"
 #include "header.h"
 #include "pool.h"
-
-enum {
-    // What a record takes beyond its key, value and headers: its length, attributes, deltas, two lengths, header count.
-    RECORD_ROOM = 5 + 1 + 10 + 5 + 5 + 5 + 5,
-    HEADER_ROOM = 5 + 5,
-    SCHEMA_ID_BYTES = 5,      // framing "confluent": a zero byte, the id as int32
-    OVER_COPY = 32,           // bytes a short copy may read too many
-};
+#include "writing.h"
 
 // Compresses by a Python package, called without the GIL: appends to `out` behind its first `at` bytes. -1 with the fault.
 typedef int (*CompressFunction)(void *context, int codec, const uint8_t *data, int64_t size, Buffer *out, int64_t at,
@@ -86,5 +79,32 @@ int writer_finish_batch(BatchWriter *writer, Fault *fault);
 int writer_empty_batch(BatchWriter *writer, Fault *fault);
 // All rows, batch after batch; the last one stays open. `row` of the first is `first_row` in faults.
 int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault);
+
+typedef struct {               // where a record's headers come from: an Arrow list or an array of fields
+    const HeadersInput *input;
+    int64_t first, count;
+    const HeaderField *fields;
+} HeaderSource;
+
+// ---- what encode.c and encode_rows.c share
+
+// As writer_append; offset and timestamp of the record may be filled in.
+AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
+                                Fault *fault);
+// Opens a batch whose base offset and base timestamp are these, unless the settings say another timestamp.
+int writer_begin_batch(BatchWriter *writer, int64_t offset, int64_t timestamp, Fault *fault);
+// Room for `bytes` more behind `length` bytes of the open batch. -1 with the fault.
+int writer_make_room(BatchWriter *writer, int64_t length, int64_t bytes, Fault *fault);
+int row_fault(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected, int64_t row);
+
+static inline int writer_compresses(const BatchWriter *writer) {
+    return header_compression(&writer->settings.header) != COMPRESSION_NONE;
+}
+
+// Where the open batch is laid, and at which byte it begins.
+static inline Buffer *writer_open_buffer(BatchWriter *writer, int64_t *begin) {
+    *begin = writer_compresses(writer) ? 0 : writer->finished;
+    return writer_compresses(writer) ? &writer->scratch : &writer->out;
+}
 
 #endif

@@ -222,7 +222,7 @@ def encode_end_transaction_marker(control_type, *, producer_id, producer_epoch, 
 
     control_type: ControlType.COMMIT or ABORT, also as "COMMIT", 1. timestamp: in ms. Raises EncodeError, ValueError.
     """
-    kind = _kafka_enum(ControlType, "control_type", control_type)
+    kind = _kafka_enum(ControlType, {}, "control_type", control_type)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         raise EncodeError(f"{kind.label} ends no transaction: COMMIT and ABORT do", field="control_type", value=kind)
     epoch = _field_in(coordinator_epoch, "coordinator_epoch", -0x80000000, 0x7FFFFFFF)

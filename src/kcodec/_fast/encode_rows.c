@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of Arrow to batches. Two ways, as in records.c: fast_rows while nothing is unusual, append_odd_row for the rest.
+#include "encode.h"
+#include "writing.h"
+
+static int read_schema_id(const IntegerInput *input, int64_t row, int *has, int32_t *id, const char *field, Fault *fault,
+                          int64_t named) {
+    int64_t number;
+    int overflow = 0;
+    *has = input->width && !integer_input_get(input, row, &number, &overflow);
+    if (!*has) return 0;
+    if (number < INT32_MIN || number > INT32_MAX) return row_fault(fault, FAULT_ENCODE_LENGTH, field, number, INT32_MAX, named);
+    *id = (int32_t)number;
+    return 0;
+}
+
+static int schema_ids(const RowsInput *rows, int64_t row, RecordFields *record, int64_t named, Fault *fault) {
+    if (read_schema_id(&rows->key_schema_id, row, &record->has_key_schema_id, &record->key_schema_id, "key_schema_id", fault,
+                       named))
+        return -1;
+    return read_schema_id(&rows->value_schema_id, row, &record->has_value_schema_id, &record->value_schema_id,
+                          "value_schema_id", fault, named);
+}
+
+static int read_row(const RowsInput *rows, int64_t row, int64_t named,
+                                                          RecordFields *record, HeaderSource *headers, Fault *fault) {
+    int overflow = 0;
+    record->timestamp = rows->default_timestamp;
+    if (!rows->timestamp.width || integer_input_get(&rows->timestamp, row, &record->timestamp, &overflow)) {
+        if (unlikely(!rows->has_timestamp)) return row_fault(fault, FAULT_ENCODE_NULL, "timestamp", 0, 0, named);
+    }
+    if (unlikely(overflow)) return row_fault(fault, FAULT_ENCODE_LENGTH, "timestamp", record->timestamp, INT64_MAX, named);
+    if (rows->offset.width && integer_input_get(&rows->offset, row, &record->offset, &overflow))
+        return row_fault(fault, FAULT_ENCODE_NULL, "offset", 0, 0, named);
+    record->key = binary_input_get(&rows->key, row);
+    record->value = binary_input_get(&rows->value, row);
+    if (unlikely(record->key.length < PAYLOAD_NULL || record->key.length > INT32_MAX))
+        return row_fault(fault, FAULT_ENCODE_LENGTH, "key", record->key.length, INT32_MAX, named);
+    if (unlikely(record->value.length < PAYLOAD_NULL || record->value.length > INT32_MAX))
+        return row_fault(fault, FAULT_ENCODE_LENGTH, "value", record->value.length, INT32_MAX, named);
+    if (headers->input) {
+        headers->count = headers_input_count(headers->input, row, &headers->first);
+        if (unlikely(headers->count < 0 || headers->count > INT32_MAX))
+            return row_fault(fault, FAULT_ENCODE_LENGTH, "headers", headers->count, INT32_MAX, named);
+    }
+    if (unlikely(rows->key_schema_id.width || rows->value_schema_id.width)) return schema_ids(rows, row, record, named, fault);
+    return 0;
+}
+
+// Bytes that the rows will take, roughly: what is reserved at once need not grow.
+static int64_t estimate(const RowsInput *rows) {
+    const BinaryInput *columns[4] = {&rows->key, &rows->value, &rows->headers.name, &rows->headers.value};
+    int64_t bytes = rows->rows * 24;
+    for (int at = 0; at < 4; at++) {
+        const BinaryInput *column = columns[at];
+        if (column->index_width || (at > 1 && !rows->headers.width)) continue;
+        if (column->kind == INPUT_BINARY && column->data_end > column->data)
+            bytes += column->data_end - column->data - ((const int32_t *)column->offsets)[column->first];
+        if (column->kind == INPUT_LARGE_BINARY && column->data_end > column->data)
+            bytes += column->data_end - column->data - ((const int64_t *)column->offsets)[column->first];
+    }
+    return bytes;
+}
+
+// Whether the rows are of the kind that fast_rows takes.
+static int are_plain(const BatchWriter *writer, const RowsInput *rows) {
+    if (writer->settings.has_append_time || rows->offset.width || rows->key_schema_id.width || rows->value_schema_id.width)
+        return 0;
+    return rows->timestamp.width == 8 && rows->timestamp.multiply == 1 && rows->timestamp.divide == 1;
+}
+
+enum { SHORT = 256 };          // fields up to this are copied in moves of 16
+
+// A column of int32 offsets with nothing between it and its bytes; `ends` NULL: every row is null.
+typedef struct {
+    const int32_t *ends;
+    const uint8_t *data, *validity;
+    int64_t first;
+    int64_t safe_begin;          // a short field that begins here or before may be read OVER_COPY bytes too far
+} PlainColumn;
+
+typedef struct {
+    const uint8_t *bytes;
+    int64_t length;              // -1: null
+    int64_t sign;                // negative: the offsets of the column fall
+    int is_safe;
+} PlainField;
+
+static int plain_column(const BinaryInput *input, PlainColumn *column) {
+    memset(column, 0, sizeof *column);
+    if (input->kind == INPUT_ABSENT && !input->index_width) return 1;
+    if (input->kind != INPUT_BINARY || input->index_width) return 0;
+    *column = (PlainColumn){(const int32_t *)input->offsets + input->first, input->data, input->validity, input->first,
+                            input->data_end - input->data - SHORT - OVER_COPY};
+    return 1;
+}
+
+static inline __attribute__((always_inline)) PlainField plain_get(const PlainColumn *column, int64_t row) {
+    if (!column->ends || input_is_null(column->validity, column->first + row)) return (PlainField){0, PAYLOAD_NULL, 0, 0};
+    int64_t begin = column->ends[row], length = column->ends[row + 1] - begin;
+    return (PlainField){column->data + begin, length, length, begin <= column->safe_begin};
+}
+
+static inline __attribute__((always_inline)) uint8_t *put_plain(uint8_t *restrict to, const PlainField *field) {
+    const uint8_t *restrict from = field->bytes;
+    int64_t size = field->length;
+    if (unlikely(!field->is_safe)) {
+        if (size) memcpy(to, from, (size_t)size);
+    } else if (size <= 16) {
+        copy16(to, from);
+    } else if (likely(size <= SHORT)) {
+        int64_t at = 0;
+        do {
+            copy16(to + at, from + at);
+            copy16(to + at + 16, from + at + 16);
+        } while ((at += 32) < size);
+    } else {
+        memcpy(to, from, (size_t)size);
+    }
+    return to + size;
+}
+
+static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, const PlainField *field) {
+    if (field->length < 0) {
+        *p = 1;
+        return p + 1;
+    }
+    return put_plain(put_varint(p, (uint64_t)field->length << 1), field);
+}
+
+// What the loop below reads, in variables of its own: through pointers to bytes, all that is not would have to be read again
+// after every store.
+typedef struct {
+    const int64_t *timestamps;
+    const uint8_t *timestamp_validity;
+    int64_t timestamp_first, rows;
+    PlainColumn key, value, name, content;
+    const int32_t *lists;            // NULL: no headers
+    const uint8_t *list_validity;
+    int64_t list_first, struct_first;
+} PlainRows;
+
+static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRows *plain) {
+    const HeadersInput *headers = &input->headers;
+    memset(plain, 0, sizeof *plain);
+    if (!are_plain(writer, input) || !plain_column(&input->key, &plain->key) || !plain_column(&input->value, &plain->value))
+        return 0;
+    plain->timestamps = (const int64_t *)input->timestamp.data + input->timestamp.first;
+    plain->timestamp_validity = input->timestamp.validity;
+    plain->timestamp_first = input->timestamp.first;
+    plain->rows = input->rows;
+    if (!headers->width) return 1;
+    if (headers->width != 4 || headers->struct_validity || !plain_column(&headers->name, &plain->name) ||
+        !plain_column(&headers->value, &plain->content))
+        return 0;
+    plain->lists = (const int32_t *)headers->offsets + headers->first;
+    plain->list_validity = headers->validity;
+    plain->list_first = headers->first;
+    plain->struct_first = headers->struct_first;
+    return 1;
+}
+
+static inline int64_t plain_timestamp(const PlainRows *rows, int64_t row) {
+    return input_is_null(rows->timestamp_validity, rows->timestamp_first + row) ? INT64_MIN : rows->timestamps[row];
+}
+
+// The headers of a row behind q; NULL where something is odd or there is no room before `end`.
+static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRows *rows, int64_t row, uint8_t *q,
+                                                                   const uint8_t *end) {
+    int64_t at = 0, last = 0;
+    if (!input_is_null(rows->list_validity, rows->list_first + row)) {
+        at = rows->lists[row] + rows->struct_first;
+        last = rows->lists[row + 1] + rows->struct_first;
+    }
+    if (unlikely(last < at)) return NULL;
+    q = put_varint(q, (uint64_t)(last - at) << 1);
+    for (; at < last; at++) {
+        PlainField name = plain_get(&rows->name, at), content = plain_get(&rows->content, at);
+        if (unlikely((name.length | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
+            return NULL;
+        q = put_plain(put_varint(q, (uint64_t)name.length << 1), &name);
+        q = put_nullable(q, &content);
+    }
+    return q;
+}
+
+// The rows from `row` on behind the open batch, for as long as nothing is odd and all fits; the first row not taken. That
+// row is then append_odd_row's, which decides, grows memory and names faults; or it does not fit (*is_full).
+static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t row, int *is_full) {
+    const PlainRows rows = *input;
+    const int64_t base_timestamp = writer->base_timestamp, first_row = row;
+    int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset + 1 - writer->base_offset;
+    Buffer *buffer = writer_open_buffer(writer, &begin);
+    uint8_t *batch = buffer->data + begin, *p = batch + writer->length, *end = buffer->data + buffer->capacity;
+    const int64_t most = writer->settings.max_batch_bytes;
+    int guess = writer->length_width;
+    for (; row < rows.rows; row++, delta++) {
+        int64_t timestamp = plain_timestamp(&rows, row);
+        PlainField key = plain_get(&rows.key, row), value = plain_get(&rows.value, row);
+        // one test of four signs: a timestamp below -1, a length below 0, a delta that is too large
+        if (unlikely(((timestamp + 1) | key.sign | value.sign | (INT32_MAX - delta)) < 0)) break;
+        if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
+        uint8_t *body = p + guess, *q = body;
+        *q++ = 0;
+        q = put_varint(q, zigzag_of64((int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp)));
+        q = put_varint(q, (uint64_t)delta << 1);
+        q = put_nullable(q, &key);
+        q = put_nullable(q, &value);
+        if (rows.lists) {
+            q = fast_headers(&rows, row, q, end);
+            if (unlikely(!q)) break;
+        } else {
+            *q++ = 0;
+        }
+        uint64_t size = (uint64_t)(q - body) << 1;
+        int width = varint_width(size);
+        if (unlikely(width != guess)) {
+            if (q + width > end) break;
+            memmove(p + width, body, (size_t)(q - body));
+            q += width - guess;
+            guess = width;
+        }
+        put_varint(p, size);
+        if (unlikely(q - batch > most)) {
+            *is_full = delta > 0;
+            break;
+        }
+        p = q;
+        if (timestamp > max_timestamp) max_timestamp = timestamp;
+    }
+    writer->length = p - batch;
+    writer->last_offset = writer->base_offset + delta - 1;
+    writer->max_timestamp = max_timestamp;
+    writer->count += row - first_row;
+    writer->length_width = guess;
+    return row;
+}
+
+static int append_odd_row(BatchWriter *writer, const RowsInput *rows, int64_t row, int64_t named, int one_batch,
+                          Fault *fault) {
+    RecordFields record = {.has_offset = rows->offset.width != 0};
+    HeaderSource headers = {rows->headers.width ? &rows->headers : NULL, 0, 0, NULL};
+    if (read_row(rows, row, named, &record, &headers, fault)) return -1;
+    AppendResult result = writer_append_from(writer, &record, &headers, named, fault);
+    if (result == APPEND_FULL && one_batch)
+        return row_fault(fault, FAULT_ENCODE_TOO_LARGE, "batch", writer->length, writer->settings.max_batch_bytes, named);
+    if (result == APPEND_FULL) {
+        if (writer_finish_batch(writer, fault)) return -1;
+        result = writer_append_from(writer, &record, &headers, named, fault);
+    }
+    return result == APPEND_FAULT ? -1 : 0;
+}
+
+int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault) {
+    PlainRows plain;
+    int is_plain = plain_rows(writer, rows, &plain);
+    if (!writer_compresses(writer) && writer_make_room(writer, writer->length, estimate(rows), fault)) return -1;
+    for (int64_t row = 0; row < rows->rows; row++) {
+        while (is_plain && writer->has_begun) {
+            int is_full = 0;
+            if (!writer->is_open && (plain_timestamp(&plain, row) < -1 ||
+                                     writer_begin_batch(writer, writer->next_offset, plain_timestamp(&plain, row), fault)))
+                break;
+            row = fast_rows(writer, &plain, row, &is_full);
+            if (!is_full || one_batch) break;
+            if (writer_finish_batch(writer, fault)) return -1;
+        }
+        if (row < rows->rows && append_odd_row(writer, rows, row, first_row + row, one_batch, fault)) return -1;
+    }
+    return 0;
+}
