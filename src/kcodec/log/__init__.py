@@ -28,6 +28,7 @@ from kcodec.log.checkpoints import (
     read_partition_metadata,
 )
 from kcodec.log.chunks import Chunks, RecordsStream
+from kcodec.log.cluster_topics import cluster_topics
 from kcodec.log.directory import LogDirectory, OtherEntry, open_log_directory
 from kcodec.log.findings import Finding
 from kcodec.log.group_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
@@ -84,6 +85,7 @@ __all__ = [
     "TransactionState",
     "Verdict",
     "check_file",
+    "cluster_topics",
     "decode_internal_record",
     "group_offsets",
     "internal_record",

@@ -22,9 +22,10 @@ from kcodec.log.checkpoints import (
     read_offsets,
     read_partition_metadata,
 )
+from kcodec.log.cluster_topics import cluster_topics
 from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.log.group_offsets import GroupOffsets, group_offsets
-from kcodec.log.opening import PARTITION_DIRECTORY, Source, open_partition
+from kcodec.log.opening import CLUSTER_METADATA, PARTITION_DIRECTORY, Source, open_partition
 from kcodec.log.partition import Log
 from kcodec.log.partition_transactions import PartitionTransaction, partition_transactions
 from kcodec.log.siblings import has_segments
@@ -198,6 +199,12 @@ class LogDirectory(Mapping[str, Log]):
     def group_offsets(self, on_error: str = "raise") -> dict[str, GroupOffsets]:
         """By group, what the partitions of ``__consumer_offsets`` that are here say. See the function."""
         return group_offsets(self._logs(CONSUMER_OFFSETS_TOPIC), on_error)
+
+    def cluster_topics(self) -> dict[str, str]:
+        """All topics of the cluster and their ids, as far as the metadata log is here: else empty. See the function."""
+        return {
+            name: topic_id for log in self._logs(CLUSTER_METADATA[0]) for name, topic_id in cluster_topics(log).items()
+        }
 
     def transactions(
         self, states: Collection[str] | None = ("open",), on_error: str = "raise"

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The topics of a cluster and their ids, from ``__cluster_metadata-0``: its newest snapshot and the log behind it."""
+
+from __future__ import annotations
+
+import re
+
+from kcodec.log.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_metadata_record,
+)
+from kcodec.log.opening import CLUSTER_METADATA, open_segment
+from kcodec.log.partition import Log
+
+# The offset behind the last record that a snapshot contains, and its epoch (Snapshots.filenameFromSnapshotId).
+SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class _Topics:
+    """Topics while records are read; those of a metadata transaction that is aborted count for nothing."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, str] = {}
+        self.before: dict[str, str] = {}
+
+    def read(self, log: Log, start_offset: int | None = None) -> None:
+        for record in log.records(start_offset=start_offset):
+            message = decode_metadata_record(record.value).value
+            if isinstance(message, TopicRecord):
+                self.ids[message.name] = message.topic_id
+            elif isinstance(message, RemoveTopicRecord):
+                gone = message.topic_id
+                self.ids = {name: topic_id for name, topic_id in self.ids.items() if topic_id != gone}
+            elif isinstance(message, BeginTransactionRecord | EndTransactionRecord):
+                self.before = dict(self.ids)
+            elif isinstance(message, AbortTransactionRecord):
+                self.ids = dict(self.before)
+
+
+def cluster_topics(log: Log) -> dict[str, str]:
+    """Topic ids, in Kafka's text, by topic, as of the end of the metadata log that is here.
+
+    log: the partition ``__cluster_metadata-0``; ValueError for another. DecodeError for damage.
+    """
+    if (log.topic, log.partition) != CLUSTER_METADATA:
+        raise ValueError(f"{log.path} is not {CLUSTER_METADATA[0]}-{CLUSTER_METADATA[1]}")
+    directory = log.storage.parent(log.segments[0].path)
+    named = (SNAPSHOT_NAME.fullmatch(entry.name) for entry in log.storage.list(directory) if not entry.is_directory)
+    newest = max(((int(match[1]), match[0]) for match in named if match is not None), default=None)
+    topics = _Topics()
+    if newest is not None:
+        topics.read(open_segment(log.storage.join(directory, newest[1]), filesystem=log.storage))
+    topics.read(log, None if newest is None else newest[0])
+    return dict(sorted(topics.ids.items()))
