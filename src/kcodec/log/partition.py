@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from kcodec._fast import AbortedTransactions, Record, RecordBatch
+from kcodec._fast import AbortedTransactions, Record
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
@@ -24,12 +24,13 @@ from kcodec.log.chunks import (
 from kcodec.log.findings import Finding
 from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.producers import producer_states
-from kcodec.log.seek import START, IndexDisagreesError, Place, batches_from_timestamp, place_of_offset
-from kcodec.log.segment import Segment, Tail, batch_at, walk_headers
+from kcodec.log.seek import START, IndexDisagreesError, Place, place_of_offset
+from kcodec.log.segment import Segment, Tail, batch_at
 from kcodec.log.snapshots import ProducerState
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
+from kcodec.log.timestamps import find_by_index, find_by_walk
 
 
 class Log:
@@ -162,50 +163,18 @@ class Log:
         control records included, between log start and high watermark. use_index: look it up in each segment's time
         index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
         """
+        start = self.log_start_offset
         if use_index and self._verify_crc and "raise" not in self._timelines:
             try:
-                return self._below_high_watermark(self._indexed_timestamp(timestamp))
+                return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
                 self._timeline()  # settles it, or says what is wrong
-        return self._below_high_watermark(self._walked_timestamp(timestamp))
+        walked = find_by_walk(self._timeline(), timestamp, start, self._limits, verify_crc=self._verify_crc)
+        return self._below_high_watermark(walked)
 
     def _below_high_watermark(self, offset: int | None) -> int | None:
         given = self._given_high_watermark
         return offset if offset is None or given is None or offset < given else None
-
-    def _indexed_timestamp(self, timestamp: int) -> int | None:
-        for index, segment in enumerate(self.segments):
-            following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
-            if following is None or following > self.log_start_offset:
-                found = self._search(batches_from_timestamp(segment, timestamp, self._limits), timestamp)
-                if found is not None:
-                    return found
-        return None
-
-    def _walked_timestamp(self, timestamp: int) -> int | None:
-        for walked in self._timeline().segments:
-            for part in walked.parts:
-                if part.max_timestamp >= timestamp and part.next_offset > self.log_start_offset:
-                    with walked.segment.open() as file:
-                        found = self._search(walk_headers(file, part.start, part.end, self._limits), timestamp)
-                    if found is not None:
-                        return found
-        return None
-
-    def _search(self, batches: Iterable[RecordBatch], timestamp: int) -> int | None:
-        for batch in batches:
-            if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
-                continue
-            decoded = batch.decode(
-                columns=("offset", "timestamp"),
-                control_records="include",
-                verify_crc=self._verify_crc,
-                start_offset=self.log_start_offset,
-            )
-            for offset, found in zip(decoded.column("offset"), decoded.column("timestamp"), strict=True):
-                if found >= timestamp:
-                    return int(offset)
-        return None
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
         """What is wrong with its files, and what an operator should do about each; empty for a log that is in order.
