@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 BASE = {"errors", "constants", "limits", "offsets"}
 CORE = BASE | {"_fast"}
-DATA = CORE | {"batch", "compression", "control", "arrow", "rewrite", "validation", "compaction"}
+DATA = CORE | {"text", "batch", "compression", "control", "arrow", "rewrite", "validation", "compaction"}
 LOG = DATA | {"log"}
 WIRE = CORE | {"protocol"}
 FLOWS = WIRE | {"txn"}

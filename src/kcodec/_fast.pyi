@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The face of the compiled core, compared with it by stubtest. The docstrings of the core itself say more."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Never, Protocol, SupportsIndex, TypeAlias, final, overload
 
 import numpy
@@ -506,6 +506,30 @@ class Decoder:
     def schema(self) -> ColumnsSchema: ...
     def feed(self, data: Buffer, position: int = 0) -> int: ...
     def take(self, flush: bool = False) -> list[DecodedRecords]: ...
+
+@final
+class TextBytes:
+    """Records as text, by the buffer protocol. Internal: see kcodec.text."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+
+@final
+class TextTemplate:
+    """What each record is written as. Internal: see kcodec.text."""
+
+    def __init__(self, parts: Iterable[bytes | tuple[object, ...]]) -> None: ...
+    @property
+    def parts(self) -> tuple[bytes | tuple[object, ...], ...]: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    def format(
+        self, decoded: DecodedRecords, most: int | None = None, lines: Sequence[tuple[int, bytes]] = ()
+    ) -> TextBytes: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 def stream_capsule(
     columns: Iterable[str], binary_type: str, iterator: Iterable[DecodedRecords], spark_layout: bool = False

@@ -13,10 +13,12 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     utf8.c         header names                          arrow_export.c chunks as Arrow
     encode.c       records -> batches                    arrow_import.c columns that others made
     murmur2.c      keys -> partitions
+    text.c         chunks as text
 
 What Python sees is made by the parts included below.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport (
     PyBUF_FORMAT,
@@ -66,6 +68,8 @@ include "_fast/columns.pxi"
 include "_fast/decoded.pxi"
 # capsules, streams
 include "_fast/arrow.pxi"
+# TextTemplate: records as text
+include "_fast/text.pxi"
 # decode(): one call over bytes
 include "_fast/decode.pxi"
 # Decoder: windows of a file

@@ -194,7 +194,8 @@ int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_
                     (size_t)chunk->span_count * sizeof(BatchSpan)))
         return -1;
     ((BatchSpan *)chunk->spans.data)[chunk->span_count++] = (BatchSpan){
-        first_row, header->base_offset, header->base_sequence, (int8_t)timestamp_type, (uint8_t)header_is_control(header)};
+        first_row, header->base_offset, header->position, header->base_sequence, (int8_t)timestamp_type,
+        (uint8_t)header_is_control(header)};
     if (!(wanted & ~((1u << COLUMN_OFFSET) | (1u << COLUMN_TIMESTAMP) | (1u << COLUMN_KEY) | (1u << COLUMN_VALUE) |
                      (1u << COLUMN_HEADERS))))
         return 0;

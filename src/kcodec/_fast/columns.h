@@ -49,6 +49,7 @@ typedef struct {
 typedef struct {         // what Record views need to know of the batch a row came from
     int64_t first_row;
     int64_t base_offset;
+    int64_t position;
     int32_t base_sequence;
     int8_t timestamp_type;
     uint8_t is_control;

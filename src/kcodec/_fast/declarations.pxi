@@ -160,7 +160,7 @@ cdef extern from "_fast/columns.h" nogil:
         int64_t length, null_count
 
     ctypedef struct BatchSpan:
-        int64_t first_row, base_offset
+        int64_t first_row, base_offset, position
         int32_t base_sequence
         int8_t timestamp_type
         uint8_t is_control
@@ -208,6 +208,43 @@ cdef extern from "_fast/columns.h" nogil:
     int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload)
     int chunk_finish(Chunk *chunk, Fault *fault)
     int bitmap_get(const uint8_t *bits, int64_t at)
+
+cdef extern from "_fast/text.h" nogil:
+    ctypedef enum TextKind:
+        TEXT_LITERAL
+        TEXT_INTEGER
+        TEXT_BOOLEAN
+        TEXT_TIME
+        TEXT_TIMESTAMP_TYPE
+        TEXT_SIZE
+        TEXT_RAW
+        TEXT_JSON
+        TEXT_ESCAPED
+        TEXT_CSV
+        TEXT_PAIRS
+        TEXT_CONTROL_TYPE
+        TEXT_COORDINATOR_EPOCH
+
+    ctypedef struct TextPart:
+        TextKind kind
+        int column, width
+        const uint8_t *bytes
+        int64_t length
+
+    ctypedef struct TextLine:
+        int64_t position
+        const uint8_t *bytes
+        int64_t length
+
+    ctypedef struct TextOutput:
+        Buffer buffer
+        int64_t length
+
+    void text_begin(TextOutput *out)
+    void text_free(TextOutput *out)
+    int text_append(TextOutput *out, const uint8_t *bytes, int64_t length)
+    int text_rows(TextOutput *out, const Chunk *chunk, int64_t first, int64_t count, const TextPart *parts,
+                  int parts_count, const TextLine *lines, int64_t lines_count, int64_t *next_line)
 
 cdef extern from "_fast/decompress.h" nogil:
     ctypedef struct Decompressor:

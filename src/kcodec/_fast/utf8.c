@@ -15,8 +15,7 @@ int utf8_is_ascii(const uint8_t *data, size_t size) {
 
 static int is_continuation(uint8_t byte) { return (byte & 0xc0) == 0x80; }
 
-// The bytes of the well-formed character at data, or 0.
-static size_t character_size(const uint8_t *data, size_t size) {
+size_t utf8_character_size(const uint8_t *data, size_t size) {
     uint8_t first = data[0];
     if (first < 0x80) return 1;
     if (first >= 0xc2 && first <= 0xdf) return size >= 2 && is_continuation(data[1]) ? 2 : 0;
@@ -37,7 +36,7 @@ static size_t character_size(const uint8_t *data, size_t size) {
 
 int utf8_is_valid(const uint8_t *data, size_t size) {
     for (size_t at = 0; at < size;) {
-        size_t character = character_size(data + at, size - at);
+        size_t character = utf8_character_size(data + at, size - at);
         if (!character) return 0;
         at += character;
     }
@@ -72,7 +71,7 @@ size_t utf8_replace(const uint8_t *data, size_t size, uint8_t *out) {
     static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd};
     uint8_t *begin = out;
     for (size_t at = 0; at < size;) {
-        size_t character = character_size(data + at, size - at);
+        size_t character = utf8_character_size(data + at, size - at);
         if (character) {
             memcpy(out, data + at, character);
             out += character;

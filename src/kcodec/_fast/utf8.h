@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 int utf8_is_ascii(const uint8_t *data, size_t size);
+// The bytes of the well-formed character at data, or 0. size: of what is there, at least 1.
+size_t utf8_character_size(const uint8_t *data, size_t size);
 int utf8_is_valid(const uint8_t *data, size_t size);
 
 // Replaces each malformed sequence by U+FFFD exactly as Java's `new String(bytes, UTF_8)` does (a surrogate such as

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec convert``: records into a file of another kind, whole or not at all, at constant memory."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kcodec import COLUMNS, DecodedRecords
+from kcodec.cli.logs import add_log_options, isolation_of, logs_at
+from kcodec.cli.output import Output, Progress
+from kcodec.cli.parser import CommandError, Example, Parser, names, nearest, offset_range
+from kcodec.cli.sinks import COMPRESSIONS, FORMATS, Wanted, format_of, sink_of
+from kcodec.cli.status import ExitStatus
+from kcodec.errors import DecodeError
+from kcodec.log import Log
+
+TOLD = (
+    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer would get them. The "
+    "output appears whole or not at all: it is written under another name in its folder and renamed at the end, over "
+    "a file that is there. Timestamps are milliseconds in UTC; key and value are bytes, in CSV and JSON lines by the "
+    "rules of kcodec.text."
+)
+EXAMPLES = (
+    Example("a partition as Parquet", "kcodec convert orders-0 -o orders.parquet"),
+    Example(
+        "three columns, committed only",
+        "kcodec convert orders-0 --read-committed --columns offset,key,value -o orders.csv",
+    ),
+    Example("a range of offsets", "kcodec convert orders-0 --offsets 10:20 -o some.jsonl"),
+)
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("convert", TOLD, EXAMPLES)
+    found.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="a segment, partition directory or log directory"
+    )
+    found.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT", help=f"the file to write: {', '.join(FORMATS)}"
+    )
+    found.add_argument("--format", choices=sorted(set(FORMATS.values())), help="where the name of OUT does not tell")
+    found.add_argument(
+        "--columns",
+        type=names,
+        default=DEFAULT_COLUMNS,
+        metavar="A,B,C",
+        help=f"of {', '.join(COLUMNS)}; or all (default: {','.join(DEFAULT_COLUMNS)})",
+    )
+    found.add_argument(
+        "--offsets", type=offset_range, default=(None, None), metavar="A:B", help="offsets from A on, below B"
+    )
+    found.add_argument("--compression", choices=COMPRESSIONS, help="of Parquet and Arrow files (default: zstd, none)")
+    add_log_options(found)
+    return found
+
+
+def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+    """Convert all logs named into the one file; FINDINGS if damage was skipped, or ended it ("stop")."""
+    options = parser().parse(arguments, output)
+    if options is None:
+        return ExitStatus.OK
+    kind = options.format or format_of(options.output)
+    columns = _columns(options.columns)
+    logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
+    conversion = _Conversion(logs, options, output)
+    wanted = Wanted(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
+    try:
+        with sink_of(kind, options.output, wanted) as sink:
+            for decoded, log in conversion.chunks(sink.columns):
+                sink.write(decoded, log)
+    except DecodeError as error:
+        output.say(f"kcodec: {error}; nothing was written")
+        return ExitStatus.FINDINGS
+    output.say(f"{options.output}: {conversion.records} records")
+    for skipped in conversion.errors:
+        output.say(f"kcodec: {skipped}")
+    return ExitStatus.FINDINGS if conversion.errors else ExitStatus.OK
+
+
+def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:
+    if asked == ("all",):
+        return COLUMNS
+    for name in asked:
+        if name not in COLUMNS:
+            raise CommandError(f"unknown column {name!r}{nearest(name, COLUMNS)}")
+        if asked.count(name) > 1:
+            raise CommandError(f"column {name!r} is asked for twice")
+    return asked
+
+
+class _Conversion:
+    """The records of all logs, one after the other, with what was found on the way."""
+
+    def __init__(self, logs: list[Log], options: argparse.Namespace, output: Output) -> None:
+        self.records = 0
+        self.errors: list[DecodeError] = []
+        self._logs = logs
+        self._options = options
+        self._output = output
+        self._progress = Progress(output, "converting")
+
+    def chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[DecodedRecords, Log]]:
+        """Chunks in order, each with its log. Raises DecodeError unless that is to be skipped or to end the reading."""
+        start, end = self._options.offsets
+        total = sum(log.size_in_bytes for log in self._logs)
+        behind = 0
+        for log in self._logs:
+            stream = log.to_arrow(
+                columns=columns,
+                isolation_level=isolation_of(self._options),
+                start_offset=start,
+                end_offset=end,
+                control_records="include" if self._options.control else "skip",
+                on_error=self._options.on_error,
+            )
+            first, span = self._span(log)
+            chunks = iter(stream)
+            for decoded in chunks:
+                yield decoded, log
+                self.records += len(decoded)
+                share = ((decoded.next_offset or first) - first) / span if span else 0.0
+                self._progress(int(behind + share * log.size_in_bytes), total)
+            behind += log.size_in_bytes
+            if chunks.error is not None:
+                self.errors.append(chunks.error)
+        self._progress.end()
+
+    def _span(self, log: Log) -> tuple[int, int]:
+        """Where its offsets begin and how many there are, for the progress bar; 0 where nobody looks at one."""
+        if not self._output.can_show_progress:
+            return 0, 0
+        try:
+            return log.log_start_offset, log.log_end_offset - log.log_start_offset
+        except DecodeError:
+            return 0, 0

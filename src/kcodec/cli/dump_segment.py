@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments for ``kcodec dump``: the batches as a table, or each with its records below it.
+
+A record's line holds offset, timestamp, sequence, sizes of key and value (-1: null), key, value and headers by the rule
+"escaped" of kcodec.text; the sizes make it unambiguous. A control record says what it means instead of key and value.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import kcodec
+from kcodec.cli.output import Output, Progress
+from kcodec.cli.places import Place
+from kcodec.cli.render import Cell, json_line, time_text, write_table
+from kcodec.cli.status import ExitStatus
+from kcodec.cli.windows import Walk, Window, in_order
+from kcodec.errors import CorruptBatchError, DecodeError
+from kcodec.text import TextBytes, TextTemplate, json_lines
+
+COLUMNS = (
+    *("base_offset", "last_offset", "records", "position", "size", "compression", "kind", "producer", "sequence"),
+    *("leader_epoch", "max_timestamp", "crc"),
+)
+# The keys of a batch as JSON, in this order.
+BATCH_FIELDS = (
+    "path",
+    "position",
+    "size_in_bytes",
+    "base_offset",
+    "last_offset",
+    "records_count",
+    "partition_leader_epoch",
+    "magic",
+    "crc",
+    "is_valid",
+    "attributes",
+    "compression",
+    "timestamp_type",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "last_sequence",
+    "is_transactional",
+    "is_control_batch",
+    "delete_horizon_ms",
+)
+RECORD_FIELDS = (
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "value",
+    "headers",
+    "sequence",
+    "base_offset",
+    "producer_id",
+    "producer_epoch",
+    "partition_leader_epoch",
+    "is_transactional",
+    "is_control",
+    "control_type",
+    "coordinator_epoch",
+)
+RECORD_LINE = TextTemplate(
+    [
+        *(("integer", "offset", 10), b"  ", ("time",), b"  ", ("integer", "sequence", 10), b"  ", ("size", "key", 8)),
+        *(b"  ", ("size", "value", 10), b"  ", ("escaped", "key"), b"  ", ("escaped", "value")),
+        *(("escaped", "headers", 0, b"  "), b"\n"),
+    ]
+)
+RECORD_HEAD = b"    offset  timestamp                   sequence  key_size  value_size  key  value  headers\n"
+
+
+@dataclass
+class _Made:
+    """What a thread makes of a window: the text, and what was damaged in it."""
+
+    text: list[TextBytes]
+    problems: list[DecodeError]
+    end: int
+
+
+def dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatus:
+    """One segment file."""
+    start, end = options.offsets
+    walk = Walk(str(place.path), place.is_active)
+    progress = Progress(output, place.path.name)
+    problems: list[DecodeError] = []
+    if options.records:
+        _write_records(walk, options, output, progress, problems)
+    else:
+        rows = _batches(walk, start, end, progress, problems)
+        if options.json:
+            for batch, fault in rows:
+                output.write(json_line(_batch_fields(batch, fault is None, str(place.path))))
+        else:
+            write_table(output, COLUMNS, (_row(batch, fault) for batch, fault in rows))
+    progress.end()
+    output.flush()
+    if walk.problem is not None:
+        problems.append(walk.problem)
+    for problem in problems:
+        output.say(f"kcodec: {problem}")
+    if walk.tail is not None:
+        output.say(
+            f"kcodec: {place.path}: {walk.tail.remaining_bytes} bytes from byte {walk.tail.position} on are no batch: "
+            f"{walk.tail.reason}"
+        )
+    return ExitStatus.FINDINGS if problems or walk.tail is not None else ExitStatus.OK
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+def _batches(
+    walk: Walk, start: int | None, end: int | None, progress: Progress, problems: list[DecodeError]
+) -> Iterator[tuple[_Placed, CorruptBatchError | None]]:
+    """Every batch that reaches into the range, with what its CRC says."""
+    for window in walk.windows(start, end):
+        for batch in window.batches:
+            if not _is_within(batch, start, end):
+                continue
+            placed = _Placed(batch, window.position + batch.position)
+            fault = None
+            try:
+                batch.ensure_valid()
+            except CorruptBatchError as error:
+                error.position, error.path = placed.position, walk.path
+                fault = error
+                problems.append(error)
+            yield placed, fault
+        progress(walk.done, walk.size)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A batch, and where in its file it lies."""
+
+    batch: kcodec.RecordBatch
+    position: int
+
+
+def _is_within(batch: kcodec.RecordBatch, start: int | None, end: int | None) -> bool:
+    return (start is None or batch.last_offset >= start) and (end is None or batch.base_offset < end)
+
+
+def _batch_fields(placed: _Placed, is_valid: bool, path: str) -> dict[str, Any]:
+    batch = placed.batch
+    own = {"path": path, "position": placed.position, "is_valid": is_valid}
+    found = {name: own[name] if name in own else getattr(batch, name) for name in BATCH_FIELDS}
+    compression = found["compression"]
+    found["compression"] = str(compression) if isinstance(compression, kcodec.Compression) else compression
+    found["timestamp_type"] = str(found["timestamp_type"])
+    return found
+
+
+def _kind(batch: kcodec.RecordBatch) -> str:
+    """data, transactional, or what a control batch says: COMMIT, ABORT ..."""
+    if not batch.is_control_batch:
+        return "transactional" if batch.is_transactional else "data"
+    try:
+        types = [
+            str(record.control_type) for record in batch.decode(control_records="include", verify_crc=False).records()
+        ]
+    except DecodeError:
+        return "control, unreadable"
+    return ", ".join(types) or "control, empty"
+
+
+def _row(placed: _Placed, fault: CorruptBatchError | None) -> list[Any]:
+    batch, kind = placed.batch, _kind(placed.batch)
+    meaning = {"ABORT": "bad", "COMMIT": "good"}.get(kind, "")
+    crc = f"{batch.crc:08x}"
+    return [
+        batch.base_offset,
+        batch.last_offset,
+        batch.records_count,
+        placed.position,
+        batch.size_in_bytes,
+        str(batch.compression),
+        Cell(kind, meaning),
+        f"{batch.producer_id}/{batch.producer_epoch}" if batch.producer_id >= 0 else None,
+        f"{batch.base_sequence}..{batch.last_sequence}" if batch.base_sequence >= 0 else None,
+        batch.partition_leader_epoch,
+        time_text(batch.max_timestamp),
+        Cell(crc, "") if fault is None else Cell(f"{crc} BAD, bytes have {fault.computed_crc:08x}", "bad"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def _write_records(
+    walk: Walk, options: argparse.Namespace, output: Output, progress: Progress, problems: list[DecodeError]
+) -> None:
+    maker = _RecordsMaker(walk.path, options.json, *options.offsets)
+    if not options.json:
+        output.write(RECORD_HEAD)
+    for made in in_order(maker.make, walk.windows(*options.offsets), options.threads):
+        for text in made.text:
+            output.write(text)
+        problems += made.problems
+        progress(made.end, walk.size)
+
+
+class _RecordsMaker:
+    """From windows to text; `make` runs on any thread."""
+
+    def __init__(self, path: str, as_json: bool, start: int | None, end: int | None) -> None:
+        self._path = path
+        self._as_json = as_json
+        self._start = start
+        self._end = end
+        self._template = json_lines(RECORD_FIELDS) if as_json else RECORD_LINE
+        self._columns = self._template.columns
+
+    def make(self, window: Window) -> _Made:
+        """The text of all records of a window, damaged batches left out."""
+        made = _Made([], [], window.position + window.data.nbytes)
+        at, waiting = 0, window.batches
+        while waiting:
+            decoded = kcodec.decode(
+                window.data[at:],
+                columns=self._columns,
+                control_records="include",
+                start_offset=self._start,
+                end_offset=self._end,
+                on_error="stop",
+            )
+            error = decoded.error
+            behind = window.data.nbytes if error is None or error.position is None else at + error.position
+            here = [batch for batch in waiting if batch.position < behind]
+            waiting = waiting[len(here) :]
+            if error is not None:
+                error.position, error.path = window.position + behind, self._path
+                made.problems.append(error)
+                here.append(waiting[0])
+            made.text.append(self._template.format(decoded, lines=self._lines(here, window.position, at, error)))
+            if error is not None:
+                at, waiting = waiting[0].position + waiting[0].size_in_bytes, waiting[1:]
+        return made
+
+    def _lines(
+        self, batches: list[kcodec.RecordBatch], position: int, at: int, error: DecodeError | None
+    ) -> list[tuple[int, bytes]]:
+        """The line above the records of each batch; the last is the damaged one, where there is an error."""
+        if self._as_json:
+            return []
+        lines = []
+        for number, batch in enumerate(batches):
+            if _is_within(batch, self._start, self._end):
+                fault = error if number == len(batches) - 1 else None
+                lines.append((batch.position - at, batch_line(batch, position + batch.position, fault)))
+        return lines
+
+
+def batch_line(batch: kcodec.RecordBatch, position: int, fault: DecodeError | None) -> bytes:
+    """What stands above the records of a batch: all of its header, in words."""
+    notes = [
+        f"batch {batch.base_offset}..{batch.last_offset}: position {position}, {batch.size_in_bytes} bytes",
+        f"records_count {batch.records_count}, magic {batch.magic}, {batch.compression}, {batch.timestamp_type}",
+        f"max_timestamp {batch.max_timestamp}, leader_epoch {batch.partition_leader_epoch}",
+    ]
+    if batch.producer_id >= 0:
+        notes.append(f"producer_id {batch.producer_id}/{batch.producer_epoch}")
+    if batch.base_sequence >= 0:
+        notes.append(f"sequence {batch.base_sequence}..{batch.last_sequence}")
+    if batch.is_transactional:
+        notes.append("transactional")
+    if batch.is_control_batch:
+        notes.append("control")
+    if batch.delete_horizon_ms is not None:
+        notes.append(f"delete_horizon_ms {batch.delete_horizon_ms}")
+    crc = f"crc {batch.crc:08x}"
+    if fault is None:
+        notes.append(f"{crc} valid")
+    elif isinstance(fault, CorruptBatchError):
+        notes.append(f"{crc} BAD: the bytes have {fault.computed_crc:08x}")
+    else:
+        notes.append(f"{crc}, UNREADABLE: {fault.reason}")
+    return (", ".join(notes) + "\n").encode("utf-8")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcat's letters: what `-f`, `-K`, `-D` and `-o` mean.
+
+Format strings: %s value, %S its size, %k key, %K its size (-1: null), %T timestamp in ms, %h headers, %t topic,
+%p partition, %o offset, %% a percent sign; \\\\n \\\\r \\\\t \\\\0 \\\\xNN and \\\\\\\\ in any string.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+
+from kcodec.cli.parser import UsageError, nearest
+from kcodec.text import TextTemplate
+
+NAMED_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+HEXADECIMAL = re.compile("[0-9a-fA-F]{2}")
+PLACES = ("beginning", "end")
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes that a delimiter or format on the command line stands for."""
+    found, at = bytearray(), 0
+    while at < len(text):
+        follows = text[at + 1 : at + 2]
+        if text[at] != "\\" or not follows:
+            found += text[at].encode("utf-8", "surrogateescape")
+            at += 1
+        elif follows in NAMED_ESCAPES:
+            found += NAMED_ESCAPES[follows]
+            at += 2
+        elif follows == "x" and HEXADECIMAL.fullmatch(text, at + 2, at + 4):
+            found.append(int(text[at + 2 : at + 4], 16))
+            at += 4
+        else:
+            raise UsageError(f"unknown escape {text[at : at + 2]!r} in {text!r}; possible: \\n \\r \\t \\0 \\xNN \\\\")
+    return bytes(found)
+
+
+def template_of_format(text: str, null: bytes, topic: str | None, partition: int | None) -> TextTemplate:
+    """The template of a format string; UsageError for an unknown letter."""
+    letters: dict[str, tuple[object, ...] | bytes] = {
+        "s": ("raw", "value", 0, null),
+        "S": ("size", "value"),
+        "k": ("raw", "key", 0, null),
+        "K": ("size", "key"),
+        "T": ("integer", "timestamp"),
+        "h": ("pairs", "headers", 0, b"NULL"),
+        "t": b"" if topic is None else topic.encode(),
+        "p": b"" if partition is None else str(partition).encode(),
+        "o": ("integer", "offset"),
+        "%": b"%",
+    }
+    parts: list[tuple[object, ...] | bytes] = []
+    for number, piece in enumerate(text.replace("%%", "%\0").split("%")):
+        if number == 0:
+            parts.append(unescaped(piece))
+            continue
+        letter = "%" if piece[:1] == "\0" else piece[:1]
+        if letter not in letters:
+            raise UsageError(f"unknown format %{letter} in {text!r}{nearest(letter, letters)}")
+        parts += [letters[letter], unescaped(piece[1:])]
+    return TextTemplate([part for part in parts if part != b""])
+
+
+def template_of_delimiters(key: str | None, message: str, null: bytes) -> TextTemplate:
+    """kcat's usual output: the value and a delimiter, before it the key and its own where that is given."""
+    parts: list[tuple[object, ...] | bytes] = [("raw", "value", 0, null), unescaped(message)]
+    if key is not None:
+        parts[:0] = [("raw", "key", 0, null), unescaped(key)]
+    return TextTemplate(parts)
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """What the `-o` options ask for: where to begin and to end. `last`: so many before the end."""
+
+    start: int | None = None
+    last: int | None = None
+    from_end: bool = False
+    start_timestamp: int | None = None
+    end_timestamp: int | None = None
+
+
+def offsets_of(given: list[str]) -> Offsets:
+    """beginning, end, N, -N, s@TIME and e@TIME; the last of a kind counts. UsageError for anything else."""
+    found: dict[str, int | bool | None] = {}
+    for text in given:
+        if text in PLACES:
+            found |= {"start": None, "last": None, "from_end": text == "end"}
+        elif text[:2] in ("s@", "e@"):
+            found["start_timestamp" if text[0] == "s" else "end_timestamp"] = timestamp_of(text[2:])
+        else:
+            try:
+                number = int(text)
+            except ValueError:
+                raise UsageError(
+                    f"unknown offset {text!r}; possible: beginning, end, 100, -100 (the last hundred), s@TIME and "
+                    "e@TIME with milliseconds or a date such as 2026-11-21T09:30"
+                ) from None
+            found |= {"start": number, "last": None} if number >= 0 else {"last": -number, "start": None}
+            found["from_end"] = False
+    return Offsets(**found)  # type: ignore[arg-type]
+
+
+def timestamp_of(text: str) -> int:
+    """Milliseconds, or a date in ISO 8601 (in UTC where it names no zone)."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        date = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is neither milliseconds nor a date such as 2026-11-21T09:30:00Z") from None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    return (date - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)

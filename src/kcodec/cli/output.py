@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing: data to stdout in large pieces, talk and the progress bar to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PIECE_BYTES = 1 << 16
+BAR_CHARACTERS = 30
+# A bar appears after a second of work, and moves ten times a second.
+BAR_AFTER_SECONDS = 1.0
+BAR_SECONDS = 0.1
+
+
+class Output:
+    """Where a command writes. For tests any two binary streams can stand for stdout and stderr."""
+
+    def __init__(self, stdout: IO[bytes] | None = None, stderr: IO[str] | None = None) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+        self._waiting = bytearray()
+        self._bar_is_shown = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody looks at stdout."""
+        return self._stdout is None and sys.stdout is not None and sys.stdout.isatty()
+
+    @property
+    def has_colour(self) -> bool:
+        """Colour only on a terminal, and not where NO_COLOR is set (no-color.org) or the terminal knows none."""
+        return self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def can_show_progress(self) -> bool:
+        """Whether stderr is a terminal, and stdout is none that the bar would be mixed into."""
+        return self._stderr is None and sys.stderr is not None and sys.stderr.isatty() and not self.is_terminal
+
+    def write(self, data: Buffer) -> None:
+        """Data for stdout; small pieces wait for company. BrokenPipeError where nobody reads any more."""
+        view = memoryview(data)
+        if view.nbytes < PIECE_BYTES:
+            self._waiting += view
+            if len(self._waiting) >= PIECE_BYTES:
+                self.flush()
+            return
+        self.flush()
+        self._write_all(view)
+
+    def flush(self) -> None:
+        """What waits."""
+        waiting, self._waiting = self._waiting, bytearray()
+        if waiting:
+            self._write_all(memoryview(waiting))
+
+    def _write_all(self, view: memoryview) -> None:
+        if self._stdout is not None:
+            self._stdout.write(view)
+            return
+        sys.stdout.flush()
+        descriptor = sys.stdout.fileno()
+        while view.nbytes:
+            view = view[os.write(descriptor, view) :]
+
+    def abandon(self) -> None:
+        """Forget what waits: nobody reads stdout any more."""
+        self._waiting = bytearray()
+
+    def say(self, text: str) -> None:
+        """A line for stderr."""
+        self.clear_progress()
+        print(text, file=self._stderr or sys.stderr, flush=True)
+
+    def clear_progress(self) -> None:
+        """Take the bar away."""
+        if self._bar_is_shown:
+            self._bar_is_shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show_progress(self, line: str) -> None:
+        """Show the bar, or move it."""
+        self._bar_is_shown = True
+        sys.stderr.write(f"\r{line}\x1b[K")
+        sys.stderr.flush()
+
+
+class Progress:
+    """A bar on stderr for long work, only on a terminal: ``progress(bytes done, bytes in all)``."""
+
+    def __init__(self, output: Output, what: str) -> None:
+        self._output = output
+        self._what = what
+        self._begin = self._shown = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """So much is done."""
+        now = time.monotonic()
+        if not self._output.can_show_progress or now - self._begin < BAR_AFTER_SECONDS:
+            return
+        if now - self._shown < BAR_SECONDS and done < total:
+            return
+        self._shown = now
+        share = min(done / total, 1.0) if total else 1.0
+        filled = int(share * BAR_CHARACTERS)
+        bar = "#" * filled + "." * (BAR_CHARACTERS - filled)
+        rate = done / 1e6 / (now - self._begin)
+        self._output.show_progress(f"{self._what} [{bar}] {share:4.0%} {rate:.0f} MB/s")
+
+    def end(self) -> None:
+        """Take it away."""
+        self._output.clear_progress()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""argparse with suggestions, and the options that commands share."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from kcodec.cli.output import Output
+
+
+class UsageError(Exception):
+    """A wrong call: the text says what, and what may have been meant."""
+
+
+class CommandError(Exception):
+    """What a command cannot do with what it was given: the text says why, and the way round."""
+
+
+class Example(NamedTuple):
+    """A line of `--help` that a test runs: what it does, and the call."""
+
+    told: str
+    call: str
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """'; did you mean ...?' or the list of what is possible."""
+    known = list(choices)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(known)}"
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. A wrong call is a UsageError; its help ends with examples.
+
+    --help is answered by `parse` through the output, so that it can be piped like data.
+    """
+
+    def __init__(self, command: str, told: str, examples: Sequence[Example], **options: Any) -> None:
+        width = max(len(example.call) for example in examples)
+        lines = "\n".join(f"  {example.call:<{width}}  # {example.told}" for example in examples)
+        super().__init__(
+            prog=f"kcodec {command}",
+            description="\n".join(textwrap.wrap(told, 100)),
+            epilog=f"examples:\n{lines}",
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Instead of leaving the program."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse(self, arguments: Sequence[str], output: Output) -> argparse.Namespace | None:
+        """The options; None after --help, which has been written."""
+        if any(argument in ("-h", "--help") for argument in arguments[: _end_of_options(arguments)]):
+            output.write(self.format_help().encode())
+            output.flush()
+            return None
+        known, unknown = self.parse_known_args(arguments)
+        for argument in unknown:
+            name = argument.partition("=")[0]
+            if name.startswith("-"):
+                options = [option for option in self._option_string_actions if len(option) > 2 or len(name) == 2]
+                raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
+            raise UsageError(f"one argument too many: {argument!r} (see {self.prog} --help)")
+        return known
+
+
+def _end_of_options(arguments: Sequence[str]) -> int:
+    """Where ``--`` ends the options."""
+    return list(arguments).index("--") if "--" in arguments else len(arguments)
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=120)
+
+
+def offset_range(text: str) -> tuple[int | None, int | None]:
+    """A:B, A: or :B, offsets from A on and below B; a single offset is that one alone."""
+    first, colon, last = text.partition(":")
+    try:
+        start = int(first) if first else None
+        end = (int(last) if last else None) if colon else int(first) + 1
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no range of offsets: A:B, A:, :B or A, for example 100:200"
+        ) from None
+    if (start is not None and start < 0) or (end is not None and end < 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: offsets are not negative")
+    if start is not None and end is not None and end < start:
+        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
+    return start, end
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("no name is given")
+    return found

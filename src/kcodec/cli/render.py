@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How things look: aligned tables, sizes, times, JSON lines. It is a contract, held by golden tests."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from kcodec.cli.output import Output
+
+# Columns take their widths from so many rows; a wider cell further on moves its own line only.
+ROWS_FOR_WIDTHS = 1000
+COLOURS = {"good": "\x1b[32m", "bad": "\x1b[31;1m", "notable": "\x1b[33m", "quiet": "\x1b[2m"}
+END_OF_COLOUR = "\x1b[0m"
+LEAST_TIME, MOST_TIME = -62_135_596_800_000, 253_402_300_799_999
+
+
+class Cell(NamedTuple):
+    """A cell with a meaning, which a colour may repeat but never carries alone."""
+
+    text: str
+    meaning: str
+
+
+def time_text(timestamp: int | None) -> str:
+    """2026-11-21T09:30:00.000Z of milliseconds; the number where no such date is, - where there is none at all."""
+    if timestamp is None:
+        return "-"
+    if timestamp == -1 or not LEAST_TIME <= timestamp <= MOST_TIME:
+        return str(timestamp)
+    seconds, milliseconds = divmod(timestamp, 1000)
+    date = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+    return f"{date:%H:%M:%S}".join((f"{date.year:04}-{date:%m-%d}T", f".{milliseconds:03}Z"))
+
+
+def size_text(size: int) -> str:
+    """331 B, 4.1 KiB, 1.0 GiB."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def duration_text(milliseconds: int) -> str:
+    """0.250 s, 42 s, 14 min, 3 h 20 min, 5 d 3 h."""
+    seconds = milliseconds / 1000
+    if abs(seconds) < 10:
+        return f"{seconds:.3f} s"
+    if abs(seconds) < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def cell_text(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def json_line(value: Mapping[str, Any]) -> bytes:
+    """One object on a line, keys in their order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace") + b"\n"
+
+
+def write_table(output: Output, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """An aligned table with a line of column names; numbers to the right. The number of rows."""
+    rows = iter(rows)
+    first = [[_cell(value) for value in row] for row in islice(rows, ROWS_FOR_WIDTHS)]
+    rights = [
+        bool(first) and all(cell.meaning == "number" or cell.text == "-" for cell in column)
+        for column in _columns(first, len(columns))
+    ]
+    widths = [max(len(name), *(len(row[at].text) for row in first), 0) for at, name in enumerate(columns)]
+    head = [Cell(name, "quiet") for name in columns]
+    output.write(_line(head, widths, rights, output.has_colour))
+    count = 0
+    for cells in chain(first, ([_cell(value) for value in row] for row in rows)):
+        output.write(_line(cells, widths, rights, output.has_colour))
+        count += 1
+    return count
+
+
+def _columns(rows: list[list[Cell]], count: int) -> Iterator[list[Cell]]:
+    return ([row[at] for row in rows] for at in range(count))
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Cell(cell_text(value), "number" if is_number else "")
+
+
+def _line(cells: Sequence[Cell], widths: Sequence[int], rights: Sequence[bool], has_colour: bool) -> bytes:
+    shown = []
+    for cell, width, right in zip(cells, widths, rights, strict=True):
+        text = cell.text.rjust(width) if right else cell.text.ljust(width)
+        if has_colour and cell.meaning in COLOURS:
+            text = COLOURS[cell.meaning] + text + END_OF_COLOUR
+        shown.append(text)
+    return ("  ".join(shown).rstrip() + "\n").encode("utf-8", "replace")

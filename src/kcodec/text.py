@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records as text, at the speed of the core: a template says what each record is written as.
+
+    template = json_lines(("offset", "key", "value"))
+    for decoded in log.to_arrow(columns=template.columns):
+        sys.stdout.buffer.write(template.format(decoded))
+
+How bytes become text, without loss (src/kcodec/_fast/text.h is where the rules live):
+
+    json     null; a string where the bytes are UTF-8; else {"base64": "..."}
+    escaped  \\N for null; UTF-8 as it is, but \\\\ \\n \\r \\t, and \\xNN for other control characters and for bytes
+             that are no UTF-8; in headers = and , too
+    csv      nothing for null; UTF-8 as it is, quoted as RFC 4180 says and where it is empty; else, and where a text
+             begins so itself, "base64:" and the bytes in base64
+    raw      the bytes themselves
+
+Timestamps are milliseconds since 1970 as in every column; a template may ask for dates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from kcodec._fast import COLUMNS, TextBytes, TextTemplate
+
+__all__ = ["RECORD_FIELDS", "TextBytes", "TextTemplate", "csv_lines", "json_lines", "rule_of_json", "unescape"]
+
+Part = bytes | tuple[object, ...]
+
+# What a record can be written with: the columns, and what is read out of a control record.
+RECORD_FIELDS = (*COLUMNS, "coordinator_epoch")
+_BYTES = ("key", "value", "headers")
+_BOOLEANS = ("is_transactional", "is_control")
+
+
+def _constants(topic: str | None, partition: int | None) -> dict[str, str | int | None]:
+    """What is the same in every record of a partition, and so no part of its own."""
+    return {"topic": topic, "partition": partition}
+
+
+def _number_or_word(name: str, null: bytes) -> Part:
+    if name in _BOOLEANS:
+        return ("boolean", name)
+    if name == "coordinator_epoch":
+        return ("coordinator_epoch",)
+    return ("integer", name, 0, null)
+
+
+def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
+    """A JSON object a record and line, its keys the names of `fields` (RECORD_FIELDS), in their order.
+
+    timestamp_type is "CreateTime" or "LogAppendTime", control_type Kafka's name ("COMMIT") or the number of one that is
+    unknown, null in a data record, as is coordinator_epoch. topic, partition: what these are. ValueError for an unknown
+    field.
+    """
+    parts: list[Part] = []
+    for name in _known(fields):
+        parts.append(f"{',' if parts else '{'}{json.dumps(name)}:".encode())
+        if name in _constants(topic, partition):
+            parts.append(json.dumps(_constants(topic, partition)[name], ensure_ascii=False).encode())
+        elif name in _BYTES:
+            parts.append(("json", name))
+        elif name == "timestamp_type":
+            parts += [b'"', ("timestamp_type",), b'"']
+        elif name == "control_type":
+            parts.append(("control_type",))
+        else:
+            parts.append(_number_or_word(name, b"null"))
+    return TextTemplate([*parts, b"}\n"])
+
+
+def csv_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
+    """A CSV line a record (RFC 4180 but for the end of lines, which is a plain newline). Headers are as in JSON."""
+    parts: list[Part] = []
+    for name in _known(fields):
+        parts += [b","] if parts else []
+        if name in _constants(topic, partition):
+            value = _constants(topic, partition)[name]
+            parts.append(b"" if value is None else str(value).encode())
+        elif name in _BYTES:
+            parts.append(("csv", name))
+        elif name == "timestamp_type":
+            parts.append(("timestamp_type",))
+        else:
+            parts.append(_number_or_word(name, b""))
+    return TextTemplate([*parts, b"\n"])
+
+
+def _known(fields: Iterable[str]) -> list[str]:
+    import difflib
+
+    names = list(fields)
+    for name in names:
+        if name not in RECORD_FIELDS:
+            near = difflib.get_close_matches(name, RECORD_FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"possible: {', '.join(RECORD_FIELDS)}"
+            raise ValueError(f"unknown field {name!r}; {hint}")
+    return names
+
+
+def rule_of_json(value: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as `json_lines` has them, before they are written: for JSON that is made in Python."""
+    import base64
+
+    if value is None:
+        return None
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def unescape(text: str) -> bytes | None:
+    """The bytes behind what the rule "escaped" wrote; None for ``\\N``. ValueError for what it never writes."""
+    if text == "\\N":
+        return None
+    named = {"\\": b"\\", "n": b"\n", "r": b"\r", "t": b"\t"}
+    pieces, at = bytearray(), 0
+    while at < len(text):
+        if text[at] != "\\":
+            end = text.find("\\", at)
+            end = len(text) if end < 0 else end
+            pieces += text[at:end].encode("utf-8")
+            at = end
+        elif text[at + 1 : at + 2] in named:
+            pieces += named[text[at + 1]]
+            at += 2
+        elif text[at + 1 : at + 2] == "x" and len(text) >= at + 4:
+            pieces.append(int(text[at + 2 : at + 4], 16))
+            at += 4
+        else:
+            raise ValueError(f"{text[at : at + 4]!r} at character {at} is no escape")
+    return bytes(pieces)

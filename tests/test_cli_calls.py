@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: help whose examples run, suggestions, exit statuses, pipes, colour, the progress bar."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_runner import long_partition, orders, partition, program, run
+from log_files import partition as write_partition
+from log_files import plain
+
+from kcodec.cli import COMMANDS, ExitStatus
+from kcodec.cli.output import Output, Progress
+from kcodec.cli.parser import Example
+from kcodec.cli.render import duration_text, size_text, time_text, write_table
+
+
+def examples() -> list[tuple[str, Example]]:
+    found = []
+    for name, (module, _) in COMMANDS.items():
+        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{module}").EXAMPLES]
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_three_examples(name: str) -> None:
+    ran = run(name, "--help")
+    assert (ran.status, ran.err) == (ExitStatus.OK, "")
+    lines = ran.out.splitlines()
+    at = lines.index("examples:")
+    calls = [line.strip() for line in lines[at + 1 :]]
+    assert len(calls) == 3
+    assert all(call.startswith(f"kcodec {name} ") and "  # " in call for call in calls)
+    assert max(map(len, lines)) <= 140
+    assert run("help", name).out == ran.out
+
+
+@pytest.mark.parametrize(("name", "example"), examples(), ids=lambda value: getattr(value, "call", value))
+def test_examples_run(name: str, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    orders(tmp_path)
+    words = shlex.split(example.call)
+    assert words[:2] == ["kcodec", name]
+    ran = run(*words[1:])
+    assert ran.status in (ExitStatus.OK, ExitStatus.FINDINGS if name in ("check", "txn") else ExitStatus.OK), ran.err
+    assert ran.data or (tmp_path / words[words.index("-o") + 1]).stat().st_size
+
+
+def test_the_overview_names_every_command() -> None:
+    for arguments in (["--help"], ["-h"], ["help"]):
+        ran = run(*arguments)
+        assert ran.status is ExitStatus.OK
+        assert all(f"  {name} " in ran.out for name in COMMANDS)
+    assert run().status is ExitStatus.ERROR
+    assert run("--version").out.startswith("kcodec ")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("dmp x", "unknown command 'dmp'; did you mean 'dump'?"),
+        ("konvert x", "unknown command 'konvert'; did you mean 'convert'?"),
+        ("xyzzy", "unknown command 'xyzzy'; possible: dump"),
+        ("dump --recrods x", "unknown option '--recrods'; did you mean '--records'?"),
+        ("dump --record x", "unknown option '--record'; did you mean '--records'?"),
+        ("cat --read-commited x", "unknown option '--read-commited'; did you mean '--read-committed'?"),
+        ("cat -q x", "unknown option '-q'"),
+        ("dump", "the following arguments are required: FILE"),
+        ("dump --offsets 5:3 x", "'5:3' ends before it begins"),
+        ("dump --offsets a:b x", "'a:b' is no range of offsets"),
+        ("dump --offsets=-3: x", "offsets are not negative"),
+        ("dump --threads 0 x", "--threads must be at least 1"),
+        ("convert x -o y.csv --columns ,", "no name is given"),
+    ],
+)
+def test_a_wrong_call_says_what_was_meant(call: str, told: str) -> None:
+    ran = run(*call.split())
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert ran.err.startswith("kcodec: ")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["dump", "cat"])
+def test_what_is_not_there_or_no_log_cannot_be_read(command: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no log")
+    for name in ("nothing", "empty", "notes.txt"):
+        ran = run(command, tmp_path / name)
+        assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+        assert str(tmp_path / name) in ran.err
+        assert ran.err.count("\n") == 1
+
+
+def test_a_log_directory_is_dumped_by_partition(tmp_path: Path) -> None:
+    write_partition(tmp_path, [plain(0)])
+    ran = run("dump", tmp_path)
+    assert ran.status is ExitStatus.ERROR
+    assert "name one, for example" in ran.err
+
+
+# -------------------------------------------------------------------------------------------------- pipes and terminals
+
+
+def test_a_pipe_that_closes_ends_the_program_quietly(tmp_path: Path) -> None:
+    directory = long_partition(tmp_path, 500)
+    for call in (["dump", "--records"], ["cat"], ["dump", "--json"]):
+        process = program(*call, directory)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=30) == ExitStatus.BROKEN_PIPE
+        assert err == b""
+
+
+def test_statuses_of_the_program(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0), plain(3)[:50]])
+    for call, status in ((["dump", str(directory)], 1), (["dump", "nothing"], 2), (["--version"], 0)):
+        process = program(*call)
+        process.communicate(timeout=30)
+        assert process.returncode == status
+
+
+def on_terminal(*arguments: str | Path, **environment: str) -> str:
+    """What a terminal shows of stdout."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "kcodec", *map(str, arguments)]
+    plain_environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    with subprocess.Popen(command, stdout=follower, env={**plain_environment, "TERM": "xterm", **environment}):
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(leader)
+    return shown.decode()
+
+
+def test_colour_only_on_a_terminal_and_never_alone() -> None:
+    path = partition("txn-java-0") / f"{7:020}.log"
+    piped = run("dump", path).out
+    coloured = on_terminal("dump", path)
+    assert "\x1b[" not in piped
+    assert "\x1b[32mCOMMIT" in coloured
+    without = on_terminal("dump", path, NO_COLOR="1")
+    assert without.replace("\r\n", "\n") == piped
+    assert on_terminal("dump", path, TERM="dumb") == without
+
+
+def test_a_progress_bar_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for stderr, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        progress = Progress(Output(stdout=io.BytesIO()), "reading")
+        progress(0, 100)
+        now[0] += 2.0
+        progress(50_000_000, 100_000_000)
+        assert (stderr.getvalue() == "\rreading [###############...............]  50% 25 MB/s\x1b[K") == is_shown
+        progress.end()
+        assert stderr.getvalue().endswith("\r\x1b[K") == is_shown
+
+
+# ------------------------------------------------------------------------------------------------------------ rendering
+
+
+def test_sizes_times_and_durations() -> None:
+    assert [size_text(size) for size in (0, 1023, 1024, 4200, 3 << 20, 1 << 30)] == [
+        *("0 B", "1023 B", "1.0 KiB", "4.1 KiB", "3.0 MiB", "1.0 GiB")
+    ]
+    assert [time_text(time) for time in (0, -1, -2, None, 1 << 60)] == [
+        *("1970-01-01T00:00:00.000Z", "-1", "1969-12-31T23:59:59.998Z", "-", str(1 << 60))
+    ]
+    assert [duration_text(ms) for ms in (250, 42_000, 840_000, 12_000_000, 443_000_000)] == [
+        *("0.250 s", "42 s", "14 min", "3 h 20 min", "5 d 3 h")
+    ]
+
+
+def test_a_table_takes_its_widths_from_its_first_rows() -> None:
+    stdout = io.BytesIO()
+    output = Output(stdout)
+    rows: list[list[object]] = [["a", 1, None], ["longer", 100, True]]
+    assert write_table(output, ["name", "n", "x"], rows) == 2
+    output.flush()
+    assert stdout.getvalue() == b"name      n  x\na         1  -\nlonger  100  yes\n"

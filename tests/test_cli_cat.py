@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec cat``: the records that Kafka's consumer delivered, in every shape kcat's letters ask for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import golden_data
+import pytest
+from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch
+from cli_runner import orders, run, same_as_golden
+from golden_data import Partition, same_bytes
+from log_files import ABORT, COMMIT, data, marker, plain
+from log_files import partition as write_partition
+
+from kcodec.cli import ExitStatus
+
+PARTITIONS = [partition for partition in golden_data.partitions(2) if partition.consumed("read_committed") is not None]
+
+
+def offsets(*arguments: str | Path) -> list[int]:
+    ran = run("cat", *arguments, "-f", r"%o\n")
+    assert (ran.status, ran.err) == (ExitStatus.OK, "")
+    return [int(line) for line in ran.out.split()]
+
+
+def bytes_of(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode("utf-8") if isinstance(value, str) else base64.b64decode(value["base64"])
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("partition", PARTITIONS, ids=str)
+def test_json_is_what_kafkas_consumer_delivered(partition: Partition, level: str) -> None:
+    told = partition.consumed(level)
+    assert told is not None
+    ran = run("cat", "-J", *(["--read-committed"] if level == "read_committed" else []), partition.path)
+    found = [json.loads(line) for line in ran.data.splitlines()]
+    assert ran.status is ExitStatus.OK
+    assert [record["offset"] for record in found] == [record["offset"] for record in told]
+    for record, line in zip(found, told, strict=True):
+        assert (record["topic"], record["partition"]) == (partition.topic, partition.partition)
+        assert record["timestamp"] == line["timestamp"]
+        assert same_bytes(bytes_of(record["key"]), line["key"])
+        assert same_bytes(bytes_of(record["value"]), line["value"])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Ten plain records, keys and values their offsets, a millisecond apart."""
+    records = [RecordSpec(b"k%d" % at, b"v%d" % at, ((b"h", b"%d" % at),), timestamp_delta=at) for at in range(10)]
+    return write_partition(tmp_path, [build_batch(records, base_offset=100, base_timestamp=BASE_TIMESTAMP)])
+
+
+def test_each_letter_of_a_format(log: Path) -> None:
+    ran = run("cat", log, "-c", "1", "-f", r"%t-%p@%o %k(%K) %s(%S) %T %h %%\t\x21\0\\\n")
+    assert ran.data == b"orders-0@100 k0(2) v0(2) %d h=0 %%\t!\0\\\n" % BASE_TIMESTAMP
+
+
+def test_values_come_with_a_newline_and_keys_with_their_delimiter(log: Path) -> None:
+    assert run("cat", log, "-c", "2").data == b"v0\nv1\n"
+    assert run("cat", log, "-c", "2", "-K", ":", "-D", ";").data == b"k0:v0;k1:v1;"
+    assert run("cat", log, "-c", "1", "-D", r"\x00").data == b"v0\0"
+
+
+def test_a_null_is_nothing_or_null(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [build_batch([RecordSpec(None, None)])])
+    assert run("cat", directory, "-K", ":").data == b":\n"
+    assert run("cat", directory, "-K", ":", "-Z").data == b"NULL:NULL\n"
+    assert run("cat", directory, "-f", "%K %S").data == b"-1 -1"
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["beginning"], range(100, 110)),
+        (["end"], []),
+        (["104"], range(104, 110)),
+        (["-3"], range(107, 110)),
+        (["-300"], range(100, 110)),
+        (["0"], range(100, 110)),
+        ([f"s@{BASE_TIMESTAMP + 7}"], range(107, 110)),
+        ([f"e@{BASE_TIMESTAMP + 7}"], range(100, 107)),
+        ([f"s@{BASE_TIMESTAMP + 2}", f"e@{BASE_TIMESTAMP + 4}"], [102, 103]),
+        ([f"s@{BASE_TIMESTAMP + 10}"], []),
+        (["s@2026-01-01T00:00:00.008Z"], [108, 109]),
+        (["s@2026-01-01T01:00:00.008+01:00"], [108, 109]),
+    ],
+)
+def test_where_to_begin_and_end(log: Path, where: list[str], expected: Any) -> None:
+    options = [option for text in where for option in ("-o", text)]
+    assert offsets(log, *options) == list(expected)
+
+
+def test_the_last_records_of_what_is_committed(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0), data(1, 3), marker(ABORT, 1, 5), plain(6), data(2, 9), plain(11)])
+    assert offsets(directory, "-o", "-5") == [9, 10, 11, 12, 13]
+    assert offsets(directory, "--read-committed", "-o", "-5") == [6, 7, 8]
+    assert offsets(directory, "--read-committed") == [0, 1, 2, 6, 7, 8]
+
+
+def test_control_records_on_request(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [data(1, 0), marker(COMMIT, 1, 2)])
+    lines = [json.loads(line) for line in run("cat", "--control", "-J", directory).data.splitlines()]
+    assert [line["control_type"] for line in lines] == [None, None, "COMMIT"]
+    assert run("cat", "--control", "-f", r"%o %k %s\n", directory).out.splitlines()[2] == "2 COMMIT coordinator_epoch=0"
+    assert offsets(directory) == [0, 1]
+
+
+def test_count_ends_the_whole_output(tmp_path: Path) -> None:
+    first = write_partition(tmp_path, [plain(0, 5)], name="one-0")
+    second = write_partition(tmp_path, [plain(0, 5)], name="two-0")
+    assert offsets(first, second, "-c", "7") == [0, 1, 2, 3, 4, 0, 1]
+    assert offsets(first, "-c", "0") == []
+    assert run("cat", first, "-c", "-1").status is ExitStatus.ERROR
+
+
+def test_a_topic_of_a_log_directory(tmp_path: Path) -> None:
+    write_partition(tmp_path, [plain(0)], name="orders-0")
+    write_partition(tmp_path, [plain(5)], name="orders-10")
+    write_partition(tmp_path, [plain(9)], name="other-0")
+    assert offsets(tmp_path, "-t", "orders") == [0, 1, 2, 5, 6, 7]
+    assert offsets(tmp_path, "-t", "orders", "-p", "10") == [5, 6, 7]
+    assert "name a topic with -t, for example -t orders" in run("cat", tmp_path).err
+    assert "did you mean 'orders'" in run("cat", tmp_path, "-t", "order").err
+    assert "no partition 3 here; possible: 0, 10" in run("cat", tmp_path, "-t", "orders", "-p", "3").err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-f", "%q"], "unknown format %q"),
+        (["-f", "%"], "unknown format %"),
+        (["-D", r"\q"], "unknown escape"),
+        (["-o", "midway"], "unknown offset 'midway'"),
+        (["-o", "s@yesterday"], "'yesterday' is neither milliseconds nor a date"),
+        (["-J", "-f", "%s"], "not allowed with argument"),
+    ],
+)
+def test_wrong_letters_are_told_of(log: Path, options: list[str], told: str) -> None:
+    ran = run("cat", log, *options)
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert told in ran.err
+
+
+def test_damage_comes_after_the_records_before_it(tmp_path: Path) -> None:
+    broken = bytearray(plain(3))
+    broken[70] ^= 1
+    directory = write_partition(tmp_path, [plain(0), bytes(broken), plain(6)])
+    ran = run("cat", directory, "-f", r"%o\n")
+    assert (ran.status, ran.out.split()) == (ExitStatus.FINDINGS, ["0", "1", "2"])
+    assert "batch at byte" in ran.err
+    ran = run("cat", directory, "-f", r"%o\n", "--on-error", "skip")
+    assert (ran.status, ran.out.split()) == (ExitStatus.FINDINGS, ["0", "1", "2", "6", "7", "8"])
+
+
+def test_how_it_looks(tmp_path: Path) -> None:
+    directory = orders(tmp_path)
+    assert same_as_golden(run("cat", directory, "-J", "-c", "12").out, "cat.jsonl")
+    assert same_as_golden(run("cat", directory, "--control", "-J", "-o", "5", "-c", "4").out, "cat-control.jsonl")
+    assert same_as_golden(run("cat", directory, "-f", r"%o %T %k: %s [%h]\n", "-c", "8").out, "cat-format.txt")

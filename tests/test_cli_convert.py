@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec convert``: every format holds what Kafka's consumer delivered, and a file is whole or not there."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import golden_data
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cli_runner import long_partition, orders, partition, program, run
+from golden_data import Partition
+from log_files import COMMIT, data, marker, plain
+from log_files import partition as write_partition
+
+import kcodec
+from kcodec.cli import ExitStatus, sinks
+
+SOME = [
+    p
+    for p in golden_data.partitions(2)
+    if p.name in ("edge-java-none-0", "txn-mixed-0", "raw-odd-0", "large-java-lz4-0")
+]
+ALL_COLUMNS = ",".join(kcodec.COLUMNS)
+FORMATS = ("parquet", "arrow", "csv", "jsonl")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Offset, key, value of a file of any format."""
+    if path.suffix == ".jsonl":
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        return [{**line, "key": bytes_of(line["key"]), "value": bytes_of(line["value"])} for line in lines]
+    if path.suffix == ".csv":
+        csv.field_size_limit(1 << 27)
+        with path.open(encoding="utf-8", newline="") as file:
+            return [{**row, "offset": int(row["offset"])} for row in csv.DictReader(file)]
+    table = pq.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_file(path).read_all()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def bytes_of(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode("utf-8") if isinstance(value, str) else base64.b64decode(value["base64"])
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("partition", SOME, ids=str)
+def test_every_format_holds_what_is_delivered(partition: Partition, suffix: str, level: str, tmp_path: Path) -> None:
+    out = tmp_path / f"out.{suffix}"
+    ran = run("convert", partition.path, "-o", out, *(["--read-committed"] if level == "read_committed" else []))
+    expected = list(kcodec.open(partition.path).records(level))
+    assert ran.status is ExitStatus.OK
+    assert ran.err == f"{out}: {len(expected)} records\n"
+    found = rows_of(out)
+    assert [row["offset"] for row in found] == [record.offset for record in expected]
+    if suffix != "csv":
+        assert [(row["key"], row["value"]) for row in found] == [(record.key, record.value) for record in expected]
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_arrow_types_are_those_of_the_stream(suffix: str, tmp_path: Path) -> None:
+    source, out = partition("txn-java-0"), tmp_path / f"out.{suffix}"
+    assert run("convert", source, "-o", out, "--columns", "all", "--control").status is ExitStatus.OK
+    stream = kcodec.open(source).to_arrow(columns=kcodec.COLUMNS, control_records="include")
+    expected = pa.table(stream)
+    found = pq.read_table(out) if suffix == "parquet" else pa.ipc.open_file(out).read_all()
+    assert found.schema.names == expected.schema.names
+    assert found.to_pylist() == expected.to_pylist()
+    assert found.schema.field("timestamp").type == pa.timestamp("ms", "UTC")
+
+
+def test_columns_and_offsets_are_chosen(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path / "in", [plain(0, 5), plain(5, 5)])
+    out = tmp_path / "out.csv"
+    ran = run("convert", directory, "-o", out, "--columns", "value,offset,topic,partition", "--offsets", "3:7")
+    assert ran.status is ExitStatus.OK
+    assert out.read_text().splitlines() == [
+        "value,offset,topic,partition",
+        *(f"{'v' * 20},{n},orders,0" for n in range(3, 7)),
+    ]
+
+
+def test_all_partitions_of_a_topic_go_into_one_file(tmp_path: Path) -> None:
+    for number in range(3):
+        write_partition(tmp_path / "logs", [plain(0, 2)], name=f"orders-{number}")
+    out = tmp_path / "out.parquet"
+    columns = ["--columns", "topic,partition,offset"]
+    assert run("convert", tmp_path / "logs", "-t", "orders", "-o", out, *columns).status is ExitStatus.OK
+    assert [(row["partition"], row["offset"]) for row in rows_of(out)] == [(n, at) for n in range(3) for at in range(2)]
+
+
+def test_row_groups_are_cut_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "ROW_GROUP_BYTES", 1 << 20)
+    directory = write_partition(tmp_path / "in", [plain(at * 1000, 1000, 1000) for at in range(8)])
+    out = tmp_path / "out.parquet"
+    assert run("convert", directory, "-o", out, "--compression", "none").status is ExitStatus.OK
+    assert pq.ParquetFile(out).metadata.num_rows == 8000
+    assert [row["offset"] for row in rows_of(out)] == list(range(8000))
+
+
+def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
+    broken = bytearray(plain(3))
+    broken[70] ^= 1
+    directory = write_partition(tmp_path / "in", [plain(0), bytes(broken), plain(6)])
+    for suffix in FORMATS:
+        out = tmp_path / f"out.{suffix}"
+        out.write_bytes(b"what was there")
+        ran = run("convert", directory, "-o", out)
+        assert ran.status is ExitStatus.FINDINGS
+        assert "batch at byte" in ran.err
+        assert out.read_bytes() == b"what was there"
+        ran = run("convert", directory, "-o", out, "--on-error", "skip")
+        assert ran.status is ExitStatus.FINDINGS
+        assert [row["offset"] for row in rows_of(out)] == [0, 1, 2, 6, 7, 8]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", *sorted(f"out.{suffix}" for suffix in FORMATS)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    directory = long_partition(tmp_path / "in", 3000)
+    out = tmp_path / "out.csv"
+    process = program("convert", directory, "-o", out)
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob(".out.csv*")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.decode() == "kcodec: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-o", "out.parkuet"], "did you mean '.parquet'"),
+        (["-o", "out.csv", "--columns", "ofset"], "did you mean 'offset'"),
+        (["-o", "out.csv", "--columns", "offset,offset"], "asked for twice"),
+        (["-o", "out.csv", "--compression", "zstd"], "compress text with a tool of its own"),
+        (["-o", "out.arrow", "--compression", "snappy"], "possible are none, lz4, zstd"),
+        (["-o", "nowhere/out.csv"], "does not exist"),
+        (["-o", "."], "unknown kind of file"),
+        ([], "-o/--output"),
+    ],
+)
+def test_wrong_calls_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory = write_partition(tmp_path / "in", [plain(0)])
+    ran = run("convert", directory, *options)
+    assert ran.status is ExitStatus.ERROR
+    assert told in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_control_records_and_their_type(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path / "in", [data(1, 0), marker(COMMIT, 1, 2)])
+    out = tmp_path / "out.csv"
+    assert run("convert", directory, "-o", out, "--control", "--columns", "offset,is_control,control_type").status == 0
+    assert out.read_text() == "offset,is_control,control_type\n0,false,\n1,false,\n2,true,1\n"
+
+
+def test_the_example_partition_converts_to_every_format(tmp_path: Path) -> None:
+    for suffix in FORMATS:
+        assert run("convert", orders(tmp_path), "-o", tmp_path / f"o.{suffix}").status is ExitStatus.OK
