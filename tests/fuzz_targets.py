@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C fuzz targets of tests/fuzz: how they are built, what they start from, how they are replayed and run.
+"""The fuzz targets of tests/fuzz: how those in C are built, what all start from, how they are replayed and run.
 
-    TARGETS                         their names; tests/fuzz/target_<name>.c says what each holds
+    C_TARGETS, PYTHON_TARGETS       their names; tests/fuzz/target_<name>.c and python_targets.py say what each holds
+    TARGETS                         both
     build(name, folder, engine)     the program; engine "replay", "own" (gcc alone) or "libfuzzer" (clang)
     write_seeds(name, folder)       inputs out of the golden bytes and generated batches, beside the committed corpus
 
-Everything is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
+All C is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
 written past what was asked for is seen.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "tests" / "fuzz"
 CORPUS = FUZZ / "corpus"
 CORE = ROOT / "src" / "kcodec" / "_fast"
-TARGETS = tuple(sorted(path.stem.removeprefix("target_") for path in FUZZ.glob("target_*.c")))
+C_TARGETS = tuple(sorted(path.stem.removeprefix("target_") for path in FUZZ.glob("target_*.c")))
+PYTHON_TARGETS = ("lying_index", "small_files")
+TARGETS = C_TARGETS + PYTHON_TARGETS
 HELPERS = ("arrow_walk", "harness", "slow_codecs")
 DRIVER = ("driver", "mutate")
 ENGINES = ("replay", "own", "libfuzzer")
@@ -158,10 +162,25 @@ def _values() -> Iterator[bytes]:
 SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {"batches": _batches, "decompress": _streams, "values": _values}
 
 
+def seeds_of(name: str) -> Iterator[bytes]:
+    """The inputs of a target that are made, not committed."""
+    if name in SEEDS:
+        return SEEDS[name]()
+    sys.path.insert(0, str(FUZZ))
+    import python_targets
+
+    return python_targets.SEEDS[name]()
+
+
+def python_command(name: str) -> list[str]:
+    """How the driver of a Python target is called."""
+    return [sys.executable, str(FUZZ / "python_driver.py"), name]
+
+
 def write_seeds(name: str, folder: Path) -> int:
     """What a run of a target starts from beside its corpus; how many inputs."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for count, data in enumerate(SEEDS[name](), 1):
+    for count, data in enumerate(seeds_of(name), 1):
         (folder / f"seed-{count:04}").write_bytes(data)
     return count

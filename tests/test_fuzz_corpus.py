@@ -20,7 +20,7 @@ MOST_CORPUS_BYTES = 1_000_000
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     folder = tmp_path_factory.mktemp("fuzz")
     core = fuzz.build_core(folder, "replay")
-    yield {name: fuzz.build(name, folder, "replay", core) for name in fuzz.TARGETS}
+    yield {name: fuzz.build(name, folder, "replay", core) for name in fuzz.C_TARGETS}
 
 
 def test_every_target_has_a_corpus_and_none_is_large() -> None:
@@ -30,11 +30,20 @@ def test_every_target_has_a_corpus_and_none_is_large() -> None:
     assert min(sizes.values()) > 0
 
 
-@pytest.mark.parametrize("name", fuzz.TARGETS)
+@pytest.mark.parametrize("name", fuzz.C_TARGETS)
 def test_corpus_and_seeds_hold_under_sanitizers(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
+    assert_replays(name, [str(programs[name])], tmp_path)
+
+
+@pytest.mark.parametrize("name", fuzz.PYTHON_TARGETS)
+def test_corpus_and_seeds_of_python_hold(name: str, tmp_path: Path) -> None:
+    assert_replays(name, fuzz.python_command(name), tmp_path)
+
+
+def assert_replays(name: str, program: list[str], tmp_path: Path) -> None:
     seeds = fuzz.write_seeds(name, tmp_path)
     committed = len(list((fuzz.CORPUS / name).iterdir()))
-    done = fuzz.run([str(programs[name]), "--replay", str(fuzz.CORPUS / name), str(tmp_path)], 60)
+    done = fuzz.run([*program, "--replay", str(fuzz.CORPUS / name), str(tmp_path)], 60)
     assert done.returncode == 0, done.stdout[-4000:]
     assert done.stdout.splitlines()[-1] == f"{committed + seeds} inputs replayed"
     assert committed and seeds

@@ -37,12 +37,12 @@ LONGEST_KEPT = 3000
 
 def found_by_own_driver(folder: Path) -> bytes:
     """The input that was at work when the process ended."""
-    raw = (folder / "at-work").read_bytes()
+    raw = (folder / "finds" / "at-work").read_bytes()
     return raw[4 : 4 + struct.unpack_from("=I", raw)[0]]
 
 
-def hunt_c(name: str, program: Path, engine: str, folder: Path, seconds: int, seed: int) -> tuple[bool, str]:
-    """(whether all held, what to say) of one C target."""
+def hunt(name: str, program: list[str], engine: str, folder: Path, seconds: int, seed: int) -> tuple[bool, str]:
+    """(whether all held, what to say) of one target."""
     finds = folder / "finds"
     finds.mkdir(parents=True, exist_ok=True)
     fuzz.write_seeds(name, folder / "seeds")
@@ -69,7 +69,7 @@ def hunt_c(name: str, program: Path, engine: str, folder: Path, seconds: int, se
             *sources,
         ]
     try:
-        done = fuzz.run([str(program), *command], seconds + SLACK_SECONDS)
+        done = fuzz.run([*program, *command], seconds + SLACK_SECONDS)
         status, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired as late:
         status, output = 1, f"no end after {late.timeout:.0f} s"
@@ -90,17 +90,17 @@ def told(engine: str, output: str) -> str:
     return f"{runs.group(1) if runs else '?'} inputs, {last[0]} edges, {last[1]} features reached, nothing found"
 
 
-def shrink_c(name: str, program: Path, folder: Path) -> str:
-    """Rewrites the corpus with the help of our own driver: smallest first, each for what it adds."""
+def shrink(name: str, program: list[str], folder: Path) -> str:
+    """Rewrites the corpus with the help of our own drivers: smallest first, each for what it adds."""
     kept, sources = folder / "kept", folder / "small"
     for path in (kept, sources):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
     for place in (folder / "finds", folder / "seeds", fuzz.CORPUS / name):
         for path in sorted(place.glob("*")) if place.is_dir() else []:
-            if path.stat().st_size <= LONGEST_KEPT:
+            if path.stat().st_size <= LONGEST_KEPT and path.name != "at-work":
                 shutil.copy(path, sources / f"{place.name}-{path.name}")
-    done = fuzz.run([str(program), "--shrink", str(kept), str(sources)], 900)
+    done = fuzz.run([*program, "--shrink", str(kept), str(sources)], 900)
     if done.returncode:
         raise RuntimeError(done.stdout[-3000:])
     target = fuzz.CORPUS / name
@@ -135,20 +135,22 @@ def main() -> int:
     if arguments.list:
         print("\n".join(fuzz.TARGETS))
         return 0
-    engine = "own" if arguments.shrink else engine_for(arguments.engine)
+    for_c = "own" if arguments.shrink else engine_for(arguments.engine)
     with tempfile.TemporaryDirectory(prefix="kcodec-fuzz-") as scratch:
         build = Path(scratch, "build")
         build.mkdir()
-        core = fuzz.build_core(build, engine)
+        core = fuzz.build_core(build, for_c) if set(arguments.target) & set(fuzz.C_TARGETS) else []
         failed = 0
         for name in arguments.target:
-            program = fuzz.build(name, build, engine, core)
+            in_c = name in fuzz.C_TARGETS
+            program = [str(fuzz.build(name, build, for_c, core))] if in_c else fuzz.python_command(name)
+            engine = for_c if in_c else "own"
             folder = (arguments.work or Path(scratch)) / name
             if arguments.shrink:
-                print(f"{name}: {shrink_c(name, program, folder)}", flush=True)
+                print(f"{name}: {shrink(name, program, folder)}", flush=True)
                 continue
             began = time.monotonic()
-            held, text = hunt_c(name, program, engine, folder.resolve(), arguments.seconds, arguments.seed)
+            held, text = hunt(name, program, engine, folder.resolve(), arguments.seconds, arguments.seed)
             failed += not held
             line = f"{name} ({engine}, {time.monotonic() - began:.0f} s, seed {arguments.seed}): {text}"
             print(line, flush=True)
