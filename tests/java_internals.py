@@ -43,6 +43,19 @@ def loaded_log(judge: JavaJudge, directory: Path) -> LoadedLog:
     return LoadedLog([segment["baseOffset"] for segment in segments], records, answer.get("error"))
 
 
+def recovered_offsets(
+    judge: JavaJudge, directory: Path, timestamps: list[int], index_interval_bytes: int, *, clean: bool = False
+) -> list[int | None]:
+    """Start a broker's log on a directory, ask ListOffsets for these timestamps, stop it in order.
+
+    It changes the directory, as recovery does: indexes and snapshots are made anew. clean: it was stopped in order, so
+    the newest snapshot is loaded.
+    """
+    question = struct.pack(f">c?ii{len(timestamps)}q", b"T", clean, index_interval_bytes, len(timestamps), *timestamps)
+    found: list[int | None] = judge._ask(question + str(directory).encode())["offsets"]
+    return found
+
+
 class CoordinatedGroup(NamedTuple):
     """A group as the coordinator knows it: offsets by (topic, partition), and those that an open transaction covers."""
 

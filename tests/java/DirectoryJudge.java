@@ -29,17 +29,47 @@ final class DirectoryJudge {
     private DirectoryJudge() {}
 
     static void write(ByteBuffer question, JsonGenerator out) throws IOException {
-        byte[] path = new byte[question.remaining()];
-        question.get(path);
         LogConfig config = new LogConfig(Map.of("cleanup.policy", "compact", "segment.index.bytes", "4096"));
-        try (UnifiedLog log = UnifiedLog.create(new File(new String(path, StandardCharsets.UTF_8)), config, 0L, 0L,
-                new KafkaScheduler(1), new BrokerTopicStats(), Time.SYSTEM, Integer.MAX_VALUE,
-                new ProducerStateManagerConfig(Integer.MAX_VALUE, false), Integer.MAX_VALUE,
-                new LogDirFailureChannel(1), false, Optional.empty())) {
+        try (UnifiedLog log = open(question, config, false)) {
             writeSegments(log, out);
         } catch (RuntimeException refused) {
             Answers.writeError(out, "error", refused);
         }
+    }
+
+    /**
+     * Where records of given timestamps are: int8 clean (it was closed in order: nothing is recovered), int32
+     * index_interval_bytes, int32 n, n x int64 timestamp, then the path. An answer: {@code offsets}, null where there is
+     * none. Recovery makes indexes and snapshots anew; closing the log at the end writes one more.
+     */
+    static void writeOffsets(ByteBuffer question, JsonGenerator out) throws IOException {
+        boolean clean = question.get() == 1;
+        String interval = String.valueOf(question.getInt());
+        long[] timestamps = new long[question.getInt()];
+        for (int number = 0; number < timestamps.length; number++) {
+            timestamps[number] = question.getLong();
+        }
+        try (UnifiedLog log = open(question, new LogConfig(Map.of("index.interval.bytes", interval)), clean)) {
+            out.writeArrayFieldStart("offsets");
+            for (long timestamp : timestamps) {
+                var found = log.fetchOffsetByTimestamp(timestamp, Optional.empty()).timestampAndOffsetOpt();
+                if (found.isPresent()) {
+                    out.writeNumber(found.get().offset);
+                } else {
+                    out.writeNull();
+                }
+            }
+            out.writeEndArray();
+        }
+    }
+
+    private static UnifiedLog open(ByteBuffer question, LogConfig config, boolean clean) throws IOException {
+        byte[] path = new byte[question.remaining()];
+        question.get(path);
+        return UnifiedLog.create(new File(new String(path, StandardCharsets.UTF_8)), config, 0L, 0L,
+                new KafkaScheduler(1), new BrokerTopicStats(), Time.SYSTEM, Integer.MAX_VALUE,
+                new ProducerStateManagerConfig(Integer.MAX_VALUE, false), Integer.MAX_VALUE,
+                new LogDirFailureChannel(1), clean, Optional.empty());
     }
 
     private static void writeSegments(UnifiedLog log, JsonGenerator out) throws IOException {

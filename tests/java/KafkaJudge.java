@@ -34,8 +34,8 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *   <li>{@code L}, {@code P}: what a leader says to a produced record set ({@link ProduceJudge}).
  *   <li>{@code K int32 partitions, int32 n, n x key}: the partition of each key.
  *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code D path}: a partition directory
- *       as a broker loads it ({@link DirectoryJudge}); {@code G bytes}: what the group coordinator knows from a log
- *       ({@link GroupJudge}).
+ *       as a broker loads it, {@code T}: offsets of timestamps in it ({@link DirectoryJudge}); {@code G bytes}: what the
+ *       group coordinator knows from a log ({@link GroupJudge}).
  * </ul>
  *
  * <p>No rule of the record format is written down here: whatever is judged, a class of Kafka judges. An exception of
@@ -91,6 +91,7 @@ public final class KafkaJudge {
                 case 'K' -> writePartitions(question, out);
                 case 'J' -> MessageJudge.write(question, out);
                 case 'D' -> DirectoryJudge.write(question, out);
+                case 'T' -> DirectoryJudge.writeOffsets(question, out);
                 case 'G' -> GroupJudge.write(question, out);
                 default -> throw new IOException("unknown command " + command);
             }
