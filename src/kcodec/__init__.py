@@ -42,6 +42,7 @@ from kcodec.rewrite import (
     set_partition_leader_epoch,
     set_producer_state,
 )
+from kcodec.validation import validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ __all__ = [
     "set_max_timestamp",
     "set_partition_leader_epoch",
     "set_producer_state",
+    "validate",
 ]
 
 

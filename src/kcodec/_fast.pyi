@@ -570,6 +570,15 @@ class Partitions:
 def partition_for(keys: _ArrowArray | _ArrowStream | Iterable[Buffer | None], partitions: int) -> Partitions:
     """The partition Java's producer sends each key to. Raises TypeError, ValueError."""
 
+# ------------------------------------------------------------------------------------------------ before a log takes it
+
+MAX_RECORD_INDEXES: Final[int]
+
+def validate_batch_records(
+    batch: RecordBatch, *, is_compacted: bool, is_create_time: bool, now: int, before_max_ms: int, after_max_ms: int
+) -> tuple[DecodeError, bool] | tuple[tuple[int, ...], int, int, bool, bool]:
+    """What a leader finds in the records of a batch. Internal."""
+
 # -------------------------------------------------------------------------------- checksum, switches, memory
 
 def crc32c(data: Buffer, value: int = 0) -> int:

@@ -12,8 +12,8 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     decode.c       the run over a table, threads         pool.c         output memory that is used again
     utf8.c         header names                          arrow_export.c chunks as Arrow
     encode.c       records -> batches                    arrow_import.c columns that others made
-    murmur2.c      keys -> partitions
-    text.c         chunks as text
+    murmur2.c      keys -> partitions                    text.c         chunks as text
+    validate.c     a leader's look at records
 
 What Python sees is made by the parts included below.
 """
@@ -92,5 +92,7 @@ include "_fast/encode.pxi"
 include "_fast/builder.pxi"
 # Partitions, partition_for()
 include "_fast/partition.pxi"
+# what a leader finds in records
+include "_fast/validate.pxi"
 # processor paths, system libraries, memory: start-up and tests
 include "_fast/switches.pxi"

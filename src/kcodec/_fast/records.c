@@ -98,26 +98,13 @@ static void advance_crc(RecordsJob *job, const uint8_t *to) {
 
 // ---------------------------------------------------------------------------------------------------- the checked way
 
-typedef struct {
-    const uint8_t *bytes;
-    int32_t size;  // -1 null
-} Field;
-
-typedef struct {
-    int64_t timestamp_delta, offset_delta, offset;
-    Field key, value;
-    int32_t headers;
-    Reader header_reader;  // at the first header
-} CheckedRecord;
-
 static int check_header(Reader *reader, Field *name, Field *value, Fault *fault) {
     if (read_nullable_bytes(reader, &name->bytes, &name->size, "header name_length", fault)) return -1;
     if (name->size < 0) return fault_set(fault, FAULT_LENGTH_NEGATIVE, "header name_length", name->size, 0);
     return read_nullable_bytes(reader, &value->bytes, &value->size, "header value_length", fault);
 }
 
-// Reads and checks a whole record, headers included, without writing anything. `reader` ends where the record set ends.
-static int check_record(Reader *reader, CheckedRecord *record, Fault *fault) {
+int check_record(Reader *reader, CheckedRecord *record, Fault *fault) {
     int32_t length, delta;
     if (read_varint(reader, &length, "record_length", fault)) return -1;
     if (length < 0) return fault_set(fault, FAULT_LENGTH_NEGATIVE, "record_length", length, 0);

@@ -34,6 +34,22 @@ typedef struct {
 // Appends the records; on a fault (-1) the caller rolls the chunk back. fault->record is the index of the record.
 int records_append(Chunk *chunk, RecordsJob *job, Fault *fault);
 
+// One record as it lies there, for those who look at records without keeping them.
+typedef struct {
+    const uint8_t *bytes;
+    int32_t size;  // -1 null
+} Field;
+
+typedef struct {
+    int64_t timestamp_delta, offset_delta, offset;
+    Field key, value;
+    int32_t headers;
+    Reader header_reader;  // at the first header
+} CheckedRecord;
+
+// Reads and checks a whole record, headers included, without writing anything. `reader` ends where the record set ends.
+int check_record(Reader *reader, CheckedRecord *record, Fault *fault);
+
 // The type in a control record's key: version i16, type i16 (ControlRecordType.parseTypeId).
 int control_type_of(const uint8_t *key, int32_t key_length, int16_t *type, Fault *fault);
 

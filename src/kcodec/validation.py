@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a leader checks before it appends a produced batch, with the error it answers.
+
+    kcodec.validate(encoded, cleanup_policy="compact")     # None, or RecordValidationError with Kafka's code and name
+
+The order of the checks is Kafka's, as the first that fails decides the code: those of the request (KafkaApis,
+ProduceRequest.validateRecords), of the bytes (UnifiedLog.analyzeAndValidateRecords), of the batch and its records
+(LogValidator), of the rewriting a leader may have to do (MemoryRecordsBuilder). Measured with the classes of Kafka
+4.3; where they are milder than one would think, so is this: a topic of CreateTime takes a batch that claims
+LogAppendTime, and offsets inside an uncompressed batch are not looked at.
+
+Not checked is what depends on the log: sequence numbers and epochs against those before, an open transaction; and the
+size of a batch that the leader compresses anew.
+"""
+
+from __future__ import annotations
+
+from kcodec._fast import MAX_RECORD_INDEXES, RecordBatch, batches, validate_batch_records
+from kcodec.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Compression, TimestampType
+from kcodec.errors import (
+    CorruptBatchError,
+    DecodeError,
+    LimitExceededError,
+    RecordValidationError,
+    TruncatedError,
+    UnsupportedError,
+)
+from kcodec.limits import DEFAULT_LIMITS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+    from typing_extensions import Buffer
+
+    from kcodec.limits import DecodeLimits
+
+    Origin = Literal["client", "coordinator"]
+
+__all__ = ["MAX_RECORD_INDEXES", "validate"]
+
+# Kafka's numbers (org.apache.kafka.common.protocol.Errors).
+_CODES = {
+    "UNKNOWN_SERVER_ERROR": -1,
+    "CORRUPT_MESSAGE": 2,
+    "MESSAGE_TOO_LARGE": 10,
+    "RECORD_LIST_TOO_LARGE": 18,
+    "INVALID_TIMESTAMP": 32,
+    "INVALID_PRODUCER_EPOCH": 47,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": 53,
+    "UNSUPPORTED_COMPRESSION_TYPE": 76,
+    "INVALID_RECORD": 87,
+}
+
+# Kafka's defaults of topic settings.
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+DEFAULT_SEGMENT_BYTES = 1 << 30
+DEFAULT_BEFORE_MAX_MS = (1 << 63) - 1
+DEFAULT_AFTER_MAX_MS = 3_600_000
+
+LATEST_API_VERSION = 13  # of Produce in Kafka 4.3
+_LEAST_API_VERSION = 3  # the first that carries magic 2; those below are gone from Kafka 4
+_LEAST_ZSTD_API_VERSION = 7
+_MAGIC_POSITION = 16
+_HEADER_BYTES = 61
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_INDEPENDENT_BLOCKS = 0x20
+_TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+
+
+class _Rules:
+    """A topic's settings and a request's fields, checked."""
+
+    def __init__(
+        self,
+        *,
+        cleanup_policy: str,
+        message_timestamp_type: TimestampType | str,
+        compression_type: Compression | str,
+        origin: str,
+        api_version: int,
+        has_transactional_id: bool,
+        numbers: dict[str, int],
+    ) -> None:
+        policies = [policy.strip() for policy in cleanup_policy.split(",")]
+        for policy in policies:
+            _choose("cleanup_policy", policy, ("delete", "compact"))
+        self.is_compacted = "compact" in policies
+        _choose(
+            "message_timestamp_type", message_timestamp_type, (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+        )
+        self.is_create_time = message_timestamp_type == TimestampType.CREATE_TIME
+        _choose("compression_type", compression_type, ("producer", "uncompressed", *Compression))
+        self.target = None if compression_type == "producer" else compression_type
+        self.is_client = _choose("origin", origin, ("client", "coordinator")) == "client"
+        for name, value in {**numbers, "api_version": api_version}.items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if not -(1 << 63) <= value < 1 << 63:
+                raise ValueError(f"{name} {value} is no 64-bit number")
+        if api_version < _LEAST_API_VERSION:
+            raise ValueError(f"api_version must be at least {_LEAST_API_VERSION}, not {api_version}: no magic 2 below")
+        self.api_version = api_version
+        self.has_transactional_id = has_transactional_id
+        self.max_message_bytes = numbers["max_message_bytes"]
+        self.segment_bytes = numbers["segment_bytes"]
+        self.before_max_ms = numbers["message_timestamp_before_max_ms"]
+        self.after_max_ms = numbers["message_timestamp_after_max_ms"]
+        self.now = numbers["now"]
+
+
+def _choose(name: str, value: object, choices: tuple[object, ...]) -> object:
+    if value not in choices:
+        raise ValueError(f"unknown {name} {str(value)!r}; possible: {', '.join(map(str, choices))}")
+    return value
+
+
+def _refused(name: str, reason: str, batch: RecordBatch | None, indexes: tuple[int, ...] = ()) -> RecordValidationError:
+    return RecordValidationError(
+        reason,
+        code=_CODES[name],
+        name=name,
+        position=None if batch is None else batch.position,
+        base_offset=None if batch is None else batch.base_offset,
+        record_indexes=indexes,
+    )
+
+
+def validate(
+    batch: RecordBatch | Buffer,
+    *,
+    cleanup_policy: str = "delete",
+    message_timestamp_type: TimestampType | Literal["CreateTime", "LogAppendTime"] = TimestampType.CREATE_TIME,
+    message_timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS,
+    message_timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+    compression_type: Compression | str = "producer",
+    now: int | None = None,
+    origin: Origin = "client",
+    api_version: int = LATEST_API_VERSION,
+    has_transactional_id: bool = True,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+) -> None:
+    """Raise the error with which a leader would answer a produce request for one partition; None if it would append.
+
+    batch: a RecordBatch, or the record set of the partition as bytes, which must hold exactly one. The settings are the
+    topic's, spelt as Kafka spells them, with Kafka's defaults; `now` is the leader's clock in ms, by default this
+    machine's. origin: "client", or "coordinator" for what brokers write themselves (markers, offset commits), of which
+    less is asked. api_version, has_transactional_id: of the produce request.
+
+    Raises RecordValidationError; LimitExceededError above `limits`; ValueError and TypeError for wrong settings.
+    """
+    if now is None:
+        import time
+
+        now = time.time_ns() // 1_000_000
+    numbers = {
+        "message_timestamp_before_max_ms": message_timestamp_before_max_ms,
+        "message_timestamp_after_max_ms": message_timestamp_after_max_ms,
+        "max_message_bytes": max_message_bytes,
+        "segment_bytes": segment_bytes,
+        "now": now,
+    }
+    rules = _Rules(
+        cleanup_policy=cleanup_policy,
+        message_timestamp_type=message_timestamp_type,
+        compression_type=compression_type,
+        origin=origin,
+        api_version=api_version,
+        has_transactional_id=has_transactional_id,
+        numbers=numbers,
+    )
+    found = _only_batch(batch, rules, limits)
+    if found is None:
+        return
+    _check_bytes(found, rules)
+    if rules.is_client:
+        _check_batch(found)
+    is_rewritten = _check_records(found, rules)
+    _check_append(found, rules, is_rewritten)
+
+
+# ---------------------------------------------------------------------------------------------------------- the request
+
+
+def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits) -> RecordBatch | None:
+    """The one batch of the request's partition; None where a coordinator writes none."""
+    if isinstance(data, RecordBatch):
+        walk = iter([data])
+    else:
+        walk = _walk(data, limits)
+    first = next(walk, None)
+    if first is None and not rules.is_client:
+        return None
+    if first is None:
+        raise _refused("INVALID_RECORD", "there is no whole record batch", None)
+    if rules.is_client:
+        if first.is_transactional and not rules.has_transactional_id:
+            reason = "the batch is transactional, but the request names no transactional id"
+            raise _refused("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", reason, first)
+        _check_magic(first)
+        _check_zstd(first, rules)
+    second = next(walk, None)
+    if second is not None:
+        reason = f"a second batch follows at byte {second.position}: a request holds one for a partition"
+        raise _refused("INVALID_RECORD", reason, first)
+    _check_magic(first)
+    return first
+
+
+def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
+    """The batches, as a leader's walk over them finds them."""
+    try:
+        yield from batches(data, limits=limits)
+    except LimitExceededError:
+        raise
+    except DecodeError as error:
+        raw = memoryview(data).cast("B")
+        place = (error.position or 0) + _MAGIC_POSITION
+        is_old = isinstance(error, UnsupportedError) and raw[place] in (0, 1)
+        name = "INVALID_RECORD" if is_old else "CORRUPT_MESSAGE"
+        reason = f"magic {raw[place]} cannot be produced, only 2" if is_old else error.reason
+        refused = _refused(name, reason, None)
+        refused.position, refused.base_offset = error.position, error.base_offset
+        raise refused from error
+
+
+def _check_magic(batch: RecordBatch) -> None:
+    if batch.magic != 2:
+        raise _refused("INVALID_RECORD", f"magic {batch.magic} cannot be produced, only 2", batch)
+
+
+def _check_zstd(batch: RecordBatch, rules: _Rules) -> None:
+    if rules.api_version >= _LEAST_ZSTD_API_VERSION:
+        return
+    _check_compression(batch)
+    if batch.compression == Compression.ZSTD:
+        reason = f"zstd needs Produce {_LEAST_ZSTD_API_VERSION}, not {rules.api_version}"
+        raise _refused("UNSUPPORTED_COMPRESSION_TYPE", reason, batch)
+
+
+def _check_compression(batch: RecordBatch) -> None:
+    if not isinstance(batch.compression, Compression):
+        raise _refused("UNKNOWN_SERVER_ERROR", f"compression id {batch.compression} is unknown", batch)
+
+
+# ------------------------------------------------------------------------------------------------------------ the bytes
+
+
+def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
+    """UnifiedLog.analyzeAndValidateRecords."""
+    if rules.is_client and batch.base_offset != 0:
+        reason = f"base_offset {batch.base_offset} must be 0: the leader assigns offsets (set_base_offset)"
+        raise _refused("INVALID_RECORD", reason, batch)
+    if batch.size_in_bytes > rules.max_message_bytes:
+        reason = f"the batch has {batch.size_in_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
+        raise _refused("MESSAGE_TOO_LARGE", reason, batch)
+    try:
+        batch.ensure_valid()
+    except (CorruptBatchError, TruncatedError) as error:
+        raise _refused("CORRUPT_MESSAGE", error.reason, batch) from error
+    _check_compression(batch)
+
+
+# --------------------------------------------------------------------------------------------- the batch, its records
+
+
+def _check_batch(batch: RecordBatch) -> None:
+    """LogValidator.validateBatch, of a client's batch."""
+    reason = None
+    if batch.last_offset_delta < 0:
+        reason = f"last_offset_delta {batch.last_offset_delta} is negative"
+    elif batch.records_count <= 0:
+        reason = f"records_count {batch.records_count} is not positive"
+    elif batch.records_count != batch.last_offset_delta + 1:
+        reason = f"records_count {batch.records_count} disagrees with last_offset_delta {batch.last_offset_delta}"
+    elif batch.is_control_batch:
+        reason = "clients cannot write control batches"
+    elif batch.producer_id > NO_PRODUCER_ID and batch.base_sequence < 0:
+        reason = f"base_sequence {batch.base_sequence} of producer_id {batch.producer_id} is negative"
+    if reason is not None:
+        raise _refused("INVALID_RECORD", reason, batch)
+
+
+def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
+    """LogValidator.validateRecord, of all records; whether the leader writes the batch anew."""
+    if batch.compression == Compression.LZ4 and batch.records_count:
+        _check_lz4(batch)
+    found = validate_batch_records(
+        batch,
+        is_compacted=rules.is_compacted,
+        is_create_time=rules.is_create_time,
+        now=rules.now,
+        before_max_ms=rules.before_max_ms,
+        after_max_ms=rules.after_max_ms,
+    )
+    if isinstance(found[0], DecodeError):
+        error, is_stream_fault = found
+        raise _refused(_damage_name(batch, error, is_stream_fault), error.reason, batch) from error
+    indexes, without_key, wrong_time, is_sequential, has_negative_time = found
+    if wrong_time:
+        raise _refused("INVALID_TIMESTAMP", _wrong_time(rules, indexes, wrong_time), batch, indexes)
+    if without_key:
+        reason = f"{without_key} records have no key, which a compacted topic needs: {_listed(indexes)}"
+        raise _refused("INVALID_RECORD", reason, batch, indexes)
+    is_rewritten = _is_rewritten(batch, rules, is_sequential and batch.base_offset == 0)
+    if is_rewritten and has_negative_time:
+        raise _refused("UNKNOWN_SERVER_ERROR", "a timestamp below -1 cannot be written anew", batch)
+    return is_rewritten
+
+
+def _damage_name(batch: RecordBatch, error: DecodeError, is_stream_fault: bool) -> str:
+    """Of a damaged stream it depends on whether Kafka's decompressor or its reader of records stumbles first."""
+    if is_stream_fault:
+        return "UNKNOWN_SERVER_ERROR"
+    is_overlong = error.reason.startswith("record_length is a varint of more")
+    return "UNKNOWN_SERVER_ERROR" if is_overlong and batch.compression == Compression.NONE else "INVALID_RECORD"
+
+
+def _check_lz4(batch: RecordBatch) -> None:
+    """Java's reader knows independent blocks only."""
+    head = batch.data[_HEADER_BYTES : _HEADER_BYTES + 5]
+    if len(head) == 5 and bytes(head[:4]) == _LZ4_MAGIC and not head[4] & _LZ4_INDEPENDENT_BLOCKS:
+        reason = "the lz4 frame has linked blocks, which Kafka does not read: compress with independent ones"
+        raise _refused("UNKNOWN_SERVER_ERROR", reason, batch)
+
+
+def _wrong_time(rules: _Rules, indexes: tuple[int, ...], count: int) -> str:
+    if not rules.is_create_time:
+        return "timestamp_type LogAppendTime is the leader's to set"
+    least, most = rules.now - rules.before_max_ms, rules.now + rules.after_max_ms
+    return f"{count} timestamps are outside {least}..{most}, around the leader's clock: records {_listed(indexes)}"
+
+
+def _listed(indexes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, indexes[:10])) + (" ..." if len(indexes) > 10 else "")
+
+
+def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> bool:
+    """Whether the leader writes the batch anew, as the topic compresses otherwise.
+
+    Offsets that are not 0, 1, 2 ... in a compressed batch would be another reason, but Kafka has not kept keys and
+    values by the time it sees them, and answers with an error.
+    """
+    source = batch.compression
+    target = source if rules.target is None else Compression.NONE if rules.target == "uncompressed" else rules.target
+    if source == target == Compression.NONE:
+        return False
+    if source == Compression.NONE and batch.is_control_batch:
+        return not is_sequential
+    if source == target and not is_sequential:
+        raise _refused("UNKNOWN_SERVER_ERROR", "offset deltas of a compressed batch must be 0, 1, 2 ...", batch)
+    return source != target
+
+
+# ----------------------------------------------------------------------------------------------------------- the append
+
+
+def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None:
+    """What stands between the checks and the log: the leader's own writer, the segment, the least of producer state."""
+    if is_rewritten and not _is_producer_writable(batch):
+        reason = "the leader would write the batch anew, which its producer fields do not allow"
+        raise _refused("UNKNOWN_SERVER_ERROR", reason, batch)
+    if not is_rewritten and batch.size_in_bytes > rules.segment_bytes:
+        reason = f"the batch has {batch.size_in_bytes} bytes, segment.bytes is {rules.segment_bytes}"
+        raise _refused("RECORD_LIST_TOO_LARGE", reason, batch)
+    if batch.producer_id > NO_PRODUCER_ID and batch.producer_epoch < NO_PRODUCER_EPOCH:
+        raise _refused("INVALID_PRODUCER_EPOCH", f"producer_epoch {batch.producer_epoch} is below -1", batch)
+
+
+def _is_producer_writable(batch: RecordBatch) -> bool:
+    """MemoryRecordsBuilder.validateProducerState."""
+    if batch.producer_id == NO_PRODUCER_ID:
+        return not batch.is_transactional
+    has_sequence = batch.base_sequence >= 0 or batch.is_control_batch
+    return batch.producer_epoch != NO_PRODUCER_EPOCH and has_sequence
