@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import struct
 from pathlib import Path
 
@@ -243,3 +244,27 @@ def test_values_are_equal_hashable_and_pickle() -> None:
     assert len({*found.values(), *found.values()}) == len(found)
     assert str(TP("orders", 3)) == "orders-3"
     assert kcodec.OffsetAndMetadata(4) == kcodec.OffsetAndMetadata(4, "", -1)
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets-0", "__transaction_state-0"])
+def test_edited_logs_are_decode_errors_or_read_on(tmp_path: Path, name: str) -> None:
+    """One byte wrong anywhere: never another error; and what is not damaged is still told if that is asked for."""
+    segments = [Path(segment.path) for segment in captured("tv2", name).segments]
+    content = b"".join(path.read_bytes() for path in segments)
+    read = group_offsets if name.startswith("__consumer") else transaction_states
+    chance = random.Random(name)
+    raised = 0
+    for turn in range(60):
+        edited = bytearray(content)
+        edited[chance.randrange(len(edited))] ^= 1 << chance.randrange(8)
+        directory = tmp_path / str(turn) / name
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}.log").write_bytes(edited)
+        log = kcodec.open(directory)
+        try:
+            read(log)
+        except kcodec.DecodeError:
+            raised += 1
+        assert len(read(log, on_error="skip")) > 0
+        assert read(log, on_error="stop") is not None
+    assert raised > 30

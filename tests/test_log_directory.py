@@ -77,6 +77,15 @@ def test_the_repr_shows_what_matters() -> None:
     assert repr(captured("tv2", "killed")).endswith("/tv2/killed: 3 partitions of 3 topics, no clean shutdown>")
 
 
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_every_captured_partition_is_read_through_its_directory(cluster: str) -> None:
+    directory = captured(cluster)
+    for one in golden_data.partitions(magic=2):
+        if one.cluster == cluster:
+            found = [(batch.base_offset, batch.crc) for batch in directory[one.name].batches]
+            assert found == [(batch["baseOffset"], batch["crc"]) for batch in one.batches], one
+
+
 def test_copies_of_running_and_killed_brokers_open() -> None:
     for partition_ in [*golden_data.copies("live"), *golden_data.copies("killed")]:
         directory = captured(partition_.cluster, partition_.kind)
@@ -358,3 +367,9 @@ def test_what_the_coordinator_does_not_expect_is_hanging(tmp_path: Path) -> None
     ]
     assert [one.topic for one in found] == ["orders"] * 5
     assert found[0].age_ms(found[0].transaction.first_timestamp + 7) == 7
+    assert repr(found[0]) == (
+        "<PartitionTransaction orders-0 producer_id=7/0 open 0..1, transactional_id='writing' Ongoing, "
+        "holds last_stable_offset>"
+    )
+    assert repr(found[1]).endswith("transactional_id='elsewhere' Ongoing, hanging>")
+    assert repr(found[4]) == "<PartitionTransaction orders-0 producer_id=11/0 open 8..9>"

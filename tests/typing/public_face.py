@@ -20,6 +20,7 @@ from kcodec import (
     RecordBatches,
     TimestampType,
 )
+from kcodec.log import CommittedOffset, Log, LogDirectory, Transaction, open_log_directory
 
 
 def bytes_like(data: bytes, writable: bytearray, view: memoryview) -> None:
@@ -94,6 +95,21 @@ def batches(found: RecordBatches) -> None:
         batch.crc = 0  # type: ignore[misc]
     assert_type(found.remaining_bytes, int)
     RecordBatch(1)  # type: ignore[arg-type]
+
+
+def directories(path: str) -> None:
+    assert_type(kcodec.open(path), Log | LogDirectory)
+    directory = open_log_directory(path)
+    assert_type(directory["orders-0"], Log)
+    assert_type(directory[kcodec.TopicPartition("orders", 0)], Log)
+    assert_type(directory.topics, dict[str, tuple[int, ...]])
+    assert_type(directory.high_watermarks, dict[kcodec.TopicPartition, int])
+    for group in directory.group_offsets().values():
+        assert_type(group[kcodec.TopicPartition("orders", 0)], CommittedOffset)
+    for found in directory.transactions():
+        assert_type(found.transaction.age_ms(0), int)
+        assert_type(found.abort_command, str | None)
+    assert_type(directory["orders-0"].holding_transaction, Transaction | None)
 
 
 def errors() -> None:

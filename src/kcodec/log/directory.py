@@ -8,7 +8,7 @@ Partitions are the directories named ``topic-partition``. Those on their way out
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -59,14 +59,16 @@ class LogDirectory(Mapping[str, Log]):
     time it is asked for. Iteration gives names in order of topic and partition.
     """
 
-    def __init__(self, path: str, storage: Storage, *, verify_crc: bool, limits: DecodeLimits) -> None:
+    def __init__(
+        self, path: str, storage: Storage, entries: Iterable[Entry], *, verify_crc: bool, limits: DecodeLimits
+    ) -> None:
         self.path = path
         self.storage = storage
         self._verify_crc = verify_crc
         self._limits = limits
         self._partitions: dict[TopicPartition, str] = {}
         others, files = [], set()
-        for entry in sorted(storage.list(path)):
+        for entry in sorted(entries):
             found = _partition_of(entry)
             if found is not None:
                 self._partitions[found] = entry.name
@@ -147,7 +149,7 @@ class LogDirectory(Mapping[str, Log]):
     def _logs(self, topic: str | None = None) -> list[Log]:
         """The partitions of a topic, or all; without those that have no segment yet."""
         wanted = [name for found, name in self._partitions.items() if topic in (None, found.topic)]
-        return [self[name] for name in wanted if has_segments(self.storage, self.storage.join(self.path, name))]
+        return [self[name] for name in wanted if has_segments(self.storage.list(self.storage.join(self.path, name)))]
 
     # -------------------------------------------------------------------------------------------------- its own files
 
@@ -233,23 +235,16 @@ def open_log_directory(
     storage, place = storage_at(path, filesystem)
     if not storage.is_directory(place):
         raise FileNotFoundError(f"{place}: no such directory")
-    if has_segments(storage, place):
+    entries = storage.list(place)
+    if has_segments(entries):
         raise ValueError(f"{place} is a partition directory: kcodec.open or open_partition reads it")
-    if not is_log_directory(storage, place):
+    marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
+    if not any(_partition_of(one) or (one.name in marks and not one.is_directory) for one in entries):
         raise FileNotFoundError(
             f"{place}: no segment is there (20 digits and .log, as Kafka names them), so it is no partition directory, "
             f"and no {META_PROPERTIES}, checkpoint or directory named topic-partition, so it is no log directory"
         )
-    return LogDirectory(place, storage, verify_crc=verify_crc, limits=limits)
-
-
-def is_log_directory(storage: Storage, directory: str) -> bool:
-    """Whether a partition directory or a file that only a broker writes lies there."""
-    marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
-    return any(
-        _partition_of(entry) is not None or (entry.name in marks and not entry.is_directory)
-        for entry in storage.list(directory)
-    )
+    return LogDirectory(place, storage, entries, verify_crc=verify_crc, limits=limits)
 
 
 def _partition_of(entry: Entry) -> TopicPartition | None:

@@ -57,40 +57,18 @@ def open(  # noqa: A001  the public name is kcodec.open
     ('orders', 0, 42, 42, None, [])
     """
     storage, place = storage_at(path, filesystem)
-    is_directory = storage.is_directory(place)
-    if is_directory and not has_segments(storage, place):
-        return _open_log_directory(
-            storage,
-            place,
-            {"topic": topic, "partition": partition, "high_watermark": high_watermark},
-            verify_crc,
-            limits,
-        )
-    opener = open_partition if is_directory else open_segment
-    return opener(
-        place,
-        filesystem=storage,
-        topic=topic,
-        partition=partition,
-        high_watermark=high_watermark,
-        verify_crc=verify_crc,
-        limits=limits,
-    )
-
-
-def _open_log_directory(
-    storage: Storage, place: str, for_one: dict[str, Any], verify_crc: bool, limits: DecodeLimits
-) -> LogDirectory:
+    for_one: dict[str, Any] = {"topic": topic, "partition": partition, "high_watermark": high_watermark}
+    if not storage.is_directory(place):
+        return open_segment(place, filesystem=storage, verify_crc=verify_crc, limits=limits, **for_one)
+    log = _partition_at(storage, place, verify_crc=verify_crc, limits=limits, **for_one)
+    if log is not None:
+        return log
     from kcodec.log.directory import open_log_directory
 
-    if _partition_of(storage, place) is not None and not any(entry.is_directory for entry in storage.list(place)):
-        raise _nothing_in(storage, place)
     directory = open_log_directory(place, filesystem=storage, verify_crc=verify_crc, limits=limits)
     given = [name for name, value in for_one.items() if value is not None]
     if given:
-        raise ValueError(
-            f"{place} is a log directory: {', '.join(given)} is for one partition, which open_partition opens"
-        )
+        raise ValueError(f"{place} is a log directory: {', '.join(given)} is for one partition (open_partition)")
     return directory
 
 
@@ -154,9 +132,34 @@ def open_partition(
     storage, directory = storage_at(path, filesystem)
     if not storage.is_directory(directory):
         raise FileNotFoundError(f"{directory}: no such directory")
+    log = _partition_at(
+        storage,
+        directory,
+        topic=topic,
+        partition=partition,
+        high_watermark=high_watermark,
+        verify_crc=verify_crc,
+        limits=limits,
+    )
+    if log is None:
+        raise _nothing_in(storage, directory)
+    return log
+
+
+def _partition_at(
+    storage: Storage,
+    directory: str,
+    *,
+    topic: str | None,
+    partition: int | None,
+    high_watermark: int | None,
+    verify_crc: bool,
+    limits: DecodeLimits,
+) -> Log | None:
+    """The log of a partition directory; None where there is no segment."""
     found = segments_at_start(storage, directory, limits)
     if not found:
-        raise _nothing_in(storage, directory)
+        return None
     last = found[-1][0]
     segments = [Segment(storage.join(directory, name), base, base == last, storage) for base, name in found]
     told = _partition_of(storage, directory)
@@ -189,7 +192,7 @@ def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
 
 def _nothing_in(storage: Storage, directory: str) -> Exception:
     inside = (storage.join(directory, entry.name) for entry in storage.list(directory) if entry.is_directory)
-    partitions = sorted(path for path in inside if has_segments(storage, path))
+    partitions = sorted(path for path in inside if has_segments(storage.list(path)))
     if partitions:
         return ValueError(
             f"{directory} is a log directory of {len(partitions)} partitions: kcodec.open opens it, open_partition one "

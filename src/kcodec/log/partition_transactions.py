@@ -35,6 +35,14 @@ class PartitionTransaction:
     holds_last_stable_offset: bool = False
     is_hanging: bool | None = False
 
+    def __repr__(self) -> str:
+        noted, state = self.transactional_id, self.coordinator_state
+        parts = [f"{self.topic}-{self.partition} {repr(self.transaction)[len('<Transaction ') : -1]}"]
+        parts += [f"transactional_id={noted!r} {'' if state is None else state.state}".rstrip()] if noted else []
+        parts += ["holds last_stable_offset"] if self.holds_last_stable_offset else []
+        parts += ["hanging"] if self.is_hanging else []
+        return f"<PartitionTransaction {', '.join(parts)}>"
+
     @property
     def abort_command(self) -> str | None:
         """Kafka's own command that ends it in this partition; None for one that has ended. Put a broker's address in.

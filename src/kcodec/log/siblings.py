@@ -13,13 +13,14 @@ of such a directory when it starts (LogLoader) is what is read here; nothing is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.segment import SEGMENT_NAME, Segment, walk_headers
-from kcodec.log.storage import Storage
+from kcodec.log.storage import Entry, Storage
 
 CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
 SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
@@ -32,9 +33,9 @@ class SegmentName(NamedTuple):
     name: str
 
 
-def has_segments(storage: Storage, directory: str) -> bool:
-    """Whether any file there is a segment, or about to become one."""
-    files = (entry.name for entry in storage.list(directory) if not entry.is_directory)
+def has_segments(entries: Iterable[Entry]) -> bool:
+    """Whether any file of a directory is a segment, or about to become one."""
+    files = (entry.name for entry in entries if not entry.is_directory)
     return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
 
 
