@@ -48,7 +48,7 @@ PURE = {"_fast", "batch", "protocol", "txn"}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
 LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas"}
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.
-LATE_IN_CORE = {"zstandard", "isal", "numpy"}
+LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 PUBLIC_ONLY = {"spark", "cli"}
 # The one module whose classes derive from pyspark's, loaded only once Spark asks for the format.
 EARLY = {("kcodec.spark.source", "pyspark")}

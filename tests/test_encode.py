@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""encode(), encode_batch(), RecordBatchBuilder: options, sources, refusals, bytes laid out by hand where it matters."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import pickle
+import struct
+import threading
+import zlib
+from typing import Any
+
+import batch_writer
+import lz4.frame
+import pyarrow as pa
+import pytest
+import reference
+import zstandard
+
+import kcodec
+from kcodec import EncodeError, Record, RecordBatchBuilder, encode, encode_batch
+from kcodec._fast import pool_state
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ROWS = [
+    (b"a", b"one", (), 1000),
+    (None, b"", (("h", b"x"), ("h", None), ("", b"")), 999),
+    (b"", None, (), -1),
+    (b"k" * 70, b"v" * 9000, (("n" * 200, b"y" * 300),), 1 << 40),
+]
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def fields(record: Record) -> tuple[Any, ...]:
+    return record.key, record.value, record.headers, record.timestamp
+
+
+def decoded(data: Any) -> list[Record]:
+    return list(kcodec.decode(data).records())
+
+
+# ------------------------------------------------------------------------------------------------------------- bytes
+
+
+def test_one_record_is_laid_out_as_the_format_says() -> None:
+    data = bytes(
+        encode([(b"k", b"v", [("h", None)], 5)], producer_id=9, producer_epoch=2, base_sequence=7, base_offset=3)
+    )
+    record = bytes([0, 0, 0, 2, ord("k"), 2, ord("v"), 2, 2, ord("h"), 1])
+    assert data[61:] == bytes([len(record) << 1]) + record
+    head = struct.unpack(">qiibIhiqqqhii", data[:61])
+    assert head == (3, len(data) - 12, -1, 2, head[4], 0, 0, 5, 5, 9, 2, 7, 1)
+    assert kcodec.batches(data)[0].is_valid()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_gives_the_rows_back(codec: str) -> None:
+    encoded = encode(ROWS, compression=codec)
+    assert [fields(record) for record in decoded(encoded)] == ROWS
+    assert encoded.records_count == len(ROWS)
+    assert kcodec.batches(encoded)[0].compression == codec
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_slow_reader_reads_the_same(codec: str) -> None:
+    data = bytes(encode(ROWS, compression=codec))
+    mine = [(record.offset, *fields(record)) for record in decoded(data)]
+    headers, _remaining, _needed = reference.walk(data)
+    theirs = [record for header in headers for record in reference.read_records(data, header)]
+    assert [(r.offset, r.key, r.value, r.timestamp) for r in theirs] == [(m[0], m[1], m[2], m[4]) for m in mine]
+
+
+def test_framing_is_kafka_s_own() -> None:
+    rows = [(None, bytes(range(256)) * 1000, (), 0)]
+    plain = bytes(encode(rows))[61:]
+    payload = {codec: bytes(encode(rows, compression=codec))[61:] for codec in CODECS}
+    assert payload["gzip"][:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+    assert gzip.decompress(payload["gzip"]) == plain
+    assert payload["lz4"][:7] == bytes.fromhex("04224d18604082")
+    assert lz4.frame.decompress(payload["lz4"]) == plain
+    blocks, at = [], 7
+    while size := int.from_bytes(payload["lz4"][at : at + 4], "little") & 0x7FFFFFFF:
+        blocks.append(size)
+        at += 4 + size
+    assert len(blocks) == -(-len(plain) // 65536)
+    assert payload["zstd"][:4] == bytes.fromhex("28b52ffd")
+    assert zstandard.frame_content_size(payload["zstd"]) == -1  # not told, as by a stream
+    assert payload["snappy"][:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    at, raw = 16, []
+    while at < len(payload["snappy"]):
+        size = struct.unpack_from(">i", payload["snappy"], at)[0]
+        raw.append(payload["snappy"][at + 4 : at + 4 + size])
+        at += 4 + size
+    import cramjam
+
+    pieces = [bytes(cramjam.snappy.decompress_raw(block)) for block in raw]
+    assert b"".join(pieces) == plain
+    assert [len(piece) for piece in pieces[:-1]] == [32768] * (len(pieces) - 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_snappy_compresses_all_kinds_of_bytes(seed: int) -> None:
+    import random
+
+    import cramjam
+
+    draw = random.Random(seed)
+    for size in [*range(1, 90), 1000, 32767 - 70, 32768, 33000, 70000]:
+        letters = draw.choice([2, 4, 30, 256])
+        value = bytes(draw.randrange(letters) for _ in range(size))
+        stream = bytes(encode([(None, value, (), 0)], compression="snappy"))[61:]
+        at, out = 16, b""
+        while at < len(stream):
+            block = struct.unpack_from(">i", stream, at)[0]
+            out += bytes(cramjam.snappy.decompress_raw(stream[at + 4 : at + 4 + block]))
+            at += 4 + block
+        assert value in out
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [("gzip", 1), ("gzip", 9), ("gzip", -1), ("lz4", 1), ("lz4", 12), ("lz4", 17), ("zstd", -7), ("zstd", 19)],
+)
+def test_levels_are_kafka_s_numbers(codec: str, level: int) -> None:
+    encoded = encode(ROWS, compression=codec, compression_level=level)
+    assert [fields(record) for record in decoded(encoded)] == ROWS
+
+
+def test_level_nine_of_lz4_is_the_fast_compressor() -> None:
+    rows = [(None, zlib.compress(bytes(range(256)) * 40, 0) * 20, (), 0)]
+    assert bytes(encode(rows, compression="lz4", compression_level=9)) == bytes(encode(rows, compression="lz4"))
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"), [("none", 1), ("snappy", 1), ("gzip", 0), ("gzip", 10), ("lz4", 0), ("lz4", 18), ("zstd", 23)]
+)
+def test_a_level_that_the_codec_lacks_is_refused(codec: str, level: int) -> None:
+    with pytest.raises(ValueError, match="level"):
+        encode(ROWS, compression=codec, compression_level=level)
+
+
+def test_compression_that_does_not_pay_can_be_left_out() -> None:
+    rows = [(None, b"x", (), 0)]
+    assert encode(rows, compression="gzip").batches[0].compression == "gzip"
+    assert bytes(encode(rows, compression="gzip", skip_useless_compression=True)) == bytes(encode(rows))
+    long = [(None, b"x" * 5000, (), 0)]
+    assert encode(long, compression="gzip", skip_useless_compression=True).batches[0].compression == "gzip"
+
+
+# --------------------------------------------------------------------------------------------------- several batches
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_are_cut_at_the_limit_and_sequences_go_on(codec: str) -> None:
+    rows = [(b"%d" % i, b"v" * (i % 50), (), i) for i in range(2000)]
+    encoded = encode(
+        rows, compression=codec, max_batch_bytes=1000, producer_id=1, producer_epoch=0, base_sequence=(1 << 31) - 100
+    )
+    assert [fields(record) for record in decoded(encoded)] == rows
+    found = encoded.batches
+    assert len(found) > 50
+    sequence, offset = (1 << 31) - 100, 0
+    for batch in found:
+        assert batch.base_sequence == sequence and batch.base_offset == offset
+        sequence, offset = (sequence + batch.records_count) % (1 << 31), offset + batch.records_count
+        if codec == "none":
+            assert batch.size_in_bytes <= 1000
+    assert encoded.next_sequence == sequence == 2000 - 100
+    assert bytes(encode(pa.table(kcodec.decode(encoded)), compression=codec, max_batch_bytes=1000, producer_id=1,
+                        producer_epoch=0, base_sequence=(1 << 31) - 100)) == bytes(encoded)  # fmt: skip
+
+
+def test_a_record_that_fits_no_batch_is_an_error_that_names_it() -> None:
+    with pytest.raises(EncodeError, match=r"row 1: a record of .* exceeds max_batch_bytes 200") as caught:
+        encode([(None, b"", (), 0), (None, b"v" * 200, (), 0)], max_batch_bytes=200)
+    assert caught.value.field == "record" and caught.value.row == 1
+    table = pa.table({"value": [b"", b"v" * 200]})
+    with pytest.raises(EncodeError, match="row 1: a record of"):
+        encode(table, timestamp=0, max_batch_bytes=200)
+
+
+def test_an_empty_source_gives_no_batch() -> None:
+    for source in ([], iter(()), pa.table({"value": pa.array([], pa.binary())})):
+        encoded = encode(source, timestamp=0)
+        assert (len(encoded), encoded.records_count, len(encoded.batches), bytes(encoded)) == (0, 0, 0, b"")
+
+
+# --------------------------------------------------------------------------------------------------- offsets and times
+
+
+def test_offsets_of_records_are_kept_with_their_gaps() -> None:
+    rows = [{"value": b"%d" % o, "timestamp": 1, "offset": o} for o in (7, 8, 12, 5_000_000_000)]
+    with pytest.raises(EncodeError, match="too far from base_offset 7"):
+        encode(rows)
+    encoded = encode(rows[:3])
+    assert [record.offset for record in decoded(encoded)] == [7, 8, 12]
+    assert (encoded.batches[0].base_offset, encoded.batches[0].last_offset) == (7, 12)
+    lower = encode(rows[:3], base_offset=2)
+    assert (lower.batches[0].base_offset, [record.offset for record in decoded(lower)]) == (2, [7, 8, 12])
+
+
+@pytest.mark.parametrize("offsets", [(7, 7), (7, 6), (-1,)])
+def test_offsets_that_do_not_rise_are_refused(offsets: tuple[int, ...]) -> None:
+    rows = [{"value": b"", "timestamp": 0, "offset": offset} for offset in offsets]
+    with pytest.raises(EncodeError) as caught:
+        encode(rows)
+    assert caught.value.field == "offset" and caught.value.value == offsets[-1]
+    with pytest.raises(EncodeError, match="offset"):
+        encode(pa.table({"value": [b""] * len(offsets), "offset": pa.array(offsets, pa.int64())}), timestamp=0)
+
+
+def test_offset_below_base_offset_is_refused() -> None:
+    with pytest.raises(EncodeError, match="offset 3 is below base_offset 4"):
+        encode([{"value": b"", "timestamp": 0, "offset": 3}], base_offset=4)
+
+
+def test_timestamps() -> None:
+    with pytest.raises(EncodeError, match="row 0: timestamp is missing"):
+        encode([(None, b"v")])
+    with pytest.raises(EncodeError, match="no column 'timestamp'"):
+        encode(pa.table({"value": [b"v"]}))
+    with pytest.raises(EncodeError, match="row 0: timestamp -2 is below -1"):
+        encode([(None, b"v", (), -2)])
+    with pytest.raises(EncodeError, match="row 1: timestamp is null"):
+        encode(pa.table({"value": [b"", b""], "timestamp": pa.array([1, None], pa.timestamp("ms"))}))
+    filled = encode(pa.table({"value": [b"", b""], "timestamp": pa.array([1, None], pa.timestamp("ms"))}), timestamp=9)
+    assert [record.timestamp for record in decoded(filled)] == [1, 9]
+    batch = encode([(None, b"", (), 5), (None, b"", (), 90), (None, b"", (), 7)]).batches[0]
+    assert (batch.base_timestamp, batch.max_timestamp) == (5, 90)
+
+
+def test_log_append_time() -> None:
+    rows = [(None, b"", (), 5), (None, b"", (), 90)]
+    stamped = encode(rows, timestamp=1000, timestamp_type="LogAppendTime")
+    assert [(r.timestamp, r.timestamp_type) for r in decoded(stamped)] == [(1000, "LogAppendTime")] * 2
+    assert stamped.batches[0].base_timestamp == 1000
+    kept = encode(rows, timestamp_type="LogAppendTime")
+    assert [record.timestamp for record in decoded(kept)] == [90, 90]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "expected"),
+    [("s", 3, 3000), ("ms", 3, 3), ("us", 2999, 2), ("us", -1, -1), ("us", -1000, -1), ("ns", 1_999_999, 1)],
+)
+def test_arrow_timestamps_of_every_unit(unit: Any, value: int, expected: int) -> None:
+    table = pa.table({"value": [b""], "timestamp": pa.array([value], pa.timestamp(unit, "UTC"))})
+    assert decoded(encode(table))[0].timestamp == expected
+
+
+def test_arrow_seconds_that_do_not_fit_are_refused() -> None:
+    table = pa.table({"value": [b""], "timestamp": pa.array([1 << 60], pa.timestamp("s"))})
+    with pytest.raises(EncodeError, match="timestamp"):
+        encode(table)
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"is_transactional": True}, "producer_id"),
+        ({"producer_id": 1}, "producer_epoch"),
+        ({"producer_id": 1, "producer_epoch": 0}, "base_sequence"),
+        ({"producer_id": -2}, "producer_id"),
+        ({"producer_epoch": 1 << 15}, "producer_epoch"),
+        ({"base_sequence": 1 << 31}, "base_sequence"),
+        ({"base_offset": -1}, "base_offset"),
+        ({"partition_leader_epoch": -2}, "partition_leader_epoch"),
+        ({"timestamp": -2}, "timestamp"),
+        ({"producer_id": True}, "producer_id"),
+    ],
+)
+def test_fields_that_no_batch_can_have(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(EncodeError) as caught:
+        encode(ROWS, **options)
+    assert caught.value.field == field and caught.value.row is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"compression": "lz5"}, "did you mean 'lz4'"),
+        ({"timestamp_type": "AppendTime"}, "did you mean 'LogAppendTime'"),
+        ({"timestamp_type": -1}, "magic 0"),
+        ({"max_batch_bytes": 60}, "max_batch_bytes must be between 61"),
+        ({"framing": "confluence"}, "did you mean 'confluent'"),
+    ],
+)
+def test_options_that_do_not_exist(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        encode(ROWS, **options)
+
+
+def test_options_take_enum_name_and_number() -> None:
+    expected = bytes(encode(ROWS, compression="zstd"))
+    assert bytes(encode(ROWS, compression=kcodec.Compression.ZSTD)) == expected == bytes(encode(ROWS, compression=4))
+
+
+# ----------------------------------------------------------------------------------------------------------- one batch
+
+
+def test_encode_batch_sets_every_field() -> None:
+    data = encode_batch(
+        [(None, b"v", (), 5)], base_offset=10, last_offset=20, max_timestamp=77, delete_horizon_ms=500, producer_id=3,
+        producer_epoch=1, base_sequence=4, is_transactional=True, partition_leader_epoch=6, compression="zstd",
+    )  # fmt: skip
+    batch = kcodec.batches(data)[0]
+    assert (batch.base_offset, batch.last_offset, batch.max_timestamp, batch.delete_horizon_ms) == (10, 20, 77, 500)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence) == (3, 1, 4, 14)
+    assert batch.is_transactional and batch.partition_leader_epoch == 6 and batch.compression == "zstd"
+    assert decoded(data)[0].timestamp == 5
+
+
+def test_an_empty_batch_stands_for_what_was_there() -> None:
+    with pytest.raises(EncodeError, match="needs last_offset"):
+        encode_batch([])
+    data = encode_batch([], base_offset=5, last_offset=9, producer_id=1, producer_epoch=0, base_sequence=3)
+    batch = kcodec.batches(data)[0]
+    assert (len(data), batch.records_count, batch.last_offset, batch.last_sequence) == (61, 0, 9, 7)
+    assert (batch.base_timestamp, batch.max_timestamp, batch.compression) == (-1, -1, "none")
+    like = kcodec.batches(encode(ROWS, compression="lz4", base_offset=2))[0]
+    emptied = kcodec.batches(encode_batch([], like=like))[0]
+    assert (emptied.base_offset, emptied.last_offset, emptied.max_timestamp) == (2, 5, like.max_timestamp)
+
+
+def test_encode_batch_gives_one_batch_or_none() -> None:
+    with pytest.raises(EncodeError, match="do not fit into one batch"):
+        encode_batch([(None, b"v" * 50, (), 0)] * 10, max_batch_bytes=300)
+    with pytest.raises(EncodeError, match="row 4: a batch of"):
+        encode_batch(pa.table({"value": [b"v" * 50] * 10}), timestamp=0, max_batch_bytes=300)
+
+
+def test_a_marker_is_78_bytes() -> None:
+    for kind, number in (("COMMIT", 1), ("ABORT", 0), (kcodec.ControlType.ABORT, 0), (1, 1)):
+        data = kcodec.encode_end_transaction_marker(
+            kind, producer_id=5, producer_epoch=3, coordinator_epoch=9, timestamp=1, base_offset=44
+        )
+        record = next(kcodec.batches(data)[0].records())
+        assert len(data) == 78
+        assert (record.control_type, record.coordinator_epoch, record.offset) == (number, 9, 44)
+        assert data == batch_writer.end_transaction_marker(
+            number, producer_id=5, producer_epoch=3, coordinator_epoch=9, base_timestamp=1, base_offset=44,
+            partition_leader_epoch=-1,
+        )  # fmt: skip
+    with pytest.raises(EncodeError, match="ends no transaction"):
+        kcodec.encode_end_transaction_marker(2, producer_id=5, producer_epoch=3, coordinator_epoch=9, timestamp=1)
+
+
+# ------------------------------------------------------------------------------------------------------------- builder
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_builder_makes_what_encode_makes(codec: str) -> None:
+    builder = RecordBatchBuilder(compression=codec)
+    for at, row in enumerate(ROWS):
+        assert builder.append(*row) == at
+    assert builder.close() == bytes(encode(ROWS, compression=codec)) == builder.close()
+    assert builder.is_closed and builder.records_count == len(ROWS)
+    with pytest.raises(ValueError, match="closed"):
+        builder.append(b"", b"", (), 0)
+
+
+def test_the_builder_says_when_it_is_full_and_stays_as_it_was() -> None:
+    builder = RecordBatchBuilder(max_batch_bytes=200, timestamp=0)
+    taken = 0
+    while builder.has_room_for(b"key", b"value"):
+        builder.append(b"key", b"value")
+        taken += 1
+    assert taken > 3
+    size = builder.size_in_bytes
+    with pytest.raises(EncodeError, match="do not fit"):
+        builder.append(b"key", b"v" * 100)
+    assert (builder.records_count, builder.size_in_bytes) == (taken, size)
+    assert len(builder.close()) == size
+
+
+def test_a_refused_first_record_leaves_no_trace() -> None:
+    builder = RecordBatchBuilder(max_batch_bytes=200)
+    with pytest.raises(EncodeError, match="exceeds max_batch_bytes"):
+        builder.append(None, b"v" * 500, (), 99)
+    with pytest.raises(EncodeError, match="timestamp -7"):
+        builder.append(None, b"", (), -7)
+    builder.append(None, b"v", (), 5)
+    assert kcodec.batches(builder.close())[0].base_timestamp == 5
+
+
+def test_producer_state_may_come_last() -> None:
+    builder = RecordBatchBuilder(is_transactional=True, timestamp=0)
+    builder.append(None, b"v")
+    with pytest.raises(EncodeError, match="transactional batch needs a producer_id"):
+        builder.close()
+    builder.set_producer_state(8, 2, 11, True)
+    batch = kcodec.batches(builder.close())[0]
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (8, 2, 11, True)
+
+
+def test_an_empty_builder_gives_nothing() -> None:
+    assert RecordBatchBuilder().close() == b""
+
+
+# ------------------------------------------------------------------------------------------------------------ framing
+
+
+def test_schema_ids_are_put_before_the_payload() -> None:
+    row = {"key": b"k", "value": b"v", "timestamp": 0, "key_schema_id": 7, "value_schema_id": -1}
+    framed = decoded(encode([row], framing="confluent"))[0]
+    assert (framed.key, framed.value) == (b"\x00\x00\x00\x00\x07k", b"\x00\xff\xff\xff\xffv")
+    table = pa.table({"key": [b"k", None], "value": [b"v", b"w"], "timestamp": pa.array([0, 0]),
+                      "key_schema_id": pa.array([7, 7], pa.int32()),
+                      "value_schema_id": pa.array([-1, None], pa.int32())})  # fmt: skip
+    rows = decoded(encode(table, framing="confluent"))
+    assert (rows[0].key, rows[0].value, rows[1].key, rows[1].value) == (framed.key, framed.value, None, b"w")
+    builder = RecordBatchBuilder(framing="confluent", timestamp=0)
+    builder.append(b"k", b"v", key_schema_id=7, value_schema_id=-1)
+    assert fields(decoded(builder.close())[0])[:2] == (framed.key, framed.value)
+    with pytest.raises(EncodeError, match="framing"):
+        RecordBatchBuilder(timestamp=0).append(b"k", b"v", key_schema_id=7)
+    with pytest.raises(ValueError, match="unknown"):
+        encode(table.drop_columns(["value_schema_id"]).rename_columns(["key", "value", "timestamp", "key_schema_i"]))
+
+
+# -------------------------------------------------------------------------------------------------------------- result
+
+
+def test_the_result_is_bytes_and_a_value() -> None:
+    encoded = encode(ROWS)
+    assert memoryview(encoded).readonly and len(encoded) == memoryview(encoded).nbytes
+    assert encoded == bytes(encoded) and encoded != b"" and encoded == encode(ROWS)
+    again = pickle.loads(pickle.dumps(encoded))
+    assert again == encoded and again.records_count == encoded.records_count
+    assert "1 batches, 4 records" in repr(encoded)
+    with pytest.raises(TypeError):
+        hash(encoded)
+    view = memoryview(encoded)
+    del encoded
+    gc.collect()
+    assert kcodec.decode(view).counts.records == 4
+
+
+def test_memory_goes_back_to_the_pool() -> None:
+    for codec in CODECS:
+        encode(ROWS, compression=codec)
+        with pytest.raises(EncodeError):
+            encode([*ROWS, (None, None, (), -5)], compression=codec)
+    gc.collect()
+    before = pool_state()[2]
+    for codec in CODECS:
+        for source in (ROWS, pa.table({"value": [b"v" * 100] * 50, "timestamp": pa.array([0] * 50)})):
+            encode(source, compression=codec)
+        with pytest.raises(EncodeError):
+            encode([*ROWS, (None, None, (), -5)], compression=codec)
+    gc.collect()
+    assert pool_state()[2] == before
+
+
+def test_threads_encode_side_by_side() -> None:
+    rows = [(b"%d" % i, b"value %d" % i * 20, (), i) for i in range(3000)]
+    expected = {codec: bytes(encode(rows, compression=codec)) for codec in CODECS}
+    wrong: list[str] = []
+
+    def work() -> None:
+        for codec in CODECS * 3:
+            if bytes(encode(rows, compression=codec)) != expected[codec]:
+                wrong.append(codec)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
