@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -132,8 +132,11 @@ class LogCheck:
                 self._producers.is_lost = self._producers.is_lost or walk.is_lost
                 yield checked
                 continue
-            yield from self._pass_snapshots(checked.header.base_offset)
-            yield from self._batch(checked, walk.segment.path, aborted)
+            if self._snapshots and self._snapshots[0][0] <= checked.header.base_offset:
+                yield from self._pass_snapshots(checked.header.base_offset)
+            if self._epochs:
+                yield from self._leader_epoch(checked, walk.segment.path)
+            yield from self._producer(checked, walk.segment.path, aborted)
             if not walk.is_lost:
                 yield from indexes.batch(checked.header, checked.position)
             if self._progress is not None and checked.is_last_of_window:
@@ -146,12 +149,20 @@ class LogCheck:
         is_whole = walk.is_whole and not walk.has_tail and not walk.is_lost
         yield from indexes.end(aborted, known_from, is_cleaned=is_cleaned, is_whole=is_whole)
 
-    def _batch(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterator[Finding]:
+    def _producer(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterable[Finding]:
+        """The batch beside what is known of its producer; an ABORT that ended data is noted."""
+        batch = checked.header
+        if batch.producer_id < 0 or not batch.is_control_batch or not checked.is_sound:
+            return self._producers.take(checked, path, None)
+        return self._marker(checked, path, aborted)
+
+    def _marker(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterator[Finding]:
         batch, known = checked.header, self._producers
-        yield from self._leader_epoch(checked, path)
-        marker = None
-        if checked.is_sound and batch.is_control_batch and batch.producer_id >= 0:
+        try:
             marker = end_marker(batch)
+        except DecodeError as error:
+            yield finding("bad-record", path, error.reason, position=checked.position, offset=batch.base_offset)
+            return
         opened = known.opened_by(batch.producer_id)
         yield from known.take(checked, path, marker)
         if marker is not None and marker[0] == ControlType.ABORT and opened is not None:
@@ -163,7 +174,7 @@ class LogCheck:
         batch = checked.header
         while len(self._epochs) > 1 and self._epochs[1].start_offset <= batch.base_offset:
             self._epochs.pop(0)
-        if not self._epochs or batch.partition_leader_epoch < 0 or batch.base_offset < self._epochs[0].start_offset:
+        if batch.partition_leader_epoch < 0 or batch.base_offset < self._epochs[0].start_offset:
             return
         if batch.partition_leader_epoch != self._epochs[0].epoch:
             text = (

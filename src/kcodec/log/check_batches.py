@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kcodec._fast import DecodedRecords, RecordBatch, batches, decode
 from kcodec.errors import CorruptBatchError, DecodeError, UnsupportedError
@@ -14,6 +14,7 @@ from kcodec.log.findings import Finding, finding
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     CRC_FROM,
+    LOWEST_OFFSET,
     Segment,
     Tail,
     cut_error,
@@ -21,11 +22,14 @@ from kcodec.log.segment import (
     judge_damage,
     provable_behind,
 )
+from kcodec.log.timeline import HIGHEST_OFFSET
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
 
+# Of more records in a window batches are looked at one by one, as each may take memory (of which 8 bytes a record).
+MOST_RECORDS = 1 << 20
 
-@dataclass(frozen=True)
-class CheckedBatch:
+
+class CheckedBatch(NamedTuple):
     """A batch that has been looked at; its bytes are valid until the next one is asked for.
 
     header.position counts from the start of a window; position: byte in the file. is_sound: CRC and records are right.
@@ -51,7 +55,8 @@ class SegmentWalk:
         self.size = 0
         self.is_whole = True
         self.is_lost = False
-        self._following = following
+        self._lowest = LOWEST_OFFSET if segment.base_offset is None else segment.base_offset
+        self._highest = HIGHEST_OFFSET if following is None else following - 1
         self.has_tail = False
         self._limits = limits
 
@@ -86,29 +91,27 @@ class SegmentWalk:
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
     ) -> Iterator[CheckedBatch | Finding]:
         """Whole batches that lie side by side: looked at all at once, and one by one where that finds something."""
-        is_sound = True
-        try:
-            decoded = decode(window, columns=("offset",), control_records="include", limits=self._limits)
-            is_sound = _offsets_rise(decoded, passed)
-        except DecodeError:
-            is_sound = False
-        for number, batch in enumerate(passed):
+        is_sound = sum(batch.records_count for batch in passed) <= MOST_RECORDS
+        if is_sound:
+            try:
+                decoded = decode(window, columns=("offset",), control_records="include", limits=self._limits)
+                is_sound = _offsets_rise(decoded, passed)
+            except DecodeError:
+                is_sound = False
+        last = passed[-1]
+        for batch in passed:
             position = start + batch.position
-            if is_sound:
-                problem = None
-            else:
-                problem = self._problem(batch, position)
-                if problem is not None and problem.code == "bad-crc":
-                    tail = self._torn(file, batch, position, end)
-                    if tail is not None:
-                        yield self._tail(tail)
-                        return
+            problem = None if is_sound else self._problem(batch, position)
             if problem is not None:
+                if problem.code == "bad-crc" and (tail := self._torn(file, batch, position, end)) is not None:
+                    yield self._tail(tail)
+                    return
                 self.is_lost = self.is_lost or problem.code in ("bad-crc", "crc-disagreement", "bad-batch")
                 yield problem
-            yield from self._order(batch, position)
-            is_readable = problem is None or problem.code == "record-offsets"
-            yield CheckedBatch(batch, position, is_readable, number == len(passed) - 1)
+            if not max(self._lowest, self.above + 1) <= batch.base_offset or batch.last_offset > self._highest:
+                yield from self._order(batch, position)
+            self.above = max(self.above, batch.last_offset)
+            yield CheckedBatch(batch, position, problem is None or problem.code == "record-offsets", batch is last)
 
     def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
         """What is wrong with one batch, CRC first."""
@@ -136,14 +139,12 @@ class SegmentWalk:
         if base <= self.above:
             text = f"it begins with offset {base}, but the one before ends with {self.above}"
             yield finding("offset-order", path, text, position=position, offset=base)
-        first = self.segment.base_offset
-        if first is not None and base < first:
-            text = f"it begins with offset {base}, below the {first} of the segment's name"
+        if base < self._lowest:
+            text = f"it begins with offset {base}, below the {self._lowest} of the segment's name"
             yield finding("overlapping-segments", path, text, position=position, offset=base)
-        if self._following is not None and batch.last_offset >= self._following:
-            text = f"it ends with offset {batch.last_offset}, but the next segment begins with {self._following}"
+        if batch.last_offset > self._highest:
+            text = f"it ends with offset {batch.last_offset}, but the next segment begins with {self._highest + 1}"
             yield finding("overlapping-segments", path, text, position=position, offset=base)
-        self.above = max(self.above, batch.last_offset)
 
     # ---------------------------------------------------------------------------------------------------------- damage
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kcodec._fast import RecordBatch
@@ -86,9 +86,16 @@ class SegmentIndexes:
         if not self._is_alone and self._segment.base_offset is not None:
             yield finding("index-missing", path, "there is no such file")
 
-    def batch(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
+    def batch(self, batch: RecordBatch, position: int) -> Iterable[Finding]:
         """The next batch, which begins at this byte of the file."""
-        self._max_timestamp = max(self._max_timestamp, batch.max_timestamp)
+        latest = batch.max_timestamp
+        if latest > self._max_timestamp:
+            self._max_timestamp = latest
+        is_offset = self._next_offset is not None and self._next_offset.position <= position
+        is_time = self._next_time is not None and self._next_time.offset <= batch.last_offset
+        return self._entries(batch, position) if is_offset or is_time else ()
+
+    def _entries(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
         while self._next_offset is not None and self._next_offset.position <= position:
             yield from self._offset_entry(self._next_offset, batch, position)
             self._next_offset = next(self._offset_entries, None)

@@ -8,7 +8,7 @@ batch, delete horizons); else they are findings themselves, told at the end, whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kcodec._fast import RecordBatch
 from kcodec.log.check_batches import CheckedBatch
@@ -21,6 +21,8 @@ from kcodec.log.snapshots import ProducerSnapshot, ProducerState
 HANGING_AFTER_MS = 20 * 60 * 1000
 # Findings kept back until it is known whether the log was compacted.
 MOST_KEPT = 1000
+# The bit of a batch's attributes that the cleaner sets where it has set a delete horizon.
+DELETE_HORIZON = 1 << 6
 
 
 class ProducerChecks:
@@ -52,14 +54,16 @@ class ProducerChecks:
         """Of all open transactions."""
         return min((one.opened for one in self._producers.known.values() if one.opened is not None), default=None)
 
-    def take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterator[Finding]:
+    def take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterable[Finding]:
         """The next batch; marker: what it says, if it is an end-transaction marker that can be read."""
         batch = checked.header
         if self.is_lost:
-            return
+            return ()
         self._notice_cleaning(batch, path, checked.position)
-        if batch.producer_id < 0:
-            return
+        return self._take(checked, path, marker) if batch.producer_id >= 0 else ()
+
+    def _take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterator[Finding]:
+        batch = checked.header
         known = self._producers.known.get(batch.producer_id)
         is_data = not batch.is_control_batch
         if is_data and known is not None:
@@ -76,16 +80,16 @@ class ProducerChecks:
             self._opened.pop(batch.producer_id, None)
 
     def _notice_cleaning(self, batch: RecordBatch, path: str, position: int) -> None:
-        if batch.magic >= 2 and (
-            batch.delete_horizon_ms is not None or batch.records_count < batch.last_offset_delta + 1
-        ):
+        base, last = batch.base_offset, batch.last_offset
+        if batch.magic >= 2 and (batch.records_count <= last - base or batch.attributes & DELETE_HORIZON):
             self.is_cleaned = True
             self._kept.clear()
-        if self._above != LOWEST_OFFSET and batch.base_offset > self._above + 1:
-            text = f"offsets {self._above + 1}..{batch.base_offset - 1} are missing"
-            self._keep(finding("offset-gap", path, text, position=position, offset=batch.base_offset))
+        if base > self._above + 1 and self._above != LOWEST_OFFSET:
+            text = f"offsets {self._above + 1}..{base - 1} are missing"
+            self._keep(finding("offset-gap", path, text, position=position, offset=base))
             self._last_gap = self._above
-        self._above = max(self._above, batch.last_offset)
+        if last > self._above:
+            self._above = last
 
     def _keep(self, one: Finding) -> None:
         if not self.is_cleaned and len(self._kept) < MOST_KEPT:
