@@ -10,9 +10,10 @@ from enum import IntEnum
 import pytest
 
 from kcodec import constants
-from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 
-# As org.apache.kafka.common.record.CompressionType, .TimestampType, .ControlRecordType and common.IsolationLevel say.
+# As org.apache.kafka.common.record.CompressionType, .TimestampType, .ControlRecordType, common.IsolationLevel
+# and MemoryRecords.RecordFilter.BatchRetention say.
 KAFKA = {
     Compression: {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"},
     TimestampType: {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"},
@@ -26,6 +27,7 @@ KAFKA = {
         5: "KRAFT_VERSION",
         6: "KRAFT_VOTERS",
     },
+    BatchRetention: {0: "DELETE", 1: "RETAIN_EMPTY", 2: "DELETE_EMPTY"},
 }
 MEMBERS = [(kind, number, text) for kind, names in KAFKA.items() for number, text in names.items()]
 

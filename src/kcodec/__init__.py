@@ -23,7 +23,8 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
-from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.compaction import filter_to
+from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
     CorruptBatchError,
     DecodeError,
@@ -56,6 +57,7 @@ __all__ = [
     "COLUMNS",
     "DEFAULT_LIMITS",
     "AbortedTransaction",
+    "BatchRetention",
     "Column",
     "Compression",
     "ControlType",
@@ -85,6 +87,7 @@ __all__ = [
     "encode",
     "encode_batch",
     "encode_end_transaction_marker",
+    "filter_to",
     "open",
     "partition_for",
     "set_base_offset",

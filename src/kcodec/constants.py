@@ -94,3 +94,11 @@ class ControlType(_KafkaEnum):
     SNAPSHOT_FOOTER = (4, "SNAPSHOT_FOOTER")
     KRAFT_VERSION = (5, "KRAFT_VERSION")
     KRAFT_VOTERS = (6, "KRAFT_VOTERS")
+
+
+class BatchRetention(_KafkaEnum):
+    """What the cleaner does with a batch as a whole (MemoryRecords.RecordFilter.BatchRetention); see filter_to."""
+
+    DELETE = (0, "DELETE")
+    RETAIN_EMPTY = (1, "RETAIN_EMPTY")
+    DELETE_EMPTY = (2, "DELETE_EMPTY")
