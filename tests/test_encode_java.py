@@ -27,6 +27,7 @@ LONG = os.environ.get("KCODEC_PROFILE") == "long"
 NOW = 1_767_225_600_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LEVELS = {"gzip": (-1, *range(1, 10)), "lz4": tuple(range(1, 18)), "zstd": (-131072, -5, -1, 1, 3, 9, 19, 22)}
+FEWER = settings(max_examples=500 if LONG else 50)  # each asks the Java program several times
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 HEADER = 61
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
@@ -108,6 +109,7 @@ def many_rows(size: int, count: int = 300) -> list[Row]:
 # ----------------------------------------------------------------------------------------- uncompressed: byte for byte
 
 
+@FEWER
 @given(rows=ROWS, fields=header_fields())
 def test_uncompressed_batches_are_kafkas_own(judge: JavaJudge, rows: list[Row], fields: dict[str, Any]) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
@@ -122,6 +124,7 @@ def test_uncompressed_batches_are_kafkas_own(judge: JavaJudge, rows: list[Row], 
     assert builder.close() == told
 
 
+@FEWER
 @given(rows=ROWS, fields=header_fields(), gaps=st.lists(st.integers(0, 1 << 24), min_size=12, max_size=12))
 def test_gaps_between_offsets_are_kept_as_kafka_keeps_them(
     judge: JavaJudge, rows: list[Row], fields: dict[str, Any], gaps: list[int]
@@ -134,6 +137,7 @@ def test_gaps_between_offsets_are_kept_as_kafka_keeps_them(
     assert kcodec.encode_batch(dicts_of(rows, offsets), last_offset=offsets[-1] + 5, **fields) == kept
 
 
+@FEWER
 @given(rows=ROWS, fields=header_fields(), time=st.sampled_from([0, NOW, INT64_MAX]))
 def test_log_append_time_is_kafkas_own(judge: JavaJudge, rows: list[Row], fields: dict[str, Any], time: int) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
@@ -144,6 +148,7 @@ def test_log_append_time_is_kafkas_own(judge: JavaJudge, rows: list[Row], fields
     assert bytes(kcodec.encode(table_of(rows), **options)) == told
 
 
+@FEWER
 @given(rows=ROWS, fields=header_fields(), horizon=st.sampled_from([0, NOW, INT64_MAX]))
 def test_a_delete_horizon_is_kafkas_own(
     judge: JavaJudge, rows: list[Row], fields: dict[str, Any], horizon: int
@@ -317,6 +322,7 @@ def assert_framed_alike(codec: str, told: bytes, made: bytes, plain: bytes) -> N
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
+@FEWER
 @given(rows=ROWS, fields=header_fields())
 def test_compressed_batches_are_framed_as_kafka_frames_them(
     judge: JavaJudge, codec: str, rows: list[Row], fields: dict[str, Any]

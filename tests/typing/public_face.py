@@ -14,7 +14,9 @@ from kcodec import (
     DecodedRecords,
     DecodeError,
     DecodeLimits,
+    EncodedBatches,
     IsolationLevel,
+    Partitions,
     Record,
     RecordBatch,
     RecordBatches,
@@ -112,6 +114,22 @@ def directories(path: str) -> None:
     assert_type(directory["orders-0"].holding_transaction, Transaction | None)
 
 
+def before_the_log(encoded: EncodedBatches, decoded: DecodedRecords, buffer: bytearray) -> None:
+    assert_type(kcodec.partition_for(decoded.column("key"), 12), Partitions)
+    assert_type(kcodec.partition_for([b"k", None], 12)[0], int | None)
+    kcodec.partition_for(["k"], 12)  # type: ignore[list-item]
+    kcodec.validate(encoded, cleanup_policy="compact", message_timestamp_type="LogAppendTime")
+    kcodec.validate(encoded.batches[0], origin="broker")  # type: ignore[arg-type]
+    assert_type(kcodec.filter_to(encoded, lambda batch, record: record.key is not None), bytes)
+    kcodec.filter_to(encoded, lambda batch, record: batch.is_control_batch, batch_retention="RETAIN_EMPTY")
+    kcodec.filter_to(
+        encoded, lambda batch, record: True, batch_retention=lambda batch: ("DELETE", batch.is_control_batch)
+    )
+    kcodec.set_base_offset(buffer, 5, position=78)
+    kcodec.set_max_timestamp(buffer, 5, "LogAppendTime")
+    kcodec.set_producer_state(buffer, 9001, 3, 0, is_transactional=True)
+
+
 def errors() -> None:
     try:
         kcodec.decode(b"")
@@ -123,6 +141,9 @@ def errors() -> None:
         assert_type(error.decoded, DecodedRecords | None)
     except kcodec.TruncatedError as error:
         assert_type(error.needed, int)
+    except kcodec.RecordValidationError as error:
+        assert_type(error.code, int)
+        assert_type(error.record_indexes, tuple[int, ...])
     except kcodec.DecodeError as error:
         assert_type(error.reason, str)
         assert_type(error.position, int | None)
