@@ -53,7 +53,7 @@ def pieces(content: bytes, size: int) -> Iterator[bytes]:
 
 
 def follow(path: Path, script: Callable[[], bool], level: str = "read_uncommitted", **options: Any) -> list[int]:
-    records = kcodec.open(path).records(level, follow=True, poll_interval=QUICK, stop=script, **options)
+    records = kcodec.open(path).records(level, **{"follow": True, "poll_interval": QUICK, "stop": script, **options})
     return [record.offset for record in records]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,40 @@ def test_offsets_of_closed_segments_must_rise(tmp_path: Path) -> None:
     found, error = until_damage(directory, Script(looks=20))
     assert found == list(range(9))
     assert "base_offset 3 is not above 8" in str(error)
+
+
+@pytest.mark.parametrize("at", [70, 30], ids=["records", "header"])
+def test_a_torn_batch_before_many_zeros_settles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A preallocated file is many steps longer than what is written in it."""
+    monkeypatch.setattr(growth, "STEP_BYTES", 100)
+    whole = marker(COMMIT, 7, 6)
+    batches = [data(7, 0, size=40), plain(2), plain(5, count=1)]
+    directory = partition(tmp_path, [*batches, whole[:at], b"\0" * 5000])
+    path, position = file_of(directory), sum(len(batch) for batch in batches)
+
+    def complete() -> None:
+        with path.open("rb+") as file:
+            file.seek(position)
+            file.write(whole)
+
+    came: list[int] = []
+    seen: list[int] = []
+    script = Script(*[lambda: None] * 12, lambda: seen.append(len(came)), complete, looks=20)
+    for record in kcodec.open(directory).records("read_committed", follow=True, poll_interval=QUICK, stop=script):
+        came.append(record.offset)
+    assert seen == [0]
+    assert came == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_larger_than_a_step_is_waited_for_without_haste(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "STEP_BYTES", 100)
+    large = plain(3, count=1, size=3000)
+    directory = partition(tmp_path, [plain(0), large[:2000]])
+    steps = [*[lambda: None] * 10, appending(file_of(directory), large[2000:])]
+    begin = time.monotonic()
+    assert follow(directory, Script(*steps), poll_interval=0.01) == [0, 1, 2, 3]
+    assert time.monotonic() - begin > 0.08  # a rest at each look

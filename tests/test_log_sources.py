@@ -296,6 +296,16 @@ def test_the_checkpoint_beside_a_partition_is_read_through_the_filesystem(tmp_pa
         assert (log.log_start_offset, offsets(log)) == (4, [4, 5])
 
 
+def test_a_filesystem_that_tells_no_size_is_a_clear_error(tmp_path: Path) -> None:
+    class Untold(Buckets):
+        def info(self, path: str) -> dict[str, Any]:
+            return {**super().info(path), "size": None}
+
+    log = kcodec.open("orders-0", filesystem=Untold(partition(tmp_path, [plain(0)]).parent))
+    with pytest.raises(OSError, match=rf"orders-0/{0:020d}\.log: the filesystem does not tell its size"):
+        offsets(log)
+
+
 def test_a_filesystem_that_forgets_nothing_is_told_to(tmp_path: Path) -> None:
     buckets = Buckets(partition(tmp_path, [plain(0)]).parent)
     assert offsets(kcodec.open("orders-0", filesystem=buckets)) == [0, 1, 2]

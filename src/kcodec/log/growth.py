@@ -130,7 +130,7 @@ class GrowingLog:
         if is_last and size == self._position:
             return False
         try:
-            file = segment.open()
+            file = segment.open(likely_end=self._position + STEP_BYTES)
         except FileNotFoundError:
             return False  # gone since it was listed: the next look tells how
         with file:
@@ -272,7 +272,20 @@ class GrowingLog:
         return self._position < end and self._position > begin
 
     def _walk_last(self, file: SegmentFile, end: int) -> bool:
-        """Walk the segment that is appended to, as far as its batches are there in full; True if there is more."""
+        """Walk the segment that is appended to, as far as its batches are there in full; True if there is more.
+
+        A batch is there in full if something is written behind it, or its CRC is right. Near the end one scanner looks
+        ahead, so that the other takes nothing that it could not take back.
+        """
+        self.scanner.above_offset = None
+        written, begin = self._position + 2 * STEP_BYTES, self._position
+        if end > written + BATCH_OVERHEAD and not is_zeros(file, written, written + BATCH_OVERHEAD):
+            try:
+                self._walk(file, written)
+            except DecodeError as error:
+                return self._stay(file, end, error)
+            if self._position > begin:
+                return True
         probe = TransactionScanner(limits=self._limits, path=file.path)
         windows = HeaderWindows(file, end)
         ahead, needed, refused = self._position, BATCH_OVERHEAD, None
@@ -287,16 +300,19 @@ class GrowingLog:
             if batch is not None and computed_crc(file, batch) != batch.crc:
                 ahead, refused = batch.position, DecodeError("a bad crc", position=batch.position, path=file.path)
         if ahead > self._position:
-            self.scanner.above_offset = None
             self._walk(file, ahead)
-        self._stuck = self._stuck.again(file.path, ahead)
+        return is_more or self._stay(file, end, refused)
+
+    def _stay(self, file: SegmentFile, end: int, refused: DecodeError | None) -> bool:
+        """The walk comes no further for now. Sets `damage` if what was refused is still damage at a second look."""
+        self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
             self._stuck = self._stuck._replace(damage=None)
         elif self._stuck.is_to_be_judged:
             damage = self._judged(file, refused, end, is_last=True)
             self.damage = damage if self._stuck.damage is not None else None
             self._stuck = self._stuck._replace(damage=damage)
-        return is_more
+        return False
 
     def _walk(self, file: SegmentFile, end: int) -> int:
         """Walk up to `end`, or a step; returns the bytes that the batch behind needs."""

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filesystems behind an object: pyarrow.fs and fsspec. Object stores are read by ranges, never a whole object.
 
-A request to an object store costs as much as some megabytes of transfer. So a file is read in blocks that grow while
-they follow one another (1, 4, 8 MB), gaps within a block's length are read over, and once blocks are at their largest
-the next one is fetched while this one is decoded. Per open file that is at most two blocks of memory and
-a window.
+A request to an object store costs as much time as some megabytes of transfer, and one connection gives a fraction of
+what several give. So a file is read in blocks of 1 MB, then 4 MB while they follow one another, gaps of less than a
+block are read over, and of a file that is read on and on up to three blocks are fetched ahead, side by side. Per open
+file that is at most four blocks of memory and a window.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 FIRST_BLOCK_BYTES = 1 << 20
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 BLOCK_GROWTH = 4
+AHEAD_BLOCKS = 3
 
 Fetch = Callable[[int, int], Any]
 
@@ -63,8 +65,7 @@ class BlockFile(OpenFile):
         self._kept = self._block = memoryview(b"")
         self._begin = 0  # of the block; what was kept of the one before it ends here
         self._step = 0
-        self._ahead: Future[memoryview] | None = None
-        self._ahead_at = 0
+        self._ahead: deque[tuple[int, Future[memoryview]]] = deque()  # (begin, block), one behind the other
         self._executor: ThreadPoolExecutor | None = None
 
     def size(self) -> int:
@@ -85,6 +86,7 @@ class BlockFile(OpenFile):
     def close(self) -> None:
         """Wait for what is under way, and let go."""
         self._kept = self._block = memoryview(b"")
+        self._ahead.clear()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
         if self._close is not None:
@@ -99,37 +101,43 @@ class BlockFile(OpenFile):
         self._kept = memoryview(bytes(self._block[-WINDOW_BYTES:])) if position == end else memoryview(b"")
         self._block = memoryview(b"")
         if not self._take_ahead(position):
-            self._block, self._begin = self._read(position, self._length(position, wanted)), position
+            length = self._length(position, wanted)
+            if self._ahead:
+                length = min(length, self._ahead[0][0] - position)
+            self._block, self._begin = self._read(position, length), position
         if self._begin != end:
             self._kept = memoryview(b"")
         if follows and self._step == BLOCK_BYTES:
             self._read_ahead()
 
     def _take_ahead(self, position: int) -> bool:
-        """Whether what was fetched ahead holds this byte. If not, it is waited for: one request at a time."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return False
-        if self._ahead_at <= position < self._ahead_at + BLOCK_BYTES:
-            block = ahead.result()
-            if position - self._ahead_at < len(block):
-                self._block, self._begin = block, self._ahead_at
-                return True
-        elif not ahead.cancel():
-            ahead.exception()
+        """Whether a block fetched ahead holds this byte; those before it, and all that are far from it, are dropped."""
+        while self._ahead and not position < self._ahead[0][0] <= position + BLOCK_BYTES:
+            begin, request = self._ahead.popleft()
+            if begin <= position < begin + BLOCK_BYTES:
+                block = request.result()
+                if position - begin < len(block):
+                    self._block, self._begin = block, begin
+                    return True
+            request.cancel()
         return False
 
     def _read_ahead(self) -> None:
+        """Have one block more under way than before, up to AHEAD_BLOCKS."""
         begin = self._begin + len(self._block)
+        if self._ahead:
+            begin = self._ahead[-1][0] + BLOCK_BYTES
         end = self._size if self.likely_end is None else min(self._size, self.likely_end)
-        if begin >= end or not len(self._block):
-            return
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
+        for _ in range(2):
+            if begin >= end or len(self._ahead) == AHEAD_BLOCKS or not len(self._block):
+                return
+            if self._executor is None:
+                from concurrent.futures import ThreadPoolExecutor
 
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kcodec-read-ahead")
-        self._ahead_at = begin
-        self._ahead = self._executor.submit(self._read, begin, min(BLOCK_BYTES, end - begin))
+                self._executor = ThreadPoolExecutor(AHEAD_BLOCKS, thread_name_prefix="kcodec-read-ahead")
+            size = min(BLOCK_BYTES, end - begin)
+            self._ahead.append((begin, self._executor.submit(self._read, begin, size)))
+            begin += size
 
     def _length(self, position: int, wanted: int) -> int:
         """How much to fetch from here: all that is likely to be wanted if it is a block at most, else a step."""
@@ -226,7 +234,5 @@ class FsspecStorage(Storage):
         return with_place(f"{path}: {what}", lambda: ask(_from_root(path), **options))
 
     def _entry(self, info: dict[str, Any]) -> Entry:
-        is_directory, size = info["type"] == "directory", info.get("size")
-        if not is_directory and not isinstance(size, int):
-            raise OSError(f"{info['name']}: the filesystem does not tell its size")
-        return Entry(self.name(info["name"]), is_directory, size or 0)
+        size = info.get("size")
+        return Entry(self.name(info["name"]), info["type"] == "directory", size if isinstance(size, int) else -1)

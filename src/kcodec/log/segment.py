@@ -55,9 +55,9 @@ class Segment:
         stem, _, rest = self.path.rpartition(".log")
         return (stem or self.path) + suffix + rest
 
-    def open(self) -> SegmentFile:
-        """The file, for a ``with`` block."""
-        return SegmentFile(self.path, self.storage)
+    def open(self, likely_end: int | None = None) -> SegmentFile:
+        """The file, for a ``with`` block. likely_end: a hint for object stores: where reading will end."""
+        return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
 class Tail(NamedTuple):

@@ -51,7 +51,7 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
 
 
 class Entry(NamedTuple):
-    """One name in a directory."""
+    """One name in a directory. size_in_bytes: -1 where the storage does not tell it."""
 
     name: str
     is_directory: bool
@@ -120,6 +120,8 @@ class Storage(ABC):
         found = self.entry(path)
         if found is None or found.is_directory:
             raise FileNotFoundError(f"{path}: no such file")
+        if found.size_in_bytes < 0:
+            raise OSError(f"{path}: the filesystem does not tell its size")
         return found.size_in_bytes
 
     def is_file(self, path: str) -> bool:
