@@ -7,13 +7,14 @@
     splits, verdict = log.splits(), log.verdict("read_committed")      # headers only; both pickle
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
-windows.py reads files, segment.py tells a torn tail from damage, timeline.py settles transactions, chunks.py streams
-records, splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path, siblings.py which
-files count where a cleaner was at work, directory.py is a broker's whole log directory. Beside the
-records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py
-begins at an index entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything.
-internal_records.py tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads;
-transaction_states.py and group_offsets.py make of them what the coordinators know.
+storage.py and remote.py say where files lie, windows.py reads them, segment.py tells a torn tail from damage,
+timeline.py settles transactions, chunks.py streams records, splits.py cuts ranges, partition.py puts them together,
+opening.py finds what lies at a path, siblings.py which files count where a cleaner was at work, directory.py is a
+broker's whole log directory, growth.py and follow.py read a log while it grows. Beside the records: indexes.py,
+snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py begins at an index
+entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything. internal_records.py
+tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads; transaction_states.py
+and group_offsets.py make of them what the coordinators know.
 """
 
 from kcodec.log.batches import Batches

@@ -255,8 +255,9 @@ class Log:
         follow: go on with what a broker appends, over new segments, and never end by itself but at end_offset. Looks
         again every poll_interval seconds; ends after `timeout` seconds without a record (0: at the log's end), and when
         ``stop()`` says True or the Event `stop` is set. What is not there in full yet is waited for; read_committed
-        holds back what is not settled yet. FileNotFoundError if what was not read is deleted meanwhile, DecodeError if
-        the log is truncated. It takes one thread, on_error="raise" and no high_watermark: ValueError.
+        holds back what is not settled yet; what replicas have is not known, as nothing on disk tells. FileNotFoundError
+        if what was not read is deleted meanwhile, DecodeError if the log is truncated. It takes one thread,
+        on_error="raise" and no high_watermark: ValueError.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
