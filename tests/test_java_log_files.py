@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -29,6 +30,7 @@ from kcodec.log import (
 from kcodec.log.producers import producer_states
 
 INTERVAL = 300
+SEEDS = 60 if os.environ.get("KCODEC_PROFILE") == "long" else 4
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def recovered(judge: JavaJudge, folder: Path, seed: int) -> tuple[Path, Path, Wr
     return written, copy, writer, timestamps, recovered_offsets(judge, copy, timestamps, INTERVAL)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
     written, copy, writer, timestamps, told = recovered(judge, tmp_path, seed)
     for path in (written, copy):
@@ -115,7 +117,7 @@ def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int)
     assert len(found) == len(writer.opened)
 
 
-@pytest.mark.parametrize("seed", range(4, 7))
+@pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_indexes_and_producers_are_those_that_kafka_wrote(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
     written, copy, _writer, _timestamps, _told = recovered(judge, tmp_path, seed)
     log = kcodec.open(written)

@@ -186,6 +186,20 @@ def test_files_that_are_missing_or_too_many(healthy: Path) -> None:
     assert "transaction-index-incomplete" in codes(kcodec.open(healthy).check())
 
 
+def test_a_directory_in_another_storage_is_checked_the_same(healthy: Path) -> None:
+    from storages import ReadAt, Store, filesystem
+
+    edit(segment(healthy, 60, ".index"), flip(7))
+    edit(segment(healthy, 60, ".snapshot"), flip(20))
+    here = kcodec.open(healthy).check()
+    assert len(here) > 1
+    there = kcodec.open(healthy.name, filesystem=filesystem(Store(healthy.parent))).check()
+    assert [(one.code, one.offset, one.text) for one in there] == [(one.code, one.offset, one.text) for one in here]
+    alone = kcodec.open(ReadAt(segment(healthy, 60).read_bytes()))
+    assert alone.check() == []
+    assert alone.producer_states
+
+
 def test_a_copy_of_the_segments_alone_misses_nothing(healthy: Path) -> None:
     for path in healthy.iterdir():
         if path.suffix != ".log":
@@ -289,6 +303,15 @@ def test_transactions(tmp_path: Path) -> None:
     assert found_in(tmp_path / "hanging", [data(7, 0), late]) == ["hanging-transaction"]
     mixed = plain(2, producer_id=7, producer_epoch=0, base_sequence=2)
     assert found_in(tmp_path / "mixed", [data(7, 0), mixed, marker(COMMIT, 7, 5)]) == ["mixed-transaction"]
+
+
+def test_a_segment_by_itself_leaves_open_what_a_later_one_ends(tmp_path: Path) -> None:
+    late = plain(2, base_timestamp=BASE_TIMESTAMP + 3_600_000, producer_id=9, producer_epoch=0, base_sequence=0)
+    directory = partition(tmp_path, [data(7, 0), late], [marker(COMMIT, 7, 5)])
+    assert kcodec.open(directory).check() == []
+    assert check_file(directory / f"{0:020d}.log") == []
+    (directory / f"{5:020d}.log").unlink()
+    assert codes(check_file(directory / f"{0:020d}.log")) == ["hanging-transaction"]
 
 
 def test_many_findings_of_a_kind_are_counted(tmp_path: Path) -> None:

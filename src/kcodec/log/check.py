@@ -96,7 +96,9 @@ class LogCheck:
         for offset, path in self._snapshots if is_whole else ():
             text = f"it is of offset {offset} but the log ends at {end}"
             yield finding("snapshot-beyond-log", path, text, offset=offset)
-        yield from self._producers.end()
+        last = self._segments[-1]
+        is_last = last.is_active and last.base_offset is not None  # else a marker may lie in a later segment
+        yield from self._producers.end(is_last=is_last)
 
     def _beside(self) -> Iterator[Finding]:
         """The files of the directory that are no segments."""

@@ -156,10 +156,10 @@ class ProducerChecks:
 
     # ------------------------------------------------------------------------------------------------------------- end
 
-    def end(self) -> Iterator[Finding]:
-        """No batch is left: what was kept back, and transactions that are open."""
+    def end(self, *, is_last: bool) -> Iterator[Finding]:
+        """No batch is left: what was kept back, and, of a partition's last segment, transactions that are open."""
         yield from self._kept
-        if self.is_lost:
+        if self.is_lost or not is_last:
             return
         for producer_id, (timestamp, path, position) in sorted(self._opened.items(), key=lambda item: item[1][1:]):
             known = self._producers.known[producer_id]
