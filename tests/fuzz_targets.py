@@ -13,6 +13,7 @@ written past what was asked for is seen.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -159,7 +160,25 @@ def _values() -> Iterator[bytes]:
     )
 
 
-SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {"batches": _batches, "decompress": _streams, "values": _values}
+def _noise() -> Iterator[bytes]:
+    """What nobody wrote; for targets that make their values out of any bytes."""
+    chooser = random.Random(7)
+    for number in range(24):
+        head = bytes([chooser.choice((0x00, 0x10, 0x20, 0x81, 0x8C, 0x02)), chooser.randrange(128), 15 - number % 6])
+        yield (
+            head
+            + bytes(13)
+            + bytes(chooser.choice((chooser.randrange(256), chooser.randrange(40))) for _ in range(250))
+        )
+
+
+SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "arrow_import": _noise,
+    "batches": _batches,
+    "decompress": _streams,
+    "encode": _noise,
+    "values": _values,
+}
 
 
 def seeds_of(name: str) -> Iterator[bytes]:

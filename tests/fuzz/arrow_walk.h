@@ -5,7 +5,7 @@
 
 #include "arrow_abi.h"
 
-// Continues `hash` over all values, row by row: it depends on nothing else, neither the layout nor where chunks are cut.
+// Continues `hash` over all values, row by row: it depends on nothing else, not the layout, nor where chunks are cut.
 // Ends the process at an array that breaks a rule: offsets that fall, a view outside its buffers, a wrong null count.
 uint64_t arrow_walk(uint64_t hash, const struct ArrowSchema *schema, const struct ArrowArray *array);
 
