@@ -30,6 +30,10 @@ HALF_ABORTED = {
 }
 NOTHING_ABORTED = 1.03
 
+# Uncompressed, from Arrow, against aiokafka's builder and against the floor.
+ENCODE_TIMES_AIOKAFKA = {"a": 7.5, "b": 11.0, "c": 7.5, "d": 9.0}
+ENCODE_OVER_FLOOR = 1.25
+
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MEGABYTES = 200.0
 IMPORT_MILLISECONDS = 25.0

@@ -210,7 +210,7 @@ class Limit:
 
 
 class FloorEncoder:
-    """Arrow columns to uncompressed batches of `per_batch` records, into memory of its own, the CRC of each included."""
+    """Arrow columns to uncompressed batches of `per_batch` records, each with its CRC, into memory of its own."""
 
     def __init__(self, table: Any, per_batch: int, room: int) -> None:
         self._kept: list[Any] = []

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import contestants
+import encoding
 import measure
 import parts
 import shapes
 
 ALL_CODECS = ("none", "lz4", "zstd", "gzip", "snappy")
-DEFAULT_PARTS = ("decode", "views", "threads", "isolation", "segment", "import")
+PARTS = {**parts.PARTS, "encode": encoding.encode}
+DEFAULT_PARTS = ("decode", "encode", "views", "threads", "isolation", "segment", "import")
 CONTESTANTS = ("kcodec", "floor", "aiokafka", "kafka-python")
 
 COLUMNS = {
@@ -33,6 +35,11 @@ COLUMNS = {
         *("over_floor", "over_floor_bar", "over_floor_met", "floor_over_limit", "floor_over_limit_met", "others"),
     ),
     "cold": ("codec", "shape", *CONTESTANTS, "times_aiokafka", "over_floor"),
+    "encode": (
+        *("codec", "shape", *encoding.NAMES),
+        *("times_aiokafka", "times_aiokafka_bar", "times_aiokafka_met"),
+        *("over_floor", "over_floor_bar", "over_floor_met", "rows_times_aiokafka", "others"),
+    ),
     "views": ("shape", "kcodec views", "kcodec", "floor", "over_floor", "over_floor_bar", "over_floor_met", "others"),
     "threads": (
         *("codec", "shape", "times", "kcodec 1", "kcodec 2", "floor 1", "floor 2"),
@@ -51,6 +58,7 @@ COLUMNS = {
 TITLES = {
     "decode": "decode to Arrow, one thread, CRC on (ns a record)",
     "cold": "the same, bytes not in any cache (ns a record)",
+    "encode": "encode, one thread (ns a record); kcodec from Arrow and from rows, the others fill builders",
     "views": "values as binary_view against the floor that copies them (ns a record)",
     "threads": "two threads against one (ns a record; gain is a median; others: cores that others used)",
     "isolation": "read_committed against read_uncommitted of the same bytes (ns a stored record)",
@@ -71,7 +79,7 @@ def missed(rows: list[dict[str, Any]]) -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--part", nargs="+", choices=tuple(parts.PARTS), default=DEFAULT_PARTS, metavar="PART")
+    parser.add_argument("--part", nargs="+", choices=tuple(PARTS), default=DEFAULT_PARTS, metavar="PART")
     parser.add_argument("--shapes", default="abcd", help="letters of abcde")
     parser.add_argument("--codecs", default=",".join(ALL_CODECS))
     parser.add_argument("--builders", default="aiokafka,java", help="whose batches: aiokafka,java")
@@ -108,7 +116,7 @@ def main() -> None:
     shapes.check_digests(options.shapes)
     before, results, total = os.getloadavg()[0], {}, 0
     for name in given.part:
-        rows = parts.PARTS[name](options)
+        rows = PARTS[name](options)
         if rows:
             measure.print_table(TITLES[name], [short(row) for row in rows], COLUMNS[name])
             results[name] = rows

@@ -45,7 +45,8 @@ int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, cons
         // behind validity and views come the data buffers, and last the buffer of their sizes
         input->view_data = array->buffers + 2;
         input->view_data_count = array->n_buffers - 3;
-        return 0;
+        input->view_data_sizes = array->n_buffers < 3 ? NULL : array->buffers[array->n_buffers - 1];
+        return array->n_buffers < 3 ? -1 : 0;
     }
     if (format[0] == 'w' && format[1] == ':') {
         input->kind = INPUT_FIXED_SIZE;
@@ -115,7 +116,8 @@ Payload binary_input_odd(const BinaryInput *input, int64_t row) {
     found.length = words[0] < 0 ? PAYLOAD_INVALID : words[0];
     if (words[0] <= 12) {
         found.bytes = view + 4;
-    } else if (words[2] < 0 || words[2] >= input->view_data_count || words[3] < 0) {
+    } else if (words[2] < 0 || words[2] >= input->view_data_count || words[3] < 0 ||
+               words[0] > input->view_data_sizes[words[2]] - words[3]) {
         found.length = PAYLOAD_INVALID;
     } else {
         found.bytes = (const uint8_t *)input->view_data[words[2]] + words[3];

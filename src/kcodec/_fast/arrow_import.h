@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers lie.
-// The interface carries no buffer sizes, so what an exporter promises is believed; what can be told (a negative length,
-// an index outside its dictionary, a type that is none of these) is an error.
+// The interface carries no buffer sizes but those of views, so what an exporter promises is believed; what can be told (a
+// negative length, a view or an index outside of what there is, a type that is none of these) is an error.
 #ifndef KCODEC_ARROW_IMPORT_H
 #define KCODEC_ARROW_IMPORT_H
 
@@ -25,6 +25,7 @@ typedef struct BinaryInput {
     const uint8_t *data;
     const uint8_t *data_end;   // as far as the column's own rows reach; may be read up to here
     const void *const *view_data;
+    const int64_t *view_data_sizes;
     int64_t view_data_count;
     // dictionary: rows are indices into `values`
     int8_t index_width;        // bytes, 0: no dictionary

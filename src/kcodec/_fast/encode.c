@@ -58,8 +58,8 @@ static int64_t base_for(const BatchWriter *writer, int64_t offset) {
 static inline int check_place(const BatchWriter *writer, int64_t offset, int64_t timestamp, int64_t row, Fault *fault) {
     if (unlikely(timestamp < -1 && !writer->settings.any_timestamp))
         return row_fault(fault, FAULT_ENCODE_TIMESTAMP, "timestamp", timestamp, 0, row);
+    if (unlikely(offset < 0 || offset == INT64_MAX)) return row_fault(fault, FAULT_ENCODE_OFFSET, "offset", offset, 0, row);
     if (unlikely(!writer->is_open)) {
-        if (offset < 0) return row_fault(fault, FAULT_ENCODE_OFFSET, "offset", offset, 0, row);
         if (offset < base_for(writer, offset))
             return row_fault(fault, FAULT_ENCODE_OFFSET_BASE, "offset", offset, base_for(writer, offset), row);
         if (offset < writer->next_offset && writer->has_begun)

@@ -142,6 +142,8 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
             raise EncodeError(f"a batch of magic {like.magic} is only read: kcodec writes magic 2", field="magic",
                               value=like.magic)
         header[0] = (<RecordBatch>like).header
+        _field_in(like.base_offset, "base_offset", 0, INT64_MAX - 1)
+        _field_in(like.last_offset, "last_offset", like.base_offset, INT64_MAX - 1)
         writer.settings.has_base_offset = True
         writer.settings.has_base_timestamp = writer.settings.has_max_timestamp = writer.settings.has_last_offset = True
         source = _with_create_times(source, like)
@@ -164,7 +166,8 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
         writer.settings.has_base_timestamp = True
     if last_offset is not None:
         least = header.base_offset
-        header.last_offset_delta = _field_in(last_offset, "last_offset", least, least + 0x7FFFFFFF) - least
+        most = min(<object>least + 0x7FFFFFFF, INT64_MAX - 1)
+        header.last_offset_delta = <int32_t>(_field_in(last_offset, "last_offset", least, most) - header.base_offset)
         writer.settings.has_last_offset = True
     if like is None:
         _check_producer(header)

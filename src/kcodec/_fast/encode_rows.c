@@ -198,7 +198,7 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
         int64_t timestamp = plain_timestamp(&rows, row);
         PlainField key = plain_get(&rows.key, row), value = plain_get(&rows.value, row);
         // one test of four signs: a timestamp below -1, a length below 0, a delta that is too large
-        if (unlikely(((timestamp + 1) | key.sign | value.sign | (INT32_MAX - delta)) < 0)) break;
+        if (unlikely(((int64_t)((uint64_t)timestamp + 1) | key.sign | value.sign | (INT32_MAX - delta)) < 0)) break;
         if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
         uint8_t *body = p + guess, *q = body;
         *q++ = 0;

@@ -6,13 +6,19 @@ _ROW_NAMES = (*_ROW_FIELDS, "offset")
 _FRAMED_ROW_NAMES = (*_ROW_NAMES, "key_schema_id", "value_schema_id")
 
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+
 cdef object _shown(object value):
     text = repr(value)
     return text if len(text) <= 80 else text[:76] + "..."
 
 
 cdef class _RowReader:
-    """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget()."""
+    """Fills RecordFields from a row. What the fields point into stays alive as long as the row does, and until the next
+    row, or forget()."""
 
     cdef RecordFields fields
     cdef HeaderField *header_fields
@@ -127,7 +133,6 @@ cdef class _RowReader:
         if type(value) is bytes:
             out.bytes = <const uint8_t *>PyBytes_AS_STRING(value)
             out.length = PyBytes_GET_SIZE(value)
-            self.kept.append(value)
         else:
             if isinstance(value, str):
                 raise self.error(f"{field} must be bytes or None, not str: encode it, as by .encode()", field, value)
@@ -143,37 +148,56 @@ cdef class _RowReader:
         return 0
 
     cdef int take_headers(self, object headers) except -1:
-        cdef HeaderField *field
         cdef HeaderField *larger
+        cdef Py_ssize_t at, count
+        cdef list pairs
         if isinstance(headers, dict):
             headers = headers.items()
         elif isinstance(headers, (str, bytes)):
-            told = f"headers must be pairs of name and value, not {type(headers).__name__}"
-            raise self.error(told, "headers", headers)
+            raise self.no_pairs(headers)
         try:
             pairs = list(headers)
         except TypeError:
-            told = f"headers must be pairs of name and value, not {type(headers).__name__}"
-            raise self.error(told, "headers", headers) from None
-        if len(pairs) > self.header_capacity:
-            larger = <HeaderField *>realloc(self.header_fields, len(pairs) * sizeof(HeaderField))
+            raise self.no_pairs(headers) from None
+        self.kept.append(pairs)
+        count = len(pairs)
+        if count > self.header_capacity:
+            larger = <HeaderField *>realloc(self.header_fields, count * sizeof(HeaderField))
             if larger == NULL:
                 raise MemoryError("no memory for headers")
             self.header_fields = larger
-            self.header_capacity = len(pairs)
-        for at, pair in enumerate(pairs):
-            if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
-                pair = (pair["key"], pair["value"])
-            if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
-                raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
-            field = self.header_fields + <int64_t>at
-            name, value = pair
-            if isinstance(name, str):
-                name = name.encode("utf-8", "surrogateescape")
-            elif name is None:
-                raise self.error(f"header {at} has no name", "headers", pair)
-            self.payload(name, "headers", &field.name)
-            self.payload(value, "headers", &field.value)
+            self.header_capacity = count
+        for at in range(count):
+            pair = pairs[at]
+            if type(pair) is not tuple or len(<tuple>pair) != 2:
+                pair = pairs[at] = self.pair_of(at, pair)
+            self.header_name((<tuple>pair)[0], at, pair, &self.header_fields[at].name)
+            self.payload((<tuple>pair)[1], "headers", &self.header_fields[at].value)
         self.fields.headers = self.header_fields
-        self.fields.headers_count = len(pairs)
+        self.fields.headers_count = count
         return 0
+
+    cdef object no_pairs(self, object headers):
+        told = f"headers must be pairs of name and value, not {type(headers).__name__}"
+        return self.error(told, "headers", headers)
+
+    cdef tuple pair_of(self, Py_ssize_t at, object pair):
+        if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
+            return pair["key"], pair["value"]
+        if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
+            raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
+        return tuple(pair)
+
+    cdef int header_name(self, object name, Py_ssize_t at, object pair, Payload *out) except -1:
+        cdef Py_ssize_t size
+        if type(name) is str and PyUnicode_IS_ASCII(name):
+            out.bytes = <const uint8_t *>PyUnicode_AsUTF8AndSize(name, &size)
+            out.length = size
+            out.readable_end = out.bytes + size
+            return 0
+        if name is None:
+            raise self.error(f"header {at} has no name", "headers", pair)
+        if isinstance(name, str):
+            name = name.encode("utf-8", "surrogateescape")
+            self.kept.append(name)
+        return self.payload(name, "headers", out)
