@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import lz4.frame
@@ -23,7 +24,7 @@ from java_subjects import Outcome
 Decode = Callable[..., Outcome]
 Table = dict[str, Callable[[JudgedBatch, bytes], bool]]
 
-SNAPPY, LZ4, ZSTD = 2, 3, 4
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = 16
 ODD_END_MARK = 0x8000_0000
@@ -132,6 +133,34 @@ def has_cut_zstd_frame_behind(raw: bytes) -> bool:
     return False
 
 
+def has_other_xerial_header_behind(raw: bytes) -> bool:
+    """One further in that is right in its first word only: snappy-java does not look at the rest of it."""
+    stream = raw[HEADER:]
+    if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
+        return False
+    at = stream.find(XERIAL_MAGIC[:4], 1)
+    while at >= 0 and stream[at:].startswith(XERIAL_MAGIC):
+        at = stream.find(XERIAL_MAGIC[:4], at + 1)
+    return at >= 0
+
+
+def has_short_gzip_member_behind(raw: bytes) -> bool:
+    """At most 18 bytes behind a member, the size of an empty one's header and end: Java does not look at them."""
+    left = raw[HEADER:] if codec(raw) == GZIP else b""
+    while left:
+        member = zlib.decompressobj(31)
+        try:
+            member.decompress(left)
+        except zlib.error:
+            return False
+        if not member.eof:
+            return False
+        left = member.unused_data
+        if 0 < len(left) <= 18:
+            return True
+    return False
+
+
 STRICTER: Table = {
     "magic 0 or 1": lambda batch, raw: batch.magic < 2,
     "count 0 with bytes behind": lambda batch, raw: batch.header["recordsCount"] == 0 and len(raw) > HEADER,
@@ -153,6 +182,8 @@ STRICTER: Table = {
     "one to three bytes behind the last xerial block": lambda batch, raw: 0 < xerial_leftover(raw) < 4,
     "a xerial version below 1": lambda batch, raw: xerial_version(raw) < 1,
     "a cut zstd frame behind the first": lambda batch, raw: has_cut_zstd_frame_behind(raw),
+    "a later xerial header right in its first word only": lambda batch, raw: has_other_xerial_header_behind(raw),
+    "a cut gzip member of at most 18 bytes behind others": lambda batch, raw: has_short_gzip_member_behind(raw),
     "a control record without a readable type": lambda batch, raw: any(control.error for control in batch.controls),
 }
 

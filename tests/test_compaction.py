@@ -92,8 +92,10 @@ def assert_same(ours: bytes, told: bytes) -> None:
     assert mine.remaining_bytes == theirs.remaining_bytes == 0
 
 
-def as_java_names(batch: RecordBatch) -> bool:
-    """Whether all header names are UTF-8, as Kafka writes others anew with U+FFFD in them."""
+def is_for_kafka(batch: RecordBatch) -> bool:
+    """No header name that Kafka would write anew with U+FFFD in it, no linked lz4 blocks, which it does not read."""
+    if batch.compression == "lz4" and not batch.data[HEADER + 4] & 0x20:
+        return False
     names = (name for record in batch.records() for name, _ in record.headers)
     return not any("\udc80" <= mark <= "\udcff" for name in names for mark in name)
 
@@ -105,7 +107,7 @@ def test_generated_batches_are_filtered_as_kafka_filters_them(judge: JavaJudge, 
     for seed in SEEDS:
         rng = random.Random(seed)
         data = random_batch(rng)
-        if not as_java_names(kcodec.batches(data)[0]):
+        if not is_for_kafka(kcodec.batches(data)[0]):
             continue
         ours, told = filter_both(judge, data, rng, keep)
         if ours is None or told is None:
@@ -129,7 +131,7 @@ def test_whole_logs_are_filtered_as_kafka_filters_them(judge: JavaJudge, keep: f
     for seed in SEEDS:
         rng = random.Random(seed)
         data = random_log(rng).data
-        if not all(map(as_java_names, kcodec.batches(data))):
+        if not all(map(is_for_kafka, kcodec.batches(data))):
             continue
         ours, told = filter_both(judge, data, rng, keep)
         assert (ours is None) == (told is None)
