@@ -144,7 +144,7 @@ LIES: dict[str, tuple[Callable[[bytes], bytes] | None, Callable[[bytes], bytes] 
 }
 
 
-@pytest.mark.parametrize("seed", range(11, 31) if LONG else (11,))
+@pytest.mark.parametrize("seed", range(11, 19) if LONG else (11,))
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "in disorder"])
 @pytest.mark.parametrize("name", ["true", "of another segment", *LIES])
 def test_a_lying_index_never_gives_a_wrong_record(tmp_path: Path, name: str, ordered: bool, seed: int) -> None:
