@@ -8,7 +8,9 @@ jars come from, its own cache keeps them, and a second run finds them there.
 Usage: python tools/fetch_kafka_jars.py [LIBS] [--ivy-cache FOLDER]
 
 LIBS (default .cache/kafka-libs) appears complete or not at all: the jars are gathered beside it and moved in one step,
-with a stamp that names what is inside. The Java is found by `find_java`, which tests and benchmarks share.
+with a stamp that names what is inside. Kafka's command line tools (kafka-dump-log) bring half a web server with them,
+so they have a folder of their own, .cache/kafka-tools. Ivy holds each jar against its published checksum.
+The Java is found by `find_java`, which tests and benchmarks share.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_LIBS = ROOT / ".cache" / "kafka-libs"
+DEFAULT_TOOLS = ROOT / ".cache" / "kafka-tools"
 DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
 
 KAFKA_VERSION = "4.3.1"
 ECJ_VERSION = "3.40.0"
 # The whole broker (44 MB) and not only its clients: tests that start one need the same jars.
-ARTIFACTS = (
+Artifacts = tuple[tuple[str, str, str], ...]
+ARTIFACTS: Artifacts = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     ("org.eclipse.jdt", "ecj", ECJ_VERSION),
 )
+TOOLS: Artifacts = (("org.apache.kafka", "kafka-tools", KAFKA_VERSION),)
 STAMP = "complete.txt"
 PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
@@ -92,22 +97,22 @@ def find_ivy() -> Path:
     raise MissingTool("pyspark, whose Ivy fetches Kafka's jars, is not installed: run `make venv`")
 
 
-def stamp_text() -> str:
+def stamp_text(artifacts: Artifacts = ARTIFACTS) -> str:
     """What a complete folder says about itself: one coordinate a line."""
-    return "".join(f"{':'.join(artifact)}\n" for artifact in ARTIFACTS)
+    return "".join(f"{':'.join(artifact)}\n" for artifact in artifacts)
 
 
-def is_complete(libs: Path) -> bool:
+def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
     """Whether `libs` was filled by a run that wanted the same artifacts."""
     stamp = libs / STAMP
-    return stamp.is_file() and stamp.read_text(encoding="utf-8") == stamp_text()
+    return stamp.is_file() and stamp.read_text(encoding="utf-8") == stamp_text(artifacts)
 
 
-def ivy_module() -> str:
+def ivy_module(artifacts: Artifacts) -> str:
     """An Ivy module file that depends on every artifact, so that one JVM resolves all of them."""
     rows = "".join(
         f'    <dependency org="{organisation}" name="{name}" rev="{revision}" conf="default-&gt;default"/>\n'
-        for organisation, name, revision in ARTIFACTS
+        for organisation, name, revision in artifacts
     )
     return (
         '<ivy-module version="2.0">\n  <info organisation="kcodec" module="kafka-libs"/>\n'
@@ -155,11 +160,11 @@ def trust_options(scratch: Path) -> list[str]:
     return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={TRUST_PASSWORD}"]
 
 
-def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path) -> str | None:
+def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts) -> str | None:
     """Resolve all artifacts into `target`, `java` with its options; None, or the line that says why it failed."""
     target.mkdir(parents=True)
     module = target / "ivy.xml"
-    module.write_text(ivy_module(), encoding="utf-8")
+    module.write_text(ivy_module(artifacts), encoding="utf-8")
     command = [*java, "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
     command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{PATTERN}"]
     try:
@@ -167,7 +172,7 @@ def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path) -> str | 
     except subprocess.TimeoutExpired:
         return f"no end after {IVY_SECONDS:.0f} s"
     module.unlink()
-    missing = [name for _, name, revision in ARTIFACTS if not (target / f"{name}-{revision}.jar").is_file()]
+    missing = [name for _, name, revision in artifacts if not (target / f"{name}-{revision}.jar").is_file()]
     if done.returncode == 0 and not missing:
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
@@ -175,7 +180,7 @@ def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path) -> str | 
     return (told or lines or [f"exit code {done.returncode}"])[-1]
 
 
-def fetch(libs: Path, ivy_cache: Path) -> None:
+def fetch(libs: Path, ivy_cache: Path, artifacts: Artifacts = ARTIFACTS) -> None:
     """Fill `libs`, trying again after a failure (registries do fail now and then); MissingTool after the last."""
     java, ivy = find_java(), find_ivy()
     libs.parent.mkdir(parents=True, exist_ok=True)
@@ -187,12 +192,12 @@ def fetch(libs: Path, ivy_cache: Path) -> None:
                 shutil.rmtree(gathered, ignore_errors=True)
             # The first try is Java as it is; one that comes with its own certificates may lack the machine's.
             options = trust_options(Path(scratch)) if attempt else []
-            reason = run_ivy([str(java), *options], ivy, ivy_cache, gathered)
+            reason = run_ivy([str(java), *options], ivy, ivy_cache, gathered, artifacts)
             if reason is None:
                 break
         else:
             raise MissingTool(f"Kafka's jars could not be fetched ({ATTEMPTS} tries): {reason}")
-        (gathered / STAMP).write_text(stamp_text(), encoding="utf-8")
+        (gathered / STAMP).write_text(stamp_text(artifacts), encoding="utf-8")
         if libs.exists():
             libs.rename(Path(scratch, "old"))
         gathered.rename(libs)
@@ -204,15 +209,18 @@ def main() -> None:
     parser.add_argument("libs", type=Path, nargs="?", default=DEFAULT_LIBS)
     parser.add_argument("--ivy-cache", type=Path, default=DEFAULT_IVY_CACHE)
     arguments = parser.parse_args()
-    libs: Path = arguments.libs.absolute()
-    if is_complete(libs):
-        return
-    print(f"fetching the jars of Apache Kafka {KAFKA_VERSION} (44 MB, about a minute, once)", flush=True)
-    try:
-        fetch(libs, arguments.ivy_cache.absolute())
-    except MissingTool as missing:
-        sys.exit(str(missing))
-    print(f"Apache Kafka {KAFKA_VERSION}: {len(list(libs.glob('*.jar')))} jars")
+    for libs, artifacts, what in (
+        (arguments.libs.absolute(), ARTIFACTS, f"the jars of Apache Kafka {KAFKA_VERSION}"),
+        (DEFAULT_TOOLS, TOOLS, "its command line tools"),
+    ):
+        if is_complete(libs, artifacts):
+            continue
+        print(f"fetching {what} (44 MB, about a minute, once)", flush=True)
+        try:
+            fetch(libs, arguments.ivy_cache.absolute(), artifacts)
+        except MissingTool as missing:
+            sys.exit(str(missing))
+        print(f"{what}: {len(list(libs.glob('*.jar')))} jars")
 
 
 if __name__ == "__main__":
