@@ -11,12 +11,14 @@ from typing import Any
 import golden_data
 import pytest
 from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch
-from cli_runner import orders, run, same_as_golden
+from cli_runner import orders, program, run, same_as_golden
 from golden_data import Partition, same_bytes
 from log_files import ABORT, COMMIT, data, marker, plain
 from log_files import partition as write_partition
 
+import kcodec
 from kcodec.cli import ExitStatus
+from kcodec.log import Log, internal_record
 
 PARTITIONS = [partition for partition in golden_data.partitions(2) if partition.consumed("read_committed") is not None]
 
@@ -38,7 +40,7 @@ def bytes_of(value: Any) -> bytes | None:
 def test_json_is_what_kafkas_consumer_delivered(partition: Partition, level: str) -> None:
     told = partition.consumed(level)
     assert told is not None
-    ran = run("cat", "-J", *(["--read-committed"] if level == "read_committed" else []), partition.path)
+    ran = run("cat", "-J", "--raw", *(["--read-committed"] if level == "read_committed" else []), partition.path)
     found = [json.loads(line) for line in ran.data.splitlines()]
     assert ran.status is ExitStatus.OK
     assert [record["offset"] for record in found] == [record["offset"] for record in told]
@@ -163,3 +165,31 @@ def test_how_it_looks(tmp_path: Path) -> None:
     assert same_as_golden(run("cat", directory, "-J", "-c", "12").out, "cat.jsonl")
     assert same_as_golden(run("cat", directory, "--control", "-J", "-o", "5", "-c", "4").out, "cat-control.jsonl")
     assert same_as_golden(run("cat", directory, "-f", r"%o %T %k: %s [%h]\n", "-c", "8").out, "cat-format.txt")
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
+def test_internal_topics_are_decoded(topic: str) -> None:
+    logs = golden_data.root() / "tv2" / "logs"
+    found = [json.loads(line) for line in run("cat", logs, "-t", topic).data.splitlines()]
+    opened = kcodec.open(logs / f"{topic}-0")
+    assert isinstance(opened, Log)
+    records = list(opened.records())
+    assert [line["offset"] for line in found] == [record.offset for record in records]
+    for line, record in zip(found, records, strict=True):
+        told = internal_record(topic, record)
+        assert told is not None
+        assert {name: line[name] for name in told} == json.loads(json.dumps(told))
+        assert "error" not in line
+    raw = run("cat", logs, "-t", topic, "-J", "--raw", "-c", "1").data
+    assert list(json.loads(raw))[-3:] == ["key", "value", "headers"]
+
+
+def test_following_goes_on_with_what_is_appended(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0)])
+    process = program("cat", directory, "--follow", "-c", "6", "-f", r"%o\n")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == [b"0\n", b"1\n", b"2\n"]
+    with (directory / f"{0:020}.log").open("ab") as file:
+        file.write(plain(3))
+    assert process.communicate(timeout=30) == (b"3\n4\n5\n", b"")
+    assert process.returncode == 0

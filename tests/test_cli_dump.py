@@ -170,6 +170,18 @@ def test_the_other_files(name: str) -> None:
     assert same_as_golden(run("dump", "--json", path).out, f"dump-{short}.jsonl")
 
 
+def test_a_log_directory_is_a_table_of_its_partitions(tmp_path: Path) -> None:
+    for number in (0, 10, 2):
+        write_partition(tmp_path, [plain(0)], [plain(3)], name=f"orders-{number}")
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 2 6\n")
+    found = json_of(tmp_path)
+    assert [(row["topic"], row["partition"]) for row in found] == [("orders", 0), ("orders", 2), ("orders", 10)]
+    assert {(row["segments"], row["first_segment_offset"], row["last_segment_offset"]) for row in found} == {(2, 0, 3)}
+    assert [row["high_watermark"] for row in found] == [None, 6, None]
+    assert len(run("dump", tmp_path).out.splitlines()) == 4
+    assert "are for one partition" in run("dump", "--records", tmp_path).err
+
+
 def test_several_files_have_headings_and_a_directory_stands_for_its_segments(tmp_path: Path) -> None:
     directory = write_partition(tmp_path, [plain(0)], [plain(3), plain(6)])
     lines = run("dump", directory).out.splitlines()

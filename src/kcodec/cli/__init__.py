@@ -25,8 +25,10 @@ __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 # command -> (module below kcodec.cli, what it does)
 COMMANDS = {
     "dump": ("dump", "what a file of a Kafka log directory holds: batches, records, indexes, checkpoints"),
+    "check": ("check", "what is wrong with these files, and what to do about it"),
     "cat": ("cat", "records, as kcat prints them: any format, read_committed, internal topics decoded"),
     "convert": ("convert", "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file"),
+    "txn": ("txn", "transactions: which are open, and which one read_committed consumers wait for"),
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from kcodec import DecodedRecords
+from kcodec.cli import internal
 from kcodec.cli.formats import offsets_of, template_of_delimiters, template_of_format
 from kcodec.cli.logs import add_log_options, isolation_of, logs_at, range_of
 from kcodec.cli.output import Output, Progress
@@ -22,7 +22,8 @@ from kcodec.text import TextBytes, TextTemplate, json_lines
 TOLD = (
     "Prints records as a consumer would get them: by default each value and a newline. FILE is a partition directory, "
     "a segment, or a log directory with -t. The letters are kcat's: %s value, %S its size, %k key, %K its size, %T "
-    "timestamp, %h headers, %t topic, %p partition, %o offset. The end of the log ends the output, as kcat's -e."
+    "timestamp, %h headers, %t topic, %p partition, %o offset. The end of the log ends the output, as kcat's -e. "
+    "Records of __consumer_offsets, __transaction_state and __cluster_metadata are shown as what they say, as JSON."
 )
 EXAMPLES = (
     Example("the last ten records", "kcodec cat orders-0 -o -10"),
@@ -36,9 +37,7 @@ CONTROL_FIELDS = ("is_control", "control_type", "coordinator_epoch")
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("cat", TOLD, EXAMPLES)
-    found.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="a segment, partition directory or log directory"
-    )
+    found.add_argument("files", nargs="+", metavar="FILE", help="a segment, partition directory or log directory")
     found.add_argument(
         "-o",
         "--offset",
@@ -55,6 +54,8 @@ def parser() -> Parser:
     shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="the key and this before each value")
     found.add_argument("-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each value (default: \\n)")
     found.add_argument("-Z", "--null", action="store_true", help="NULL for a null key or value (default: nothing)")
+    found.add_argument("--raw", action="store_true", help="records of internal topics as bytes, not decoded")
+    found.add_argument("--follow", action="store_true", help="go on with what a broker appends, until Ctrl-C or -c")
     add_log_options(found)
     return found
 
@@ -85,6 +86,8 @@ class _Cat:
         self._log = log
         self._options = options
         self._template = _template(log, options)
+        is_plain = options.format is None and options.key_delimiter is None
+        self._is_decoded = log.topic in internal.TOPICS and is_plain and not options.raw
 
     def write(self, output: Output) -> ExitStatus:
         """All records asked for; FINDINGS where there was damage."""
@@ -92,21 +95,24 @@ class _Cat:
         isolation = isolation_of(options)
         start, end = range_of(self._log, offsets_of(options.offset), isolation)
         stream = self._log.to_arrow(
-            columns=self._template.columns,
+            columns=internal.COLUMNS if self._is_decoded else self._template.columns,
             isolation_level=isolation,
             start_offset=start,
             end_offset=end,
             control_records="include" if options.control else "skip",
             max_rows=MAX_ROWS if self.left is None else max(1, min(MAX_ROWS, self.left)),
             on_error=options.on_error,
+            follow=options.follow,
         )
-        chunks = iter(stream)
+        chunks = stream.promptly() if options.follow else iter(stream)
         progress, done, size = Progress(output, "reading"), 0, self._log.size_in_bytes
         try:
-            for text in in_order(self._format, self._limited(chunks), 2):
+            for text, read in in_order(self._format, self._limited(chunks), 1 if options.follow else 2):
                 output.write(text)
-                done += text.rows
-                progress(done, size)
+                if options.follow:
+                    output.flush()
+                done += read
+                progress(min(done, size), size)
         except DecodeError as error:
             output.flush()
             output.say(f"kcodec: {error}")
@@ -131,8 +137,15 @@ class _Cat:
             if self.left == 0:
                 return
 
-    def _format(self, given: tuple[DecodedRecords, int]) -> TextBytes:
-        return self._template.format(given[0], most=given[1])
+    def _format(self, given: tuple[DecodedRecords, int]) -> tuple[TextBytes | bytes, int]:
+        """The text of so many records of a chunk, and about how many bytes of the log that was."""
+        decoded, most = given
+        if self._is_decoded:
+            assert self._log.topic is not None
+            text: TextBytes | bytes = internal.lines(decoded, most, self._log.topic, self._log.partition)
+        else:
+            text = self._template.format(decoded, most=most)
+        return text, len(text)
 
 
 def _template(log: Log, options: argparse.Namespace) -> TextTemplate:

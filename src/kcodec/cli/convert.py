@@ -36,9 +36,7 @@ DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("convert", TOLD, EXAMPLES)
-    found.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="a segment, partition directory or log directory"
-    )
+    found.add_argument("files", nargs="+", metavar="FILE", help="a segment, partition directory or log directory")
     found.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUT", help=f"the file to write: {', '.join(FORMATS)}"
     )

@@ -7,17 +7,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kcodec.cli import dump_files, dump_segment
+from kcodec.cli import dump_directory, dump_files, dump_segment
 from kcodec.cli.output import Output
 from kcodec.cli.parser import CommandError, Example, Parser, offset_range
-from kcodec.cli.places import Place, places
+from kcodec.cli.places import Place, is_log_directory, places
 from kcodec.cli.status import ExitStatus
 
 TOLD = (
     "Shows what files of a Kafka log directory hold: the batches of segments (.log, .checkpoint), with --records their "
     "records, too; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots (.snapshot), and of "
-    "the text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). A directory stands "
-    "for its segments. Every CRC is checked; a damaged batch is shown, told of on stderr, and passed over."
+    "the text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). A partition "
+    "directory stands for its segments; of a log directory the partitions are listed. Every CRC is checked; a damaged "
+    "batch is shown, told of on stderr, and passed over."
 )
 EXAMPLES = (
     Example("the batches of a partition", "kcodec dump orders-0"),
@@ -47,6 +48,9 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
     if options.threads < 1:
         raise CommandError(f"--threads must be at least 1, not {options.threads}")
     status = ExitStatus.OK
+    for file in options.files:
+        if is_log_directory(file):
+            return dump_directory.dump(options, output)
     found = [place for file in options.files for place in places(file)]
     for number, place in enumerate(found):
         if len(found) > 1 and not options.json:

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import kcodec
 from kcodec.cli.formats import Offsets
 from kcodec.cli.parser import CommandError, nearest
-from kcodec.log import Log
-from kcodec.log.opening import PARTITION_DIRECTORY
+from kcodec.log import Log, LogDirectory
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
@@ -34,27 +32,30 @@ def isolation_of(options: argparse.Namespace) -> str:
     return READ_COMMITTED if options.read_committed else READ_UNCOMMITTED
 
 
-def logs_at(path: Path, topic: str | None, partition: int | None) -> list[Log]:
+def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
     """The logs at a path: of a partition directory or segment the one, of a log directory those of a topic."""
-    partitions = _partitions_in(path) if path.is_dir() and not any(path.glob("*.log")) else {}
-    if not partitions:
-        return [kcodec.open(path, topic=topic, partition=partition)]
-    topics = sorted({name for name, _ in partitions})
+    found = kcodec.open(path)
+    if not isinstance(found, LogDirectory):
+        return [found if topic is None and partition is None else _named(path, topic, partition)]
     if topic is None:
-        raise CommandError(f"{path} is a log directory: name a topic with -t, for example -t {topics[0]}")
-    if topic not in topics:
-        raise CommandError(f"{path}: unknown topic {topic!r}{nearest(topic, topics)}")
-    numbers = sorted(number for name, number in partitions if name == topic)
-    if partition is not None and partition not in numbers:
         raise CommandError(
-            f"{path}: topic {topic} has no partition {partition} here; possible: {', '.join(map(str, numbers))}"
+            f"{path} is a log directory: name a topic with -t, for example -t {next(iter(found.topics))}"
         )
-    return [kcodec.open(partitions[topic, number]) for number in numbers if partition in (None, number)]
+    if topic not in found.topics:
+        raise CommandError(f"{path}: unknown topic {topic!r}{nearest(topic, found.topics)}")
+    numbers = found.topics[topic]
+    if partition is not None and partition not in numbers:
+        possible = ", ".join(map(str, numbers))
+        raise CommandError(f"{path}: topic {topic} has no partition {partition} here; possible: {possible}")
+    return [found[topic, number] for number in numbers if partition in (None, number)]
 
 
-def _partitions_in(path: Path) -> dict[tuple[str, int], Path]:
-    named = ((PARTITION_DIRECTORY.fullmatch(entry.name), entry) for entry in path.iterdir() if entry.is_dir())
-    return {(match[1], int(match[2])): entry for match, entry in named if match and any(entry.glob("*.log"))}
+def _named(path: str, topic: str | None, partition: int | None) -> Log:
+    """A log whose topic and partition its path does not tell."""
+    opened = kcodec.open(path, topic=topic, partition=partition)
+    if isinstance(opened, LogDirectory):
+        raise CommandError(f"{path} became a log directory while it was opened")
+    return opened
 
 
 def range_of(log: Log, offsets: Offsets, isolation_level: str) -> tuple[int | None, int | None]:

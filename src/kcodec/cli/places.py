@@ -53,7 +53,7 @@ def places(path: Path) -> list[Place]:
     if path.is_dir():
         segments = sorted(file for file in path.iterdir() if SEGMENT.fullmatch(file.name) and file.is_file())
         if not segments:
-            raise _nothing_in(path)
+            raise CommandError(f"{path}: no segment is there (20 digits and .log, as Kafka names them)")
         return [Place(file, "log", file is segments[-1]) for file in segments]
     if not path.exists():
         raise CommandError(f"{path}: no such file or directory")
@@ -72,10 +72,6 @@ def is_last(path: Path) -> bool:
     return all(other.name <= path.name for other in beside if SEGMENT.fullmatch(other.name))
 
 
-def _nothing_in(path: Path) -> CommandError:
-    partitions = sorted(entry for entry in path.iterdir() if entry.is_dir() and any(entry.glob("*.log")))
-    if partitions:
-        return CommandError(
-            f"{path} is a log directory of {len(partitions)} partitions: name one, for example {partitions[0]}"
-        )
-    return CommandError(f"{path}: no segment is there (20 digits and .log, as Kafka names them)")
+def is_log_directory(path: Path) -> bool:
+    """Whether this is a directory of partition directories."""
+    return path.is_dir() and not any(path.glob("*.log")) and any(path.glob("*/*.log"))

@@ -69,6 +69,15 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
+def coloured(text: str, meaning: str, output: Output) -> str:
+    """The text, in the colour of its meaning where colour is wanted."""
+    return _painted(text, meaning) if output.has_colour else text
+
+
+def _painted(text: str, meaning: str) -> str:
+    return COLOURS[meaning] + text + END_OF_COLOUR if meaning in COLOURS else text
+
+
 def json_line(value: Mapping[str, Any]) -> bytes:
     """One object on a line, keys in their order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace") + b"\n"
@@ -107,7 +116,5 @@ def _line(cells: Sequence[Cell], widths: Sequence[int], rights: Sequence[bool], 
     shown = []
     for cell, width, right in zip(cells, widths, rights, strict=True):
         text = cell.text.rjust(width) if right else cell.text.ljust(width)
-        if has_colour and cell.meaning in COLOURS:
-            text = COLOURS[cell.meaning] + text + END_OF_COLOUR
-        shown.append(text)
+        shown.append(_painted(text, cell.meaning) if has_colour else text)
     return ("  ".join(shown).rstrip() + "\n").encode("utf-8", "replace")

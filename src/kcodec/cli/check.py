@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec check``: what is wrong with files of a log directory, and what to do about each finding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import kcodec
+from kcodec.cli.output import Output, Progress
+from kcodec.cli.parser import Example, Parser
+from kcodec.cli.render import coloured, json_line
+from kcodec.cli.status import ExitStatus
+from kcodec.log import Finding, LogDirectory
+from kcodec.log.check import TEXT_FILES, file_findings
+
+TOLD = (
+    "Reads everything and says what is wrong: checksums (a bad one only if the package crc32c finds it, too), lengths, "
+    "records, the order of offsets, gaps in producers' sequences, torn tails, transactions, and whether indexes, "
+    "snapshots and checkpoints agree with the log. Each finding says what to do. Errors and warnings make the exit "
+    "status 1; notices alone do not. A file may be checked by itself, a partition directory, or a whole log directory."
+)
+EXAMPLES = (
+    Example("a partition with all its files", "kcodec check orders-0"),
+    Example("errors only, as JSON", "kcodec check --json --severity error orders-0"),
+    Example("one file by itself", "kcodec check orders-0/00000000000000000058.txnindex"),
+)
+SEVERITIES = ("notice", "warning", "error")
+MEANINGS = {"error": "bad", "warning": "notable", "notice": "quiet"}
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("check", TOLD, EXAMPLES)
+    found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
+    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_argument(
+        "--severity", choices=SEVERITIES, default="notice", help="findings of this and above (default: %(default)s)"
+    )
+    return found
+
+
+def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+    """Check every file named; FINDINGS for any error or warning, whether shown or not."""
+    options = parser().parse(arguments, output)
+    if options is None:
+        return ExitStatus.OK
+    counts: Counter[str] = Counter()
+    for file in options.files:
+        for finding in _findings(file, output):
+            counts[finding.severity] += 1
+            if SEVERITIES.index(finding.severity) >= SEVERITIES.index(options.severity):
+                _write(finding, output, as_json=options.json)
+    output.flush()
+    told = [f"{counts[name]} {name}{'s' if counts[name] != 1 else ''}" for name in reversed(SEVERITIES) if counts[name]]
+    output.say(f"{', '.join(map(str, options.files))}: {', '.join(told) or 'nothing found'}")
+    return ExitStatus.FINDINGS if counts["error"] or counts["warning"] else ExitStatus.OK
+
+
+def _findings(file: str, output: Output) -> Iterator[Finding]:
+    """What is wrong at a path, as it is found."""
+    progress = Progress(output, "checking")
+    if Path(file).is_file():
+        yield from file_findings(file, progress=progress)
+    else:
+        opened = kcodec.open(file)
+        if isinstance(opened, LogDirectory):
+            for name in sorted(TEXT_FILES):
+                if Path(file, name).is_file():
+                    yield from file_findings(Path(file, name))
+            for name in opened:
+                yield from opened[name].findings(Progress(output, name))
+        else:
+            yield from opened.findings(progress)
+    progress.end()
+
+
+def _write(finding: Finding, output: Output, *, as_json: bool) -> None:
+    if as_json:
+        output.write(json_line(dataclasses.asdict(finding)))
+        return
+    severity = coloured(finding.severity, MEANINGS[finding.severity], output)
+    output.write(f"{severity}: {finding}\n    to do: {finding.remedy}\n".encode("utf-8", "surrogateescape"))
