@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kcodec import COLUMNS, DecodedRecords
+from kcodec.cli.clean_log import CleanOptions, write_clean_log
 from kcodec.cli.logs import add_log_options, isolation_of, logs_at
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, names, nearest, offset_range
@@ -17,10 +18,11 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log
 
 TOLD = (
-    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer would get them. The "
-    "output appears whole or not at all: it is written under another name in its folder and renamed at the end, over "
-    "a file that is there. Timestamps are milliseconds in UTC; key and value are bytes, in CSV and JSON lines by the "
-    "rules of kcodec.text."
+    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer would get them; or into "
+    "a cleaned .log file, where batches stay byte for byte what they were unless a range of offsets cuts them, offsets "
+    "stay, and --read-committed leaves out what was aborted or is open. The output appears whole or not at all: it is "
+    "written under another name in its folder and renamed at the end, over a file that is there. Timestamps are "
+    "milliseconds in UTC; key and value are bytes, in CSV and JSON lines by the rules of kcodec.text."
 )
 EXAMPLES = (
     Example("a partition as Parquet", "kcodec convert orders-0 -o orders.parquet"),
@@ -28,7 +30,7 @@ EXAMPLES = (
         "three columns, committed only",
         "kcodec convert orders-0 --read-committed --columns offset,key,value -o orders.csv",
     ),
-    Example("a range of offsets", "kcodec convert orders-0 --offsets 10:20 -o some.jsonl"),
+    Example("a segment of what is committed", "kcodec convert orders-0 --read-committed -o clean.log"),
 )
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -52,6 +54,9 @@ def parser() -> Parser:
         "--offsets", type=offset_range, default=(None, None), metavar="A:B", help="offsets from A on, below B"
     )
     found.add_argument("--compression", choices=COMPRESSIONS, help="of Parquet and Arrow files (default: zstd, none)")
+    found.add_argument(
+        "--without-markers", action="store_true", help="of .log files: committed data as plain batches, no end markers"
+    )
     add_log_options(found)
     return found
 
@@ -64,6 +69,12 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
     kind = options.format or format_of(options.output)
     columns = _columns(options.columns)
     logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
+    if kind == "log":
+        return _clean(logs, options, output)
+    if options.without_markers:
+        raise CommandError(
+            "--without-markers is for .log files: other files hold no markers unless --control asks for them"
+        )
     conversion = _Conversion(logs, options, output)
     wanted = Wanted(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
     try:
@@ -77,6 +88,33 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
     for skipped in conversion.errors:
         output.say(f"kcodec: {skipped}")
     return ExitStatus.FINDINGS if conversion.errors else ExitStatus.OK
+
+
+def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
+    """A cleaned segment of the one log named."""
+    if len(logs) != 1:
+        raise CommandError(f"a .log file holds one partition, but {len(logs)} are named: choose with -t and -p")
+    if options.columns is not DEFAULT_COLUMNS or options.compression is not None or options.control:
+        raise CommandError("--columns, --compression and --control are not for .log files: batches stay as they are")
+    if options.without_markers and not options.read_committed:
+        raise CommandError("--without-markers needs --read-committed: aborted data would look committed")
+    start, end = options.offsets
+    wanted = CleanOptions(start, end, isolation_of(options), not options.without_markers, options.on_error)
+    progress = Progress(output, "cleaning")
+    try:
+        done = write_clean_log(logs[0], options.output, wanted, progress)
+    except DecodeError as error:
+        output.say(f"kcodec: {error}; nothing was written")
+        return ExitStatus.FINDINGS
+    finally:
+        progress.end()
+    output.say(
+        f"{options.output}: {done.records} records, control records included, in {done.whole_batches} batches as they "
+        f"were and {done.rewritten_batches} written anew"
+    )
+    for skipped in done.errors:
+        output.say(f"kcodec: {skipped}")
+    return ExitStatus.FINDINGS if done.errors else ExitStatus.OK
 
 
 def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:

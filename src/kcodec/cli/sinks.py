@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # suffix -> format
 FORMATS = {
+    ".log": "log",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cleaned ``.log`` files for ``kcodec convert``: batches of a log without what is not wanted, offsets as they were.
+
+A batch of which everything is kept goes through byte for byte. One that is kept in part (a range of offsets, or the log
+start, begins or ends within it) is written anew, with its own codec and every other field as it was, as the cleaner
+does. Under read_committed the data of aborted transactions goes, and everything from the last stable offset on; end
+markers stay, because committed data is still marked as transactional (one may lie behind the last stable offset though
+its data lies before, and then comes along). Without markers committed batches lose that mark
+instead (the CRC is computed anew), so that the file needs none. Torn tails and, with on_error "skip", batches with a
+bad CRC are left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kcodec
+from kcodec.cli.logs import READ_COMMITTED
+from kcodec.cli.parser import CommandError
+from kcodec.cli.sinks import atomic_file
+from kcodec.errors import CorruptBatchError, DecodeError
+from kcodec.log import Log, Verdict
+
+# FileRecords: positions in a segment are int32.
+LARGEST_SEGMENT_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    """What is kept: offsets in [start_offset, end_offset), what is committed, end markers; and what damage does."""
+
+    start_offset: int | None
+    end_offset: int | None
+    isolation_level: str
+    has_markers: bool
+    on_error: str
+
+
+@dataclass
+class Cleaned:
+    """What was written: batches as they were, batches written anew, records; and the damage that was left out."""
+
+    whole_batches: int = 0
+    rewritten_batches: int = 0
+    records: int = 0
+    size_in_bytes: int = 0
+    errors: list[DecodeError] = field(default_factory=list)
+
+
+def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Callable[[int, int], None]) -> Cleaned:
+    """Write the cleaned segment, whole or not at all. DecodeError for damage that is not to be skipped."""
+    cleaning = _Cleaning(log, options)
+    with atomic_file(path) as scratch, scratch.open("xb", buffering=1 << 20) as file:
+        for data in cleaning.batches(progress):
+            cleaning.done.size_in_bytes += len(data)
+            if cleaning.done.size_in_bytes > LARGEST_SEGMENT_BYTES:
+                raise CommandError(f"{path}: Kafka's segments end below 2 GiB: take a range with --offsets")
+            file.write(data)
+        file.flush()
+    return cleaning.done
+
+
+class _Cleaning:
+    """One log on its way into a file."""
+
+    def __init__(self, log: Log, options: CleanOptions) -> None:
+        self.done = Cleaned()
+        self._log = log
+        self._options = options
+        verdict = log.verdict(options.isolation_level, options.on_error)
+        self._aborted = _Aborted(verdict)
+        self._start = max(verdict.log_start_offset, options.start_offset or 0)
+        ends = [end for end in (options.end_offset, verdict.limit) if end is not None]
+        self._end = min(ends) if ends else None
+        self._unended: set[int] = set()
+
+    def batches(self, progress: Callable[[int, int], None]) -> Iterator[bytes | memoryview]:
+        """The bytes of each batch that is kept, in whole or in part."""
+        size, behind, path = self._log.size_in_bytes, 0, None
+        position = 0
+        try:
+            for batch in self._log.batches:
+                if batch.path != path:
+                    behind, path = behind + position, batch.path
+                position = batch.position + batch.size_in_bytes
+                progress(behind + position, size)
+                if batch.last_offset < self._start or not self._is_wanted(batch):
+                    continue
+                if self._end is not None and batch.base_offset >= self._end:
+                    if not self._unended:
+                        return
+                    if not batch.is_control_batch or batch.producer_id not in self._unended:
+                        continue
+                data = self._kept(batch)
+                if data is not None:
+                    self._note_transaction(batch)
+                    yield data
+        except DecodeError as error:
+            self._note(error)
+
+    def _note_transaction(self, batch: kcodec.RecordBatch) -> None:
+        """Whose committed data is in the file and has no marker there yet: it may lie past the last stable offset."""
+        if self._options.isolation_level != READ_COMMITTED or not self._options.has_markers:
+            return
+        if batch.is_control_batch:
+            self._unended.discard(batch.producer_id)
+        elif batch.is_transactional:
+            self._unended.add(batch.producer_id)
+
+    def _note(self, error: DecodeError) -> None:
+        if self._options.on_error == "raise":
+            raise error
+        self.done.errors.append(error)
+
+    def _is_wanted(self, batch: kcodec.RecordBatch) -> bool:
+        if batch.is_control_batch:
+            return self._options.has_markers
+        return not (batch.is_transactional and self._aborted.covers(batch))
+
+    def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
+        """The bytes to write: as they are, or without the records outside the range; None where nothing is left."""
+        data = batch.data
+        try:
+            whole = kcodec.batches(data)[0]
+            whole.ensure_valid()
+        except CorruptBatchError as error:
+            error.position, error.path = batch.position, batch.path
+            if self._options.on_error != "skip":
+                raise
+            self.done.errors.append(error)
+            return None
+        is_cut = batch.base_offset < self._start or (
+            not batch.is_control_batch and self._end is not None and batch.last_offset >= self._end
+        )
+        if is_cut:
+            records = list(
+                whole.decode(start_offset=self._start, end_offset=self._end, control_records="include").records()
+            )
+            if not records:
+                return None
+            is_cut = len(records) < whole.records_count
+        if not is_cut:
+            self.done.whole_batches += 1
+            self.done.records += batch.records_count
+        else:
+            self.done.rewritten_batches += 1
+            self.done.records += len(records)
+            data = memoryview(kcodec.encode_batch(records, like=whole))
+        if batch.is_transactional and not self._options.has_markers:
+            return _without_transaction(data)
+        return data
+
+
+def _without_transaction(data: memoryview) -> bytes:
+    """A batch of committed data, no longer marked as such."""
+    plain = bytearray(data)
+    batch = kcodec.batches(bytes(data))[0]
+    has_sequence = batch.base_sequence >= 0
+    producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence) if has_sequence else (-1, -1, -1)
+    kcodec.set_producer_state(plain, *producer, is_transactional=False)
+    return bytes(plain)
+
+
+class _Aborted:
+    """The intervals of aborted transactions, by producer."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
+        for one in sorted(verdict.aborted_transactions, key=lambda entry: entry.first_offset):
+            self._firsts.setdefault(one.producer_id, []).append(one.first_offset)
+            self._lasts.setdefault(one.producer_id, []).append(1 << 63 if one.last_offset is None else one.last_offset)
+
+    def covers(self, batch: kcodec.RecordBatch) -> bool:
+        """Whether this batch belongs to one of them."""
+        firsts = self._firsts.get(batch.producer_id, [])
+        at = bisect_right(firsts, batch.last_offset) - 1
+        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
