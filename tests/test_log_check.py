@@ -301,6 +301,8 @@ def test_transactions(tmp_path: Path) -> None:
     late = plain(2, base_timestamp=BASE_TIMESTAMP + 3_600_000, producer_id=9, producer_epoch=0, base_sequence=0)
     assert found_in(tmp_path / "open", [data(7, 0), soon]) == ["open-transaction"]
     assert found_in(tmp_path / "hanging", [data(7, 0), late]) == ["hanging-transaction"]
+    (one,) = kcodec.open(tmp_path / "hanging" / "orders-0").check()
+    assert one.remedy.endswith("abort --topic orders --partition 0 --start-offset 0")
     mixed = plain(2, producer_id=7, producer_epoch=0, base_sequence=2)
     assert found_in(tmp_path / "mixed", [data(7, 0), mixed, marker(COMMIT, 7, 5)]) == ["mixed-transaction"]
 

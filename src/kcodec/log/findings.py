@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 ERROR, WARNING, NOTICE = "error", "warning", "notice"
 # Of one kind in one file so many are told one by one; the rest are counted.
@@ -16,7 +17,7 @@ _RECOPY = "take the segment from another replica: stop this broker, delete the p
 _REBUILD = "delete the file while the broker is stopped: it is made anew at the next start"
 _NEXT_ROLL = "delete the file while the broker is stopped: producers are known again from the log, or the next snapshot"
 
-# code -> (severity, what it means, what to do)
+# code -> (severity, what it means, what to do); of {topic}, {partition} and {offset} the finding tells which.
 CODES: dict[str, tuple[str, str, str]] = {
     "bad-crc": (ERROR, "a batch's bytes are not those that were written; the package crc32c says so, too", _RECOPY),
     "crc-disagreement": (
@@ -76,7 +77,8 @@ CODES: dict[str, tuple[str, str, str]] = {
     "hanging-transaction": (
         WARNING,
         "a transaction is open for longer than any coordinator leaves one: read_committed consumers are stuck",
-        "end it: kafka-transactions.sh abort --topic TOPIC --partition PARTITION --start-offset OFFSET",
+        "end it: kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
+        "--start-offset {offset}",
     ),
     "index-entry": (ERROR, "an entry of an index is not borne out by the log", _REBUILD),
     "index-order": (ERROR, "entries of an index do not rise", _REBUILD),
@@ -147,8 +149,11 @@ class Finding:
 def finding(
     code: str, path: str | os.PathLike[str], text: str, *, position: int | None = None, offset: int | None = None
 ) -> Finding:
-    """A Finding with severity and remedy out of CODES."""
+    """A Finding with severity and remedy out of CODES; topic and partition are those of the path's directory."""
     severity, _meaning, remedy = CODES[code]
+    if "{" in remedy:
+        topic, _, partition = PurePath(path).parent.name.rpartition("-")
+        remedy = remedy.format(topic=topic or "TOPIC", partition=partition or "PARTITION", offset=offset)
     return Finding(code, severity, os.fspath(path), position, offset, text, remedy)
 
 
