@@ -22,7 +22,20 @@ from kcodec import (
     RecordBatches,
     TimestampType,
 )
-from kcodec.log import CommittedOffset, Log, LogDirectory, Transaction, open_log_directory
+from kcodec.log import (
+    CommittedOffset,
+    Finding,
+    Log,
+    LogDirectory,
+    OffsetIndexEntry,
+    ProducerState,
+    Transaction,
+    check_file,
+    open_log_directory,
+    read_offset_index,
+    read_offsets,
+    read_snapshot,
+)
 
 
 def bytes_like(data: bytes, writable: bytearray, view: memoryview) -> None:
@@ -112,6 +125,18 @@ def directories(path: str) -> None:
         assert_type(found.transaction.age_ms(0), int)
         assert_type(found.abort_command, str | None)
     assert_type(directory["orders-0"].holding_transaction, Transaction | None)
+
+
+def beside_the_records(log: Log, path: str) -> None:
+    assert_type(log.check(), list[Finding])
+    assert_type(check_file(path)[0].offset, int | None)
+    assert_type(log.producer_states, tuple[ProducerState, ...])
+    assert_type(log.offset_for_timestamp(0, use_index=False), int | None)
+    assert_type(read_offset_index(path)[0], OffsetIndexEntry)
+    assert_type(read_offset_index(path)[1:], list[OffsetIndexEntry])
+    assert_type(read_snapshot(path).producers, tuple[ProducerState, ...])
+    assert_type(read_offsets(path), dict[tuple[str, int], int])
+    log.check()[0].text = ""  # type: ignore[misc]
 
 
 def before_the_log(encoded: EncodedBatches, decoded: DecodedRecords, buffer: bytearray) -> None:
