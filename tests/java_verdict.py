@@ -105,7 +105,8 @@ def xerial_leftover(raw: bytes) -> int:
         return 0
     position = HEADER + XERIAL_HEADER
     while len(raw) - position >= 4:
-        position += 4 + max(0, struct.unpack_from(">i", raw, position)[0])
+        is_header = raw.startswith(XERIAL_MAGIC[:4], position)
+        position += XERIAL_HEADER if is_header else 4 + max(0, struct.unpack_from(">i", raw, position)[0])
     return max(0, len(raw) - position)
 
 
