@@ -10,6 +10,7 @@ import pty
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cli_runner import long_partition, orders, partition, program, run
 from log_files import partition as write_partition
 from log_files import plain
 
+import kcodec.cli
 from kcodec.cli import COMMANDS, ExitStatus
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import Example
@@ -195,3 +197,9 @@ def test_a_table_takes_its_widths_from_its_first_rows() -> None:
     assert write_table(output, ["name", "n", "x"], rows) == 2
     output.flush()
     assert stdout.getvalue() == b"name      n  x\na         1  -\nlonger  100  yes\n"
+
+
+def test_the_script_that_an_installation_makes_is_the_program() -> None:
+    pyproject = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, function = pyproject["project"]["scripts"]["kcodec"].partition(":")
+    assert getattr(importlib.import_module(module), function) is kcodec.cli.run
