@@ -184,19 +184,18 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
     return q;
 }
 
-// The rows from `row` on behind the open batch, for as long as nothing is odd and all fits; the first row not taken. That
-// row is then append_odd_row's, which decides, grows memory and names faults; or it does not fit (*is_full).
-static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t row, int *is_full) {
-    const PlainRows rows = *input;
-    const int64_t base_timestamp = writer->base_timestamp, first_row = row;
+// The rows from `row` on behind the open batch, for as long as nothing is odd and there is room; the first row not taken, or
+// -1 with the fault. *is_full: that row does not fit into the batch any more.
+static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
+                                                                int *is_full) {
+    const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
     int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset + 1 - writer->base_offset;
     Buffer *buffer = writer_open_buffer(writer, &begin);
     uint8_t *batch = buffer->data + begin, *p = batch + writer->length, *end = buffer->data + buffer->capacity;
-    const int64_t most = writer->settings.max_batch_bytes;
     int guess = writer->length_width;
-    for (; row < rows.rows; row++, delta++) {
-        int64_t timestamp = plain_timestamp(&rows, row);
-        PlainField key = plain_get(&rows.key, row), value = plain_get(&rows.value, row);
+    for (; row < rows->rows; row++, delta++) {
+        int64_t timestamp = plain_timestamp(rows, row);
+        PlainField key = plain_get(&rows->key, row), value = plain_get(&rows->value, row);
         // one test of four signs: a timestamp below -1, a length below 0, a delta that is too large
         if (unlikely(((int64_t)((uint64_t)timestamp + 1) | key.sign | value.sign | (INT32_MAX - delta)) < 0)) break;
         if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
@@ -206,8 +205,8 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
         q = put_varint(q, (uint64_t)delta << 1);
         q = put_nullable(q, &key);
         q = put_nullable(q, &value);
-        if (rows.lists) {
-            q = fast_headers(&rows, row, q, end);
+        if (rows->lists) {
+            q = fast_headers(rows, row, q, end);
             if (unlikely(!q)) break;
         } else {
             *q++ = 0;
@@ -236,6 +235,23 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
     return row;
 }
 
+// Batch after batch, until a row is odd or there is no room for it: that row is append_odd_row's, which decides, grows memory
+// and names faults. The first row not taken, or -1 with the fault.
+static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t row, int one_batch, Fault *fault) {
+    const PlainRows rows = *input;  // whose address no call gets to know, so that stores of bytes cannot be to it
+    for (;;) {
+        int is_full = 0;
+        if (!writer->is_open) {
+            int64_t timestamp = plain_timestamp(&rows, row);
+            if (timestamp < -1) return row;
+            if (writer_begin_batch(writer, writer->next_offset, timestamp, fault)) return -1;
+        }
+        row = fast_batch(writer, &rows, row, &is_full);
+        if (!is_full || one_batch) return row;
+        if (writer_finish_batch(writer, fault)) return -1;
+    }
+}
+
 static int append_odd_row(BatchWriter *writer, const RowsInput *rows, int64_t row, int64_t named, int one_batch,
                           Fault *fault) {
     RecordFields record = {.has_offset = rows->offset.width != 0};
@@ -256,15 +272,8 @@ int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first
     int is_plain = plain_rows(writer, rows, &plain);
     if (!writer_compresses(writer) && writer_make_room(writer, writer->length, estimate(rows), fault)) return -1;
     for (int64_t row = 0; row < rows->rows; row++) {
-        while (is_plain && writer->has_begun) {
-            int is_full = 0;
-            if (!writer->is_open && (plain_timestamp(&plain, row) < -1 ||
-                                     writer_begin_batch(writer, writer->next_offset, plain_timestamp(&plain, row), fault)))
-                break;
-            row = fast_rows(writer, &plain, row, &is_full);
-            if (!is_full || one_batch) break;
-            if (writer_finish_batch(writer, fault)) return -1;
-        }
+        // the very first row is never plain: base_offset may be another than its own
+        if (is_plain && writer->has_begun && (row = fast_rows(writer, &plain, row, one_batch, fault)) < 0) return -1;
         if (row < rows->rows && append_odd_row(writer, rows, row, first_row + row, one_batch, fault)) return -1;
     }
     return 0;
