@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C parts by themselves, for processors that run them by emulation: every CRC path against a bitwise one, snappy and
- * UTF-8 against known answers. Exit status 0 if all agree. */
+/* The C parts by themselves, for processors that run them by emulation: every CRC path against a bitwise one, UTF-8
+ * and murmur2 against known answers. Exit status 0 if all agree. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "crc32c.h"
+#include "murmur2.h"
 #include "utf8.h"
 
 static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t size) {
@@ -51,6 +52,29 @@ static int check_utf8(void) {
     return wrong;
 }
 
+static int check_murmur2(void) {
+    static const struct {
+        const char *key;
+        int32_t hash;  // by Kafka's Utils.murmur2
+    } known[] = {
+        {"21", -973932308},
+        {"abc", 479470107},
+        {"foobar", -790332482},
+        {"a-little-bit-long-string", -985981536},
+        {"a-little-bit-longer-string", -1486304829},
+    };
+    int wrong = 0;
+    for (size_t at = 0; at < sizeof known / sizeof *known; at++) {
+        const uint8_t *key = (const uint8_t *)known[at].key;
+        int64_t size = (int64_t)strlen(known[at].key);
+        wrong += (int32_t)murmur2(key, size) != known[at].hash;
+        uint32_t positive = (uint32_t)known[at].hash & 0x7fffffffu;
+        for (uint32_t count = 1; count < 3000; count++)
+            wrong += partition_of(partition_count(count), key, size) != (int32_t)(positive % count);
+    }
+    return wrong;
+}
+
 int main(void) {
     uint8_t *noise = malloc(100064);
     if (!noise) return 2;
@@ -59,7 +83,7 @@ int main(void) {
         state = state * 1664525u + 1013904223u;
         noise[at] = (uint8_t)(state >> 24);
     }
-    int wrong = check_crc(noise) + check_utf8();
+    int wrong = check_crc(noise) + check_utf8() + check_murmur2();
     free(noise);
     printf("%d wrong\n", wrong);
     return wrong != 0;
