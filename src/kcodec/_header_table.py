@@ -5,7 +5,9 @@ Fields are Kafka's (DefaultRecordBatch), in this order: position and size_in_byt
 it is on disk; then what follows from it. Enumerations are their numbers: compression 0-4 (Compression; 5-7 are ids that
 are unknown), timestamp_type 0 or 1 (TimestampType). base_timestamp is the field as stored; delete_horizon_ms is that
 field where attribute bit 6 is set (KIP-534), else null in Arrow and -1 in numpy, which has no null: test bit 6 of
-`attributes` to tell such a -1 from one that is stored. An offset beyond int64 (a header of noise) is a DecodeError.
+`attributes` to tell such a -1 from one that is stored. Of magic 0 and 1 records_count is -1 (only opening tells), of
+magic 0 timestamp_type, too. An offset beyond int64 (a header of noise) is a DecodeError, as is a compressed message of
+magic 0 or 1 that cannot be opened for its base_offset.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ def _row(batch: RecordBatch) -> tuple[Any, ...]:
         raise DecodeError(
             f"next_offset {batch.next_offset} is beyond int64", position=batch.position, base_offset=batch.base_offset
         )
-    return tuple(getattr(batch, name) for name in FIELDS)
+    values = {name: getattr(batch, name) for name in FIELDS}
+    if batch.records_count is None:
+        values["records_count"] = -1
+    return tuple(values.values())
 
 
 def to_numpy(batches: Iterable[RecordBatch]) -> NDArray[numpy.void]:

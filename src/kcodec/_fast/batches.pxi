@@ -9,22 +9,31 @@ cdef object _readable_size(int64_t size):
 
 
 cdef class RecordBatch:
-    """The header of one record batch of magic 2, and the way to its records. Frozen.
+    """The header of one record batch, and the way to its records. Frozen.
 
     Fields as Kafka names them (DefaultRecordBatch); base_timestamp is the field as stored, delete_horizon_ms that field
     where attribute bit 6 says so, else None. position: byte in the input or file; path: the file, or None.
     The CRC is checked by records() and ensure_valid(), not before.
+
+    With magic 0 and 1 every message is a batch, a compressed one with messages inside (AbstractLegacyRecordBatch). It
+    stores its last offset alone: base_offset of a compressed one is read out of it when asked for (a DecodeError if it
+    cannot be opened), records_count is None, what those formats know nothing of is -1, False or None. Of a compressed
+    message whose offset is 0 (old producers) last_offset is 0, whatever is inside.
     """
 
     cdef BatchHeader header
-    cdef object source, loader
+    cdef object source, loader, opened_base_offset
     cdef readonly object path
     cdef object limits
 
     @property
     def base_offset(self):
-        """Offset of the first record there ever was in it."""
-        return self.header.base_offset
+        """Offset of the first record there ever was in it; with magic 0 and 1 of the first that is there."""
+        if not header_is_wrapper(&self.header):
+            return self.header.base_offset
+        if self.opened_base_offset is None:
+            self.opened_base_offset = self.decode(columns=("offset",), verify_crc=False).column("offset")[0]
+        return self.opened_base_offset
 
     @property
     def batch_length(self):
@@ -38,32 +47,32 @@ cdef class RecordBatch:
 
     @property
     def magic(self):
-        """Version of the format: 2."""
+        """Version of the format: 2, or 0 or 1, which old logs hold."""
         return self.header.magic
 
     @property
     def crc(self):
-        """CRC-32C as stored, over the bytes from the attributes on."""
+        """CRC-32C as stored, over the bytes from the attributes on; with magic 0 and 1 CRC-32, from the magic on."""
         return self.header.crc
 
     @property
     def attributes(self):
-        """The 16 bits as stored."""
-        return self.header.attributes
+        """The 16 bits as stored; with magic 0 and 1 they are 8."""
+        return self.header.message_attributes if header_is_legacy(&self.header) else self.header.attributes
 
     @property
     def last_offset_delta(self):
         """last_offset - base_offset, kept by compaction."""
-        return self.header.last_offset_delta
+        return self.last_offset - self.base_offset if header_is_wrapper(&self.header) else self.header.last_offset_delta
 
     @property
     def base_timestamp(self):
-        """The field as stored, in ms: base of the deltas, or the delete horizon."""
-        return self.header.base_timestamp
+        """The field as stored, in ms: base of the deltas, or the delete horizon. With magic 0 and 1 the only one."""
+        return self.header.max_timestamp if header_is_legacy(&self.header) else self.header.base_timestamp
 
     @property
     def max_timestamp(self):
-        """In ms; with LogAppendTime the timestamp of all records."""
+        """In ms; with LogAppendTime the timestamp of all records. -1 with magic 0."""
         return self.header.max_timestamp
 
     @property
@@ -83,8 +92,8 @@ cdef class RecordBatch:
 
     @property
     def records_count(self):
-        """Records in it now."""
-        return self.header.records_count
+        """Records in it now; None with magic 0 and 1, as Kafka's countOrNull: opening tells."""
+        return None if header_is_legacy(&self.header) else self.header.records_count
 
     @property
     def position(self):
@@ -96,8 +105,8 @@ cdef class RecordBatch:
 
     @property
     def last_offset(self):
-        """base_offset + last_offset_delta, kept by compaction."""
-        return self.base_offset + self.header.last_offset_delta
+        """base_offset + last_offset_delta, kept by compaction. With magic 0 and 1 the offset as stored."""
+        return <object>self.header.base_offset + self.header.last_offset_delta
 
     @property
     def next_offset(self):
@@ -122,9 +131,8 @@ cdef class RecordBatch:
 
     @property
     def timestamp_type(self):
-        """TimestampType of all its records."""
-        appended = self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME
-        return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
+        """TimestampType of all its records; of a compressed message of magic 1 not of those of magic 0 inside."""
+        return TimestampType(header_timestamp_type(&self.header))
 
     @property
     def delete_horizon_ms(self):
@@ -168,9 +176,8 @@ cdef class RecordBatch:
         """Raise CorruptBatchError unless the CRC is that of the bytes."""
         cdef _Source source = _Source(self.data)
         cdef uint32_t computed
-        cdef int64_t size = header_size(&self.header) - ATTRIBUTES_POSITION
         with nogil:
-            computed = _crc32c(0, source.data() + ATTRIBUTES_POSITION, size)
+            computed = header_computed_crc(&self.header, source.data())
         if computed != self.header.crc:
             raise CorruptBatchError(
                 f"crc {self.header.crc:#010x} is stored but the bytes have {computed:#010x}",
@@ -203,9 +210,10 @@ cdef class RecordBatch:
 
     def _key(self):
         cdef BatchHeader *header = &self.header
-        return (header.position, self.path, header.base_offset, header.batch_length, header.partition_leader_epoch,
-                header.crc, header.attributes, header.last_offset_delta, header.base_timestamp, header.max_timestamp,
-                header.producer_id, header.producer_epoch, header.base_sequence, header.records_count)
+        return (header.position, self.path, header.magic, header.base_offset, header.batch_length,
+                header.partition_leader_epoch, header.crc, self.attributes, header.last_offset_delta,
+                self.base_timestamp, header.max_timestamp, header.producer_id, header.producer_epoch,
+                header.base_sequence, header.records_count)
 
     def __eq__(self, other):
         return self._key() == other._key() if isinstance(other, RecordBatch) else NotImplemented
@@ -214,7 +222,8 @@ cdef class RecordBatch:
         return hash(self._key())
 
     def __repr__(self):
-        notes = [f"{self.base_offset}..{self.last_offset}", str(self.compression)]
+        is_wrapper = header_is_wrapper(&self.header)  # nothing is opened for a repr
+        notes = [f"{'' if is_wrapper else self.base_offset}..{self.last_offset}", str(self.compression)]
         if self.is_control_batch:
             notes.append("control")
         elif self.is_transactional:
@@ -223,7 +232,7 @@ cdef class RecordBatch:
             notes.append(f"producer_id={self.producer_id}/{self.producer_epoch}")
         if self.delete_horizon_ms is not None:
             notes.append(f"delete_horizon_ms={self.delete_horizon_ms}")
-        notes.append(f"{self.records_count} records")
+        notes.append(f"magic {self.magic}" if header_is_legacy(&self.header) else f"{self.records_count} records")
         notes.append(_readable_size(self.size_in_bytes))
         return f"<RecordBatch {' '.join(notes)}>"
 
@@ -246,7 +255,7 @@ def _rebuild_batch(raw, position, path, limits):
 
 
 def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
-    """The RecordBatch whose header begins at data[0], byte `position` of a file; None if fewer than 61 bytes are there.
+    """The RecordBatch whose header begins at data[0], byte `position` of a file; None if its header is cut.
 
     The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for
     structure.
@@ -260,7 +269,7 @@ def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
     cdef WalkResult result = walk_batch(source.data(), source.size(), 0, position, &bounds, &header, &needed, &fault)
     if result == WALK_FAULT:
         raise _error_of(&fault, path)
-    if source.size() < BATCH_OVERHEAD:
+    if source.size() < LEAST_SIZE_ANY_MAGIC or source.size() < header_bytes(source.data()):
         return None
     header_parse(source.data(), &header)
     return _batch_of(&header, data, path, limits)

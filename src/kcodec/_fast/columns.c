@@ -188,7 +188,7 @@ static void fill_bits(Chunk *chunk, ColumnId column, int value, int64_t first_ro
 int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row) {
     uint32_t wanted = chunk->layout.wanted;
     int64_t rows = chunk->rows;
-    int timestamp_type = header->attributes & ATTRIBUTE_LOG_APPEND_TIME ? 1 : 0;
+    int timestamp_type = header_timestamp_type(header);
     if ((size_t)(chunk->span_count + 1) * sizeof(BatchSpan) > chunk->spans.capacity &&
         buffer_grow(&chunk->spans, (size_t)(chunk->span_count + 1) * sizeof(BatchSpan),
                     (size_t)chunk->span_count * sizeof(BatchSpan)))

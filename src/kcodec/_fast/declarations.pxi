@@ -25,6 +25,13 @@ cdef extern from "_fast/fault.h" nogil:
         FAULT_RECORD_LENGTH_MISMATCH
         FAULT_OFFSET_DELTA_RANGE
         FAULT_OFFSET_DELTA_ORDER
+        FAULT_MESSAGE_TOO_SMALL
+        FAULT_MESSAGE_MAGIC
+        FAULT_MESSAGE_CRC
+        FAULT_MESSAGE_COMPRESSED
+        FAULT_WRAPPER_NULL
+        FAULT_WRAPPER_EMPTY
+        FAULT_WRAPPER_OFFSET
         FAULT_CONTROL_KEY_SHORT
         FAULT_CONTROL_KEY_VERSION
         FAULT_TIMESTAMP_OVERFLOW
@@ -71,6 +78,8 @@ cdef extern from "_fast/header.h" nogil:
         LOG_OVERHEAD
         ATTRIBUTES_POSITION
         BATCH_OVERHEAD
+        LEAST_SIZE_ANY_MAGIC
+        MAGIC_UNREADABLE
         ATTRIBUTE_LOG_APPEND_TIME
         ATTRIBUTE_TRANSACTIONAL
         ATTRIBUTE_CONTROL
@@ -85,11 +94,11 @@ cdef extern from "_fast/header.h" nogil:
         COMPRESSION_ZSTD
 
     ctypedef struct BatchHeader:
-        int64_t position, base_offset, base_timestamp, max_timestamp, producer_id
+        int64_t position, base_offset, base_timestamp, reached_offset, max_timestamp, producer_id
         uint32_t crc
         int32_t batch_length, partition_leader_epoch, last_offset_delta, base_sequence, records_count, transaction
         int16_t attributes, producer_epoch, control_type
-        uint8_t magic, fate
+        uint8_t magic, fate, message_attributes
 
     ctypedef struct Limits:
         int64_t max_batch_bytes, max_decompressed_bytes
@@ -104,6 +113,13 @@ cdef extern from "_fast/header.h" nogil:
     int header_compression(const BatchHeader *header)
     int header_is_control(const BatchHeader *header)
     int header_is_transactional(const BatchHeader *header)
+    int header_is_legacy(const BatchHeader *header)
+    int header_is_wrapper(const BatchHeader *header)
+    int header_highest_compression(const BatchHeader *header)
+    int header_timestamp_type(const BatchHeader *header)
+    int64_t header_reached(const BatchHeader *header)
+    int64_t header_bytes(const uint8_t *p)
+    uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch)
     void header_parse(const uint8_t *p, BatchHeader *header)
     WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
                           BatchHeader *header, int64_t *needed, Fault *fault)
@@ -111,6 +127,13 @@ cdef extern from "_fast/header.h" nogil:
     int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t above_offset, const Limits *limits,
                            BatchHeader *header)
     int32_t sequence_after(int32_t base_sequence, int64_t delta)
+
+cdef extern from "_fast/legacy.h" nogil:
+    int legacy_is_exact(const uint8_t *p)
+
+cdef extern from "_fast/crc32.h" nogil:
+    void crc32_initialise()
+    uint32_t crc32_ieee(uint32_t crc, const uint8_t *data, size_t size)
 
 cdef extern from "_fast/scan.h" nogil:
     ctypedef struct BatchTable:

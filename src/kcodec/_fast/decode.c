@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "crc32c.h"
+#include "legacy.h"
 #include "platform.h"
 #include "records.h"
 
@@ -24,11 +25,13 @@ static void place_fault(Fault *fault, const BatchHeader *header) {
 static const uint8_t *records_of(const uint8_t *data, int64_t origin, const BatchHeader *header) {
     return data + (header->position - origin) + BATCH_OVERHEAD;
 }
-static int64_t records_length(const BatchHeader *header) { return header_size(header) - BATCH_OVERHEAD; }
+// Of magic 0 and 1 the message but its offset and size: for estimates alone.
+static int64_t records_length(const BatchHeader *header) {
+    return header_size(header) - (header_is_legacy(header) ? LOG_OVERHEAD : BATCH_OVERHEAD);
+}
 
 static int check_crc(const uint8_t *data, int64_t origin, const BatchHeader *header, Fault *fault) {
-    const uint8_t *covered = data + (header->position - origin) + ATTRIBUTES_POSITION;
-    uint32_t computed = crc32c(0, covered, (size_t)(header_size(header) - ATTRIBUTES_POSITION));
+    uint32_t computed = header_computed_crc(header, data + (header->position - origin));
     return unlikely(computed != header->crc) ? fault_set(fault, FAULT_CRC, "crc", header->crc, computed) : 0;
 }
 
@@ -225,7 +228,37 @@ static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchH
     return 0;
 }
 
-static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, int fuse, Fault *fault) {
+// The same for magic 0 and 1: job->records is the message itself, or the messages inside a wrapper.
+static int open_messages(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, RecordsJob *job,
+                         Fault *fault) {
+    Chunk *chunk = run->open;
+    int views = chunk->layout.binary_type == BINARY_VIEW;
+    int codec = header_compression(header);
+    job->records = run->data + (header->position - run->origin);
+    job->length = header_size(header);
+    job->readable_end = run->data + run->size;
+    if (codec == COMPRESSION_NONE) {
+        if (!views) return 0;
+        chunk->output_bytes += job->length;
+        return view_source_for(chunk, job) ? fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0) : 0;
+    }
+    Field value;
+    Decompressed messages;
+    if (legacy_wrapper_value(job->records, job->length, &value, fault)) return -1;
+    if (codec == COMPRESSION_LZ4 && header->magic == 0) codec = LZ4_OF_MAGIC_0;
+    if (decompress(decompressor, codec, value.bytes, value.size, run->settings->limits.max_decompressed_bytes,
+                   views ? &chunk->view_arena : NULL, chunk->view_arena_length, &messages, fault))
+        return -1;
+    job->records = messages.data;
+    job->length = messages.length;
+    job->readable_end = messages.readable_end;
+    job->view_buffer = 0;
+    job->view_base = chunk->view_arena_length;
+    if (views) chunk->view_arena_length += messages.length;
+    return 0;
+}
+
+static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *header, int fuse, Fault *fault) {
     const DecodeSettings *settings = run->settings;
     int64_t last_offset = header_last_offset(header), start_offset = settings->start_offset;
     if (settings->keep_position && run->position > start_offset) start_offset = run->position;
@@ -241,8 +274,11 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
         .fuse_crc = fuse,
     };
     chunk_mark(run->open, &mark);
-    int result = open_records(run, decompressor, header, &job, fault);
-    if (!result) {
+    int result = header_is_legacy(header) ? open_messages(run, decompressor, header, &job, fault)
+                                          : open_records(run, decompressor, header, &job, fault);
+    if (!result && header_is_legacy(header)) {
+        result = legacy_append(run->open, &job, settings->verify_crc, &header->reached_offset, fault);
+    } else if (!result) {
         if (fuse) {
             job.crc = crc32c(0, job.records - BATCH_OVERHEAD + ATTRIBUTES_POSITION, BATCH_OVERHEAD - ATTRIBUTES_POSITION);
             job.crc_position = job.records;
@@ -265,7 +301,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, const BatchHeader
 }
 
 static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
-    return settings->verify_crc && header->fate == FATE_DELIVER && !header_compression(header) &&
+    return settings->verify_crc && header->fate == FATE_DELIVER && !header_compression(header) && header->magic == 2 &&
            header->records_count > 0 && records_length(header) >= (int64_t)FUSE_CRC_FROM * header->records_count;
 }
 
@@ -276,7 +312,7 @@ static int check_rising(const DecodeRun *run, const BatchHeader *header, Fault *
 
 static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, int64_t end, Fault *fault) {
     const DecodeSettings *settings = run->settings;
-    const BatchHeader *header = &run->table[at];
+    BatchHeader *header = &run->table[at];
     if (header->fate == FATE_SKIPPED) {
         run->counts.batches++;
         run->counts.skipped_batches++;
@@ -310,7 +346,8 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
             if (deliver(run, decompressor, header, fuse, fault)) return -1;
     }
     run->counts.batches++;
-    run->last_offset = header_last_offset(header);
+    if (header_is_legacy(header) && header->reached_offset < run->last_offset) header->reached_offset = run->last_offset;
+    run->last_offset = header_reached(header);
     if (run->position <= run->last_offset && run->last_offset < INT64_MAX) run->position = run->last_offset + 1;
     return 0;
 }
@@ -393,6 +430,7 @@ static void *work(void *argument) {
     while (decompressor && !atomic_load_explicit(&worker->team->failed, memory_order_relaxed)) {
         int64_t at, end;
         if (take_front(worker, &at, &end)) {
+            run->last_offset = INT64_MIN;  // batches of another's range come in another order
             if (decode_one(run, decompressor, at, end, &run->fault)) atomic_store(&worker->team->failed, 1);
         } else {
             if (decode_finish_chunk(run)) atomic_store(&worker->team->failed, 1);

@@ -75,12 +75,17 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on: the last offset + 1, if the CRC is right or the next header agrees with it."""
+        """Where a reader can go on: the last offset + 1, if the CRC is right or the next header agrees with it.
+
+        A wrapper of offset 0 does not tell.
+        """
         cdef BatchHeader *header = table_batches(&self.table) + index
         cdef BatchHeader next_header
         cdef Fault ignored
         cdef int64_t needed, at
         if index >= self.table.count or header.fate == FATE_SKIPPED or header_check(header, &ignored):
+            return None
+        if header_is_wrapper(header) and header.base_offset == 0:
             return None
         if fault.code == FAULT_CRC or not self.settings.verify_crc:
             at = header.position + header_size(header)
@@ -105,10 +110,15 @@ cdef class _Decoding:
 
     cdef int begin_settling(self) except -1:
         cdef int64_t at
+        cdef BatchHeader *header
         self.skipped_at = -1
+        self.run.last_offset = INT64_MIN
         for at in range(self.table.count):
-            if table_batches(&self.table)[at].fate != FATE_SKIPPED:
-                table_batches(&self.table)[at].fate = FATE_DELIVER
+            header = table_batches(&self.table) + at
+            if header.fate != FATE_SKIPPED:
+                header.fate = FATE_DELIVER
+            if header_is_legacy(header):
+                header.reached_offset = header.base_offset
         visibility_free(&self.visibility)
         self.visibility.next_open_ended = 0
         self.visibility.limit = self.given_limit
@@ -242,9 +252,9 @@ cdef class _Decoding:
         self.skipped_at = -1
         self.end = self.table.count
         for at in range(self.table.count):
-            batches[at].fate = FATE_SKIPPED if batches[at].magic == 0 else FATE_DELIVER
+            batches[at].fate = FATE_SKIPPED if batches[at].magic == MAGIC_UNREADABLE else FATE_DELIVER
         for at in range(self.table.count):
-            if batches[at].magic == 0 or not decode_check_batch(
+            if batches[at].magic == MAGIC_UNREADABLE or not decode_check_batch(
                 self.run.data, 0, &batches[at], self.settings.verify_crc, &fault
             ):
                 continue
@@ -285,20 +295,38 @@ cdef class _Decoding:
             self.note(self.table.damaged, &self.table.fault)
         return 0
 
+    cdef object reached_offset(self):
+        """The last offset a reader has behind it at the end; None without a batch.
+
+        A message of magic 0 or 1 never takes it back, so of those at the end, and of the batch before them, the
+        greatest counts (see header_reached).
+        """
+        cdef BatchHeader *header
+        cdef int64_t at = self.end - 1
+        answer = None
+        while at >= 0:
+            header = table_batches(&self.table) + at
+            at -= 1
+            if header.fate == FATE_SKIPPED:
+                continue
+            reached = header_reached(header)
+            answer = reached if answer is None else max(answer, reached)
+            if not header_is_legacy(header):
+                break
+        return answer
+
     cdef object next_offset(self):
         cdef BatchHeader *batches = table_batches(&self.table)
-        cdef int64_t last = self.end - 1
-        while last >= 0 and batches[last].fate == FATE_SKIPPED:
-            last -= 1
-        answer = None
-        if last >= 0:
-            answer = <object>header_last_offset(&batches[last]) + 1
+        answer = self.reached_offset()
+        if answer is not None:
+            answer += 1
             if self.settings.limit != INT64_MAX:
                 answer = min(answer, self.settings.limit)
             if self.settings.end_offset != INT64_MAX:
                 answer = min(answer, self.settings.end_offset)
         if answer is not None and self.end < self.table.count:  # the batch that stopped the walk was not walked
-            answer = min(answer, batches[self.end].base_offset)
+            if not header_is_legacy(&batches[self.end]):
+                answer = min(answer, batches[self.end].base_offset)
         elif answer is not None and self.table.stopped:
             answer = min(answer, self.table.stopped_base_offset)
         if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):

@@ -243,7 +243,7 @@ def _iterate_records(DecodedRecords decoded):
     cdef bint has_offset = layout.wants(COLUMN_OFFSET), has_timestamp = layout.wants(COLUMN_TIMESTAMP)
     cdef bint has_key = layout.wants(COLUMN_KEY), has_value = layout.wants(COLUMN_VALUE)
     cdef bint has_headers = layout.wants(COLUMN_HEADERS)
-    timestamp_types = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+    timestamp_types = (TimestampType.NO_TIMESTAMP_TYPE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
     names = {}
     for rows in decoded._parts:
         chunk = rows.chunk
@@ -260,7 +260,7 @@ def _iterate_records(DecodedRecords decoded):
             if has_offset:
                 offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
                 record._offset = offset
-                record._timestamp_type = timestamp_types[spans[span].timestamp_type]
+                record._timestamp_type = timestamp_types[spans[span].timestamp_type + 1]
                 record._sequence = sequence_after(spans[span].base_sequence, offset - spans[span].base_offset)
             else:
                 record._offset = record._timestamp_type = record._sequence = _ABSENT

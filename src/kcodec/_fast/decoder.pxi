@@ -122,7 +122,7 @@ cdef class Decoder:
             failed = -1  # views of one window only, damaged or not: the next has another owner
         walked = self.run.damaged if failed else self.run.done
         if walked > 0:
-            self.next_offset_ = <object>header_last_offset(&batches[walked - 1]) + 1
+            self.next_offset_ = <object>header_reached(&batches[walked - 1]) + 1
         self.settings.owner = NULL
         if failed:
             raise _error_of(&self.run.fault, self.path, self._offset_behind(walked))
@@ -139,7 +139,7 @@ cdef class Decoder:
             return None
         cdef BatchHeader *header = table_batches(&self.table) + index
         cdef Fault ignored
-        if header_check(header, &ignored):
+        if header_check(header, &ignored) or (header_is_wrapper(header) and header.base_offset == 0):
             return None
         if (self.run.fault.code == FAULT_CRC or not self.settings.verify_crc) and (
             index + 1 >= self.table.count or header[1].base_offset <= header_last_offset(header)

@@ -74,9 +74,8 @@ static int by_snappy(Call *call, Decompressed *out, Fault *fault) {
     return 0;
 }
 
-static int by_lz4(Call *call, Decompressed *out, Fault *fault) {
-    if (lz4_decompress(call->data, call->size, call->out, call->at, call->limit, &out->length, fault)) return -1;
-    return 0;
+static int by_lz4(Call *call, int of_magic_0, Decompressed *out, Fault *fault) {
+    return lz4_decompress(call->data, call->size, of_magic_0, call->out, call->at, call->limit, &out->length, fault);
 }
 
 static int by_system_zstd(Call *call, int64_t bound, Decompressed *out, Fault *fault) {
@@ -132,7 +131,8 @@ int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size,
             return 0;
         case COMPRESSION_GZIP: result = by_gzip(&call, arena, out, fault); break;
         case COMPRESSION_SNAPPY: result = by_snappy(&call, out, fault); break;
-        case COMPRESSION_LZ4: result = by_lz4(&call, out, fault); break;
+        case COMPRESSION_LZ4: result = by_lz4(&call, 0, out, fault); break;
+        case LZ4_OF_MAGIC_0: result = by_lz4(&call, 1, out, fault); break;
         case COMPRESSION_ZSTD: result = by_zstd(&call, arena, out, fault); break;
         default: return fault_set(fault, FAULT_COMPRESSION_ID, "compression", codec, COMPRESSION_COUNT - 1);
     }

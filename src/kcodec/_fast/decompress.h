@@ -34,6 +34,8 @@ typedef struct {
     const uint8_t *readable_end;  // memory may be read up to here
 } Decompressed;
 
+enum { LZ4_OF_MAGIC_0 = COMPRESSION_COUNT };  // a codec id of ours: lz4 whose header checksum is not looked at
+
 // Decompresses a batch's records. With an `arena` they go there, from byte `at` on; else into memory of the context,
 // valid until its next call.
 int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,

@@ -29,6 +29,13 @@ typedef enum {
     FAULT_RECORD_LENGTH_MISMATCH,  // found: record_length, expected: bytes its fields take
     FAULT_OFFSET_DELTA_RANGE,      // found: offset_delta, expected: last_offset_delta
     FAULT_OFFSET_DELTA_ORDER,      // found: offset_delta, expected: the one before
+    FAULT_MESSAGE_TOO_SMALL,       // of magic 0 and 1, inside a compressed one; found: size, expected: the least it may be
+    FAULT_MESSAGE_MAGIC,           // likewise; found: magic
+    FAULT_MESSAGE_CRC,             // likewise; found: stored, expected: computed
+    FAULT_MESSAGE_COMPRESSED,      // likewise; found: compression id
+    FAULT_WRAPPER_NULL,            // a compressed message without a value
+    FAULT_WRAPPER_EMPTY,           // and one that holds no whole message
+    FAULT_WRAPPER_OFFSET,          // found: its offset, expected: that of the last message inside, relative
     FAULT_CONTROL_KEY_SHORT,       // found: key length (-1 null), expected: 4
     FAULT_CONTROL_KEY_VERSION,     // found: version
     FAULT_TIMESTAMP_OVERFLOW,      // found: timestamp in ms (only where microseconds were asked for)

@@ -4,7 +4,7 @@
 _TEXTS = {
     FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the least a batch can have",
     FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; raise the limit if that is real",
-    FAULT_MAGIC: "magic {found} is not supported, only 2 is",
+    FAULT_MAGIC: "magic {found} is not supported, only 0, 1 and 2 are",
     FAULT_CRC: "crc {found:#010x} is stored but the bytes have {expected:#010x}",
     FAULT_COMPRESSION_ID: "compression id {found} is unknown, the highest is {expected}",
     FAULT_FIELD_NEGATIVE: "{field} {found} is negative",
@@ -19,6 +19,15 @@ _TEXTS = {
     FAULT_RECORD_LENGTH_MISMATCH: "record_length {found} but its fields take {expected}",
     FAULT_OFFSET_DELTA_RANGE: "offset_delta {found} is outside 0..{expected}, the last_offset_delta",
     FAULT_OFFSET_DELTA_ORDER: "offset_delta {found} is not above the one before, {expected}, in a compressed batch",
+    FAULT_MESSAGE_TOO_SMALL: "{field} {found} inside a compressed message is below {expected}, the least it takes",
+    FAULT_MESSAGE_MAGIC: "magic {found} is not supported inside a compressed message, only 0 and 1 are",
+    FAULT_MESSAGE_CRC: "crc {found:#010x} is stored in a message inside a compressed one but the bytes have "
+                       "{expected:#010x}",
+    FAULT_MESSAGE_COMPRESSED: "a message inside a compressed message is itself compressed (compression id {found})",
+    FAULT_WRAPPER_NULL: "a compressed message has no value, so no messages inside",
+    FAULT_WRAPPER_EMPTY: "a compressed message holds no whole message in its {found} decompressed bytes",
+    FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, that of the last message inside "
+                          "(relative, and {found} is not 0)",
     FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes, at least {expected} are needed (-1: null)",
     FAULT_CONTROL_KEY_VERSION: "{field} {found} is negative",
     FAULT_TIMESTAMP_OVERFLOW: "timestamp {found} ms at offset {expected} does not fit into microseconds",
@@ -49,9 +58,9 @@ cdef object _error_of(const Fault *fault, object path=None, object next_offset=N
         "path": path,
         "next_offset": next_offset,
     }
-    if fault.code == FAULT_CRC:
+    if fault.code == FAULT_CRC or fault.code == FAULT_MESSAGE_CRC:
         return CorruptBatchError(reason, stored_crc=found, computed_crc=expected, **fields)
-    if fault.code == FAULT_MAGIC or fault.code == FAULT_COMPRESSION_ID:
+    if fault.code in (FAULT_MAGIC, FAULT_MESSAGE_MAGIC, FAULT_COMPRESSION_ID):
         return UnsupportedError(reason, **fields)
     if fault.code == FAULT_BATCH_LENGTH_LIMIT:
         return LimitExceededError(reason, limit="max_batch_bytes", value=expected, claimed=found, **fields)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "header.h"
 
+#include "crc32.h"
 #include "crc32c.h"
+#include "legacy.h"
 
 static WalkResult refuse(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected,
                          const BatchHeader *header) {
@@ -25,9 +27,10 @@ WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t ori
         return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, LEAST_LENGTH_ANY_MAGIC, header);
     *needed = (int64_t)length + LOG_OVERHEAD;
     if (left < MAGIC_END) return WALK_CUT;
-    if (p[16] != 2) return refuse(fault, FAULT_MAGIC, "magic", (int8_t)p[16], 2, header);
-    if (length < LEAST_LENGTH)
-        return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, LEAST_LENGTH, header);
+    if (unlikely(p[16] > 2)) return refuse(fault, FAULT_MAGIC, "magic", (int8_t)p[16], 2, header);
+    int32_t least = likely(p[16] == 2) ? LEAST_LENGTH : legacy_least_size(p[16]);
+    if (length < least)
+        return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, least, header);
     if (length > limits->max_batch_bytes)
         return refuse(fault, FAULT_BATCH_LENGTH_LIMIT, "batch_length", length, limits->max_batch_bytes, header);
     if (left < *needed) return WALK_CUT;
@@ -35,10 +38,17 @@ WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t ori
     return WALK_BATCH;
 }
 
+uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch) {
+    size_t size = (size_t)header_size(header);
+    if (header_is_legacy(header))
+        return crc32_ieee(0, batch + LEGACY_CRC_FROM, size - LEGACY_CRC_FROM);
+    return crc32c(0, batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION);
+}
+
 int header_check(const BatchHeader *header, Fault *fault) {
-    int compression = header_compression(header);
-    if (unlikely(compression >= COMPRESSION_COUNT))
-        return fault_set(fault, FAULT_COMPRESSION_ID, "compression", compression, COMPRESSION_COUNT - 1);
+    int compression = header_compression(header), highest = header_highest_compression(header);
+    if (unlikely(compression > highest))
+        return fault_set(fault, FAULT_COMPRESSION_ID, "compression", compression, highest);
     if (unlikely(header->last_offset_delta < 0))
         return fault_set(fault, FAULT_FIELD_NEGATIVE, "last_offset_delta", header->last_offset_delta, 0);
     if (unlikely(header->records_count < 0))
@@ -54,5 +64,5 @@ int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t ab
     Fault fault;
     if (walk_batch(data, size, at, 0, limits, header, &needed, &fault) != WALK_BATCH) return 0;
     if (header->base_offset <= above_offset || header_check(header, &fault)) return 0;
-    return crc32c(0, data + at + ATTRIBUTES_POSITION, (size_t)(header_size(header) - ATTRIBUTES_POSITION)) == header->crc;
+    return header_computed_crc(header, data + at) == header->crc;
 }

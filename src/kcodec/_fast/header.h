@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 61-byte header of a record batch of magic 2, and the walk over a sequence of them.
+// The 61-byte header of a record batch of magic 2, and the walk over a sequence of batches of any magic.
 //
-// Layout (Kafka: DefaultRecordBatch), big-endian:
+// Layout (Kafka: DefaultRecordBatch), big-endian; that of magic 0 and 1 is in legacy.h:
 //   off size field                    off size field
 //     0   8  base_offset               27   8  base_timestamp (bit 6: the delete horizon in ms)
 //     8   4  batch_length (after it)   35   8  max_timestamp
@@ -23,6 +23,7 @@ enum {
     ATTRIBUTES_POSITION = 21,    // the CRC covers from here to the end
     BATCH_OVERHEAD = 61,
     LEAST_LENGTH_ANY_MAGIC = 14, // batch_length of an empty magic 0 message
+    LEAST_SIZE_ANY_MAGIC = LOG_OVERHEAD + LEAST_LENGTH_ANY_MAGIC,  // and bytes that tell any header of magic 0 and 1
     LEAST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD,
     LEAST_RECORD = 7,            // a record of nothing: seven one-byte fields
 };
@@ -47,13 +48,18 @@ enum {
     FATE_SKIPPED,        // damaged, passed over by on_error="skip"
 };
 
+enum { MAGIC_UNREADABLE = 0xff };  // the header of a batch that was skipped: it stays so, whatever is settled
+
 enum { CONTROL_ABORT = 0, CONTROL_COMMIT = 1, CONTROL_NOT_A_MARKER = -1, CONTROL_UNREADABLE = -2 };
 
 typedef struct {
     int64_t position;            // byte in the input
     int64_t base_offset;
-    int64_t base_timestamp;      // the field as stored
-    int64_t max_timestamp;
+    union {
+        int64_t base_timestamp;  // the field as stored
+        int64_t reached_offset;  // of magic 0 and 1 instead: the offset a reader has behind it, see header_reached
+    };
+    int64_t max_timestamp;       // of magic 0 and 1: the message's own, -1 with magic 0
     int64_t producer_id;
     uint32_t crc;
     int32_t batch_length;
@@ -65,8 +71,9 @@ typedef struct {
     int16_t attributes;
     int16_t producer_epoch;
     int16_t control_type;        // of a marker: CONTROL_ABORT, CONTROL_COMMIT; else CONTROL_NOT_A_MARKER / _UNREADABLE
-    uint8_t magic;
+    uint8_t magic;               // 0, 1, 2, or MAGIC_UNREADABLE
     uint8_t fate;
+    uint8_t message_attributes;  // of magic 0 and 1: the byte as stored; `attributes` has the bits that mean something
 } BatchHeader;
 
 typedef struct {
@@ -87,7 +94,35 @@ static inline int header_is_transactional(const BatchHeader *header) {
     return (header->attributes & ATTRIBUTE_TRANSACTIONAL) != 0;
 }
 
+// Of magic 0 and 1 every message is a batch, a compressed one with messages inside. Its header has the offset of its
+// last record alone: base_offset is that offset, last_offset_delta 0, and records_count a guess.
+static inline int header_is_legacy(const BatchHeader *header) { return unlikely(header->magic < 2); }
+static inline int header_is_wrapper(const BatchHeader *header) {
+    return header_is_legacy(header) && header_compression(header) != COMPRESSION_NONE;
+}
+static inline int header_highest_compression(const BatchHeader *header) {
+    return header_is_legacy(header) ? COMPRESSION_LZ4 : COMPRESSION_ZSTD;
+}
+// -1 none (magic 0), 0 CreateTime, 1 LogAppendTime
+static inline int header_timestamp_type(const BatchHeader *header) {
+    if (unlikely(header->magic == 0)) return -1;
+    return header->attributes & ATTRIBUTE_LOG_APPEND_TIME ? 1 : 0;
+}
+// The last offset a reader has behind it after this batch. A message of magic 0 or 1 never takes it back: the offset of a
+// compressed one may be 0 where nobody knew it (old producers), while the messages inside have offsets of their own. So
+// once it is decoded, reached_offset is the greatest of what came before, of its own offset and of those inside.
+static inline int64_t header_reached(const BatchHeader *header) {
+    return header_is_legacy(header) ? header->reached_offset : header_last_offset(header);
+}
+
+void legacy_header_parse(const uint8_t *p, BatchHeader *header);
+
+// Reads the header of a known magic; the caller has seen to it that its bytes are there.
 static inline void header_parse(const uint8_t *p, BatchHeader *header) {
+    if (unlikely(p[16] < 2)) {
+        legacy_header_parse(p, header);
+        return;
+    }
     header->base_offset = (int64_t)load_be64(p);
     header->batch_length = (int32_t)load_be32(p + 8);
     header->partition_leader_epoch = (int32_t)load_be32(p + 12);
@@ -129,6 +164,12 @@ typedef enum { WALK_BATCH, WALK_CUT, WALK_FAULT } WalkResult;
 // whole batch as far as it is known), or a fault. `origin` is added to positions: where data[0] lies in a file.
 WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
                       BatchHeader *header, int64_t *needed, Fault *fault);
+
+// Bytes at p that a header takes, of a magic that walk_batch has let pass.
+static inline int64_t header_bytes(const uint8_t *p) { return p[16] < 2 ? LEAST_SIZE_ANY_MAGIC : BATCH_OVERHEAD; }
+
+// The CRC of a whole batch as it should be: CRC-32C, of magic 0 and 1 CRC-32.
+uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch);
 
 // The fields that only a CRC vouches for; asked after it, of every batch whether it is opened or not.
 int header_check(const BatchHeader *header, Fault *fault);

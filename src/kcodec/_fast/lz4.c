@@ -127,7 +127,7 @@ typedef struct {
     int64_t content_size, largest_block;
 } FrameHeader;
 
-static int read_frame_header(Reader *reader, FrameHeader *frame, Fault *fault) {
+static int read_frame_header(Reader *reader, int of_magic_0, FrameHeader *frame, Fault *fault) {
     if (reader_left(reader) < 7) return cut(fault);
     if (load_le32(reader->pos) != FRAME_MAGIC) return bad(fault, "no lz4 frame begins here");
     const uint8_t *descriptor = reader->pos + 4;
@@ -145,7 +145,8 @@ static int read_frame_header(Reader *reader, FrameHeader *frame, Fault *fault) {
         frame->content_size = content_size > INT64_MAX ? INT64_MAX : (int64_t)content_size;
         described += 8;
     }
-    if (descriptor[described] != (uint8_t)(xxh32(descriptor, described) >> 8)) return bad(fault, "header checksum is wrong");
+    if (!of_magic_0 && descriptor[described] != (uint8_t)(xxh32(descriptor, described) >> 8))
+        return bad(fault, "header checksum is wrong");
     reader->pos = descriptor + described + 1;
     return 0;
 }
@@ -180,12 +181,12 @@ static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t wor
     return bytes;
 }
 
-int lz4_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t limit, int64_t *length,
-                   Fault *fault) {
+int lz4_decompress(const uint8_t *data, int64_t size, int of_magic_0, Buffer *out, int64_t at, int64_t limit,
+                   int64_t *length, Fault *fault) {
     Reader reader = {data, data + size};
     FrameHeader frame;
     int64_t done = 0;
-    if (read_frame_header(&reader, &frame, fault)) return -1;
+    if (read_frame_header(&reader, of_magic_0, &frame, fault)) return -1;
     if (frame.has_content_size && frame.content_size > limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "lz4", frame.content_size, limit);
     if (buffer_grow(out, (size_t)at + 64, (size_t)at)) return fault_set(fault, FAULT_NO_MEMORY, "lz4", 0, 0);

@@ -116,21 +116,9 @@ cdef int64_t _gzip_header_size(const uint8_t *data, int64_t size) noexcept nogil
             at += 1
     if flags & 2:  # header checksum: the low half of the CRC-32 of what stands before it
         at += 2
-        if at > size or (_crc32_ieee(data, at - 2) & 0xFFFF) != <uint32_t>(data[at - 2] + 256 * data[at - 1]):
+        if at > size or (crc32_ieee(0, data, at - 2) & 0xFFFF) != <uint32_t>(data[at - 2] + 256 * data[at - 1]):
             return 0
     return at if at <= size else 0
-
-
-cdef uint32_t _crc32_ieee(const uint8_t *data, int64_t size) noexcept nogil:
-    """Bit by bit: for the few bytes of a gzip header that has a checksum, which nobody writes."""
-    cdef uint32_t crc = 0xFFFFFFFF
-    cdef int64_t at
-    cdef int bit
-    for at in range(size):
-        crc ^= data[at]
-        for bit in range(8):
-            crc = (crc >> 1) ^ (0xEDB88320u if crc & 1 else 0u)
-    return ~crc
 
 
 # Exceptions that came up inside a call without the GIL and travel as FAULT_PYTHON.

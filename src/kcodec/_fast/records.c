@@ -132,7 +132,7 @@ int check_record(Reader *reader, CheckedRecord *record, Fault *fault) {
     return 0;
 }
 
-static int put_field(Chunk *chunk, RecordsJob *job, BinaryColumn *column, const Field *field, int64_t row) {
+int records_put_field(Chunk *chunk, const RecordsJob *job, BinaryColumn *column, const Field *field, int64_t row) {
     BinaryType type = chunk->layout.binary_type;
     if (type == BINARY_VIEW) {
         int64_t place = field->size > 12 ? job->view_base + (field->bytes - job->records) : 0;
@@ -217,8 +217,8 @@ static int put_record(Chunk *chunk, RecordsJob *job, CheckedRecord *record, Faul
             if (chunk->control_type_validity.data) bitmap_set(chunk->control_type_validity.data, row);
         }
     }
-    if (WANTS(wanted, COLUMN_KEY) && put_field(chunk, job, &chunk->key, &record->key, row)) goto no_memory;
-    if (WANTS(wanted, COLUMN_VALUE) && put_field(chunk, job, &chunk->value, &record->value, row)) goto no_memory;
+    if (WANTS(wanted, COLUMN_KEY) && records_put_field(chunk, job, &chunk->key, &record->key, row)) goto no_memory;
+    if (WANTS(wanted, COLUMN_VALUE) && records_put_field(chunk, job, &chunk->value, &record->value, row)) goto no_memory;
     if (WANTS(wanted, COLUMN_HEADERS) && put_headers(chunk, record, fault)) goto no_memory;
     chunk->rows++;
     job->delivered++;

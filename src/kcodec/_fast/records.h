@@ -16,6 +16,11 @@ enum {
 };
 
 typedef struct {
+    const uint8_t *bytes;
+    int32_t size;  // -1 null
+} Field;
+
+typedef struct {
     const BatchHeader *header;
     const uint8_t *records;        // as parsed: never compressed
     int64_t length;
@@ -36,11 +41,6 @@ int records_append(Chunk *chunk, RecordsJob *job, Fault *fault);
 
 // One record as it lies there, for those who look at records without keeping them.
 typedef struct {
-    const uint8_t *bytes;
-    int32_t size;  // -1 null
-} Field;
-
-typedef struct {
     int64_t timestamp_delta, offset_delta, offset;
     Field key, value;
     int32_t headers;
@@ -49,6 +49,9 @@ typedef struct {
 
 // Reads and checks a whole record, headers included, without writing anything. `reader` ends where the record set ends.
 int check_record(Reader *reader, CheckedRecord *record, Fault *fault);
+
+// A key or value of job->records into its column. -1: no memory.
+int records_put_field(Chunk *chunk, const RecordsJob *job, BinaryColumn *column, const Field *field, int64_t row);
 
 // The type in a control record's key: version i16, type i16 (ControlRecordType.parseTypeId).
 int control_type_of(const uint8_t *key, int32_t key_length, int16_t *type, Fault *fault);

@@ -53,7 +53,7 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
                 header->producer_id = -1;
                 header->control_type = CONTROL_NOT_A_MARKER;
                 header->fate = FATE_SKIPPED;
-                header->magic = 0;  // never read: it stays skipped whatever is settled
+                header->magic = MAGIC_UNREADABLE;
                 table->count++;
                 at = next;
                 continue;

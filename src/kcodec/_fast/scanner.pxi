@@ -17,6 +17,7 @@ cdef class TransactionScanner:
     The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is
     damaged must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with
     each batch. last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
+    Messages of magic 0 and 1 are walked as batches of no producer, by the offset they store, which is their last.
     """
 
     cdef readonly list finished
@@ -64,20 +65,22 @@ cdef class TransactionScanner:
         cdef WalkResult result
         while True:
             offered = begin + size - at
-            if at >= file_end or offered < BATCH_OVERHEAD:
-                if offered >= 17:  # enough to refuse what is no batch
-                    result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
-                    if result == WALK_FAULT:
-                        raise _error_of(&fault, self.path)
+            if at >= file_end or offered <= 0:
                 return at, BATCH_OVERHEAD
             result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
             if result == WALK_FAULT:
                 raise _error_of(&fault, self.path)
             if result == WALK_CUT:
-                header_parse(bytes_ + (at - begin), &header)
+                if offered < LOG_OVERHEAD:  # not even its length
+                    return at, min(needed, file_end - at) if begin + size < file_end else needed
                 if at + needed > file_end:
                     return at, needed
+                if offered < BATCH_OVERHEAD:
+                    return at, min(needed, BATCH_OVERHEAD)
+                header_parse(bytes_ + (at - begin), &header)
                 if needed <= SMALL_BATCH or header_is_control(&header) and header.producer_id > -1:
+                    return at, needed
+                if header_is_wrapper(&header) and self.first_offset is None:
                     return at, needed
             self._check(&header, bytes_ + (at - begin))
             self._take(&header, bytes_ + (at - begin))
@@ -88,7 +91,7 @@ cdef class TransactionScanner:
         cdef uint32_t computed
         cdef int64_t size = header_size(header)
         if size <= SMALL_BATCH:
-            computed = _crc32c(0, data + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION)
+            computed = header_computed_crc(header, data)
             if computed != header.crc:
                 fault_set(&fault, FAULT_CRC, "crc", header.crc, computed)
                 self._refuse(header, &fault)
@@ -115,6 +118,8 @@ cdef class TransactionScanner:
         self.batches += 1
         if self.first_offset is None:
             self.first_offset = header.base_offset
+            if header_is_wrapper(header):
+                self.first_offset = self._opened_base_offset(header, data)
         self.last_offset = last_offset
         if self.max_timestamp is None or header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -144,6 +149,14 @@ cdef class TransactionScanner:
                 known[2] = last_offset
                 known[4] = header.max_timestamp
         return 0
+
+    cdef object _opened_base_offset(self, const BatchHeader *header, const uint8_t *data):
+        """Of a compressed message of magic 0 or 1; of a damaged one the offset it stores: a reading will complain."""
+        raw = PyBytes_FromStringAndSize(<const char *>data, header_size(header))
+        try:
+            return header_at(raw, header.position, self.path, self.limits).base_offset
+        except DecodeError:
+            return header.base_offset
 
     cdef int _end(self, const BatchHeader *header, int control_type, const uint8_t *data) except -1:
         cdef int64_t size = header_size(header)

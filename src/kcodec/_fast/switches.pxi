@@ -67,10 +67,12 @@ def find_provable(data, above_offset, limits=DEFAULT_LIMITS, budget=None):
     cdef int64_t left = INT64_MAX if budget is None else budget
     _read_limits(limits, &bounds)
     with nogil:
-        for at in range(size - BATCH_OVERHEAD + 1):
+        for at in range(size - LEAST_SIZE_ANY_MAGIC + 1):
             if walk_batch(source.data(), size, at, 0, &bounds, &header, &needed, &fault) != WALK_BATCH:
                 continue
             if header.base_offset <= above or header_check(&header, &fault):
+                continue
+            if header_is_legacy(&header) and not legacy_is_exact(source.data() + at):
                 continue
             left -= needed
             if left < 0:
@@ -85,6 +87,7 @@ def find_provable(data, above_offset, limits=DEFAULT_LIMITS, budget=None):
 cdef int _start() except -1:
     import os
 
+    crc32_initialise()
     pool_initialise()
     visibility_initialise()
     decompressor_initialise()

@@ -140,6 +140,7 @@ static int is_of_transaction(const BatchHeader *header) {
 
 static uint8_t fate_of(const Visibility *visibility, const BatchHeader *header, int is_aborted) {
     if (header->fate == FATE_SKIPPED) return FATE_SKIPPED;
+    if (header_is_wrapper(header)) return FATE_DELIVER;  // which offsets are inside is known once it is opened
     if (at_or_past(header->base_offset, visibility->limit)) return FATE_UNDECIDED;
     if (header_last_offset(header) < visibility->start_offset || at_or_past(header->base_offset, visibility->end_offset))
         return FATE_OUT_OF_RANGE;

@@ -16,6 +16,7 @@ from kcodec.log.segment import (
     cut_error,
     judge_cut,
     judge_damage,
+    stored_offset,
     walk_headers,
 )
 from kcodec.log.windows import SegmentFile
@@ -39,11 +40,12 @@ class Batches:
         above = LOWEST_OFFSET
         for number, segment in enumerate(self._segments):
             for batch in _walk(segment, 0 if number else self._start.position, above, self._limits):
-                if not segment.is_active and batch.base_offset <= above:
+                base_offset = stored_offset(batch)
+                if not segment.is_active and base_offset <= above:
                     raise DecodeError(
-                        f"base_offset {batch.base_offset} is not above {above}, the last offset before it",
+                        f"base_offset {base_offset} is not above {above}, the last offset before it",
                         position=batch.position,
-                        base_offset=batch.base_offset,
+                        base_offset=base_offset,
                         path=segment.path,
                     )
                 above = max(above, batch.last_offset)

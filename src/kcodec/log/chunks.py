@@ -306,15 +306,12 @@ def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options
         if batch is None:
             break
         at += batch.size_in_bytes
-        is_data = batch.is_transactional and not batch.is_control_batch
+        if batch.records_count is None or not batch.is_transactional or batch.is_control_batch:
+            continue  # magic 0 and 1 know no transactions
         is_wanted = batch.base_offset < min(limit, end) and batch.last_offset >= first
-        if (
-            is_data
-            and is_wanted
-            and any(
-                batch.producer_id == producer_id and begun <= batch.last_offset and batch.base_offset <= ended
-                for producer_id, begun, ended in verdict.unsettled
-            )
+        if is_wanted and any(
+            batch.producer_id == producer_id and begun <= batch.last_offset and batch.base_offset <= ended
+            for producer_id, begun, ended in verdict.unsettled
         ):
             count += batch.records_count
     return count

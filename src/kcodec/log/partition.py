@@ -25,7 +25,7 @@ from kcodec.log.findings import Finding
 from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.producers import producer_states
 from kcodec.log.seek import START, IndexDisagreesError, Place, place_of_offset
-from kcodec.log.segment import Segment, Tail, batch_at
+from kcodec.log.segment import Segment, Tail, walk_headers
 from kcodec.log.snapshots import ProducerState
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
@@ -100,10 +100,10 @@ class Log:
         """Of the first batch; 0 where none can be read, which is for a reading to complain of."""
         with self.segments[0].open() as file:
             try:
-                batch = batch_at(file, 0, file.size(), self._limits)
+                batch = next(walk_headers(file, 0, file.size(), self._limits), None)
+                return 0 if batch is None else batch.base_offset
             except DecodeError:
                 return 0
-        return 0 if batch is None else batch.base_offset
 
     @property
     def log_end_offset(self) -> int:

@@ -11,6 +11,7 @@ valid batch behind it is damage, too.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,8 +26,12 @@ SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 BATCH_OVERHEAD = 61
 LOG_OVERHEAD = 12
 LEAST_BATCH_LENGTH = 14
+LEAST_BATCH = LOG_OVERHEAD + LEAST_BATCH_LENGTH
 CRC_FROM = 21
+# Of magic 0 and 1: a CRC-32 of other bytes, and no zstd.
+LEGACY_CRC_FROM = 16
 HIGHEST_COMPRESSION_ID = 4
+LEGACY_HIGHEST_COMPRESSION_ID = 3
 LOWEST_OFFSET = -(1 << 63)
 # A search for a valid batch behind a cut one checksums at most this many times max_batch_bytes.
 SEARCH_BATCHES = 4
@@ -76,13 +81,14 @@ def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) 
     windows = HeaderWindows(file, end)
     position = begin = start
     window = memoryview(b"")
-    while position + BATCH_OVERHEAD <= end:
-        if position + BATCH_OVERHEAD > begin + len(window):
-            window, begin = windows.at(position, BATCH_OVERHEAD), position
+    while position + LEAST_BATCH <= end:
+        needed = min(BATCH_OVERHEAD, end - position)
+        if position + needed > begin + len(window):
+            window, begin = windows.at(position, needed), position
         batch = header_at(window[position - begin :], position, file.path, limits)
         if batch is None or position + batch.size_in_bytes > end:
             return
-        header = bytes(window[position - begin :][:BATCH_OVERHEAD])
+        header = bytes(window[position - begin :][: min(BATCH_OVERHEAD, batch.size_in_bytes)])
         position += batch.size_in_bytes
         yield batch._with_loader(_Loader(file.path, batch.position, batch.size_in_bytes, header, file.storage))
 
@@ -100,7 +106,7 @@ class _Loader:
     def __call__(self) -> bytes:
         with SegmentFile(self.path, self.storage, fresh=True, likely_end=self.position + self.size) as file:
             data = bytes(file.read(self.position, self.size))
-        if data[:BATCH_OVERHEAD] != self.header:
+        if not data.startswith(self.header):
             reason = "another batch is here now: the file has changed since its headers were read"
             raise DecodeError(reason, position=self.position, path=self.path)
         return data
@@ -114,17 +120,26 @@ def batch_at(file: SegmentFile, position: int, end: int, limits: DecodeLimits) -
 
 
 def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
-    """The CRC-32C of a batch's bytes, window by window."""
-    crc, position, end = 0, batch.position + CRC_FROM, batch.position + batch.size_in_bytes
+    """The CRC of a batch's bytes, CRC-32C or of magic 0 and 1 CRC-32, window by window."""
+    crc, end = 0, batch.position + batch.size_in_bytes
+    checksum, begin = (zlib.crc32, LEGACY_CRC_FROM) if batch.magic < 2 else (crc32c, CRC_FROM)
+    position = batch.position + begin
     while position < end:
         window = file.read(position, min(WINDOW_BYTES, end - position))
-        crc = crc32c(window, crc)
+        crc = checksum(window, crc)
         position += len(window)
     return crc
 
 
+def stored_offset(batch: RecordBatch) -> int:
+    """What can be told of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
+    return batch.last_offset if batch.magic < 2 else batch.base_offset
+
+
 def has_plausible_fields(batch: RecordBatch) -> bool:
     """Whether codec, last_offset_delta and records_count are such as a batch can have."""
+    if batch.records_count is None:
+        return int(batch.compression) <= LEGACY_HIGHEST_COMPRESSION_ID
     return (
         int(batch.compression) <= HIGHEST_COMPRESSION_ID and batch.last_offset_delta >= 0 and batch.records_count >= 0
     )
@@ -132,7 +147,7 @@ def has_plausible_fields(batch: RecordBatch) -> bool:
 
 def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
     """Where the length of the damaged batch at `position` leads, if a batch that can be believed stands there."""
-    if end - position < BATCH_OVERHEAD:
+    if end - position < LOG_OVERHEAD:
         return None
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
     behind = position + LOG_OVERHEAD + length
@@ -142,7 +157,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
         batch = batch_at(file, behind, end, limits)
     except DecodeError:
         return None
-    if batch is None or batch.base_offset <= above or not has_plausible_fields(batch):
+    if batch is None or stored_offset(batch) <= above or not has_plausible_fields(batch):
         return None
     return behind if computed_crc(file, batch) == batch.crc else None
 
@@ -155,7 +170,7 @@ def _needed_at(file: SegmentFile, position: int, end: int) -> int:
     if end - position < LOG_OVERHEAD:
         return BATCH_OVERHEAD
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
-    return max(BATCH_OVERHEAD, LOG_OVERHEAD + length)
+    return LOG_OVERHEAD + length if length >= LEAST_BATCH_LENGTH else BATCH_OVERHEAD
 
 
 def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
@@ -225,7 +240,7 @@ def judge_damage(
         raise error
     if verify_crc and not isinstance(error, CorruptBatchError):
         reason = f"crc {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
-        place = {"position": position, "base_offset": batch.base_offset, "path": file.path}
+        place = {"position": position, "base_offset": stored_offset(batch), "path": file.path}
         error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)
     behind = position + batch.size_in_bytes
     if not is_active or not _is_torn_behind(file, behind, end, above, limits):
@@ -252,7 +267,8 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
         following = batch_at(file, batch.position + batch.size_in_bytes, end, limits)
     except DecodeError:
         return None
-    return batch.next_offset if following is not None and following.base_offset > batch.last_offset else None
+    is_told = batch.magic == 2 or batch.compression == 0 or batch.last_offset != 0
+    return batch.next_offset if is_told and following and stored_offset(following) > batch.last_offset else None
 
 
 def is_zeros(file: SegmentFile, position: int, end: int) -> bool:

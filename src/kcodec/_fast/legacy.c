@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "legacy.h"
+
+#include "crc32.h"
+
+typedef struct {
+    int64_t offset;  // as stored: inside a wrapper of magic 1 relative
+    int64_t timestamp;
+    const uint8_t *begin;
+    int64_t size;    // with offset and message_size
+    uint8_t magic, attributes;
+    Field key, value;
+} Message;
+
+void legacy_header_parse(const uint8_t *p, BatchHeader *header) {
+    uint8_t magic = p[16], attributes = p[17];
+    header->base_offset = header->reached_offset = (int64_t)load_be64(p);
+    header->batch_length = (int32_t)load_be32(p + 8);
+    header->crc = load_be32(p + 12);
+    header->magic = magic;
+    header->message_attributes = attributes;
+    header->attributes = attributes & (magic ? ATTRIBUTE_COMPRESSION | ATTRIBUTE_LOG_APPEND_TIME : ATTRIBUTE_COMPRESSION);
+    header->max_timestamp = magic ? (int64_t)load_be64(p + 18) : -1;
+    header->last_offset_delta = 0;
+    header->records_count = header_compression(header) ? 1 + header->batch_length / LEGACY_LEAST_SIZE_1 : 1;
+    header->producer_id = -1;
+    header->producer_epoch = -1;
+    header->base_sequence = -1;
+    header->partition_leader_epoch = -1;
+    header->transaction = -1;
+    header->control_type = CONTROL_NOT_A_MARKER;
+    header->fate = FATE_DELIVER;
+}
+
+static int read_sized(Reader *reader, const char *name, Field *field, Fault *fault) {
+    if (reader_left(reader) < 4) return fault_set(fault, FAULT_LENGTH_BEYOND, name, 4, reader_left(reader));
+    field->size = (int32_t)load_be32(reader->pos);
+    field->bytes = reader->pos += 4;
+    if (field->size < 0) {
+        field->size = -1;
+        return 0;
+    }
+    if (field->size > reader_left(reader))
+        return fault_set(fault, FAULT_LENGTH_BEYOND, name, field->size, reader_left(reader));
+    reader->pos += field->size;
+    return 0;
+}
+
+// A whole message of a known magic and at least its least size.
+static int read_message(const uint8_t *p, int64_t size, Message *message, Fault *fault) {
+    message->begin = p;
+    message->size = size;
+    message->offset = (int64_t)load_be64(p);
+    message->magic = p[16];
+    message->attributes = p[17];
+    message->timestamp = p[16] ? (int64_t)load_be64(p + 18) : -1;
+    Reader reader = {p + (p[16] ? 26 : 18), p + size};
+    return read_sized(&reader, "key_size", &message->key, fault) ||
+                   read_sized(&reader, "value_size", &message->value, fault)
+               ? -1
+               : 0;
+}
+
+int legacy_is_exact(const uint8_t *p) {
+    Message message;
+    Fault ignored;
+    int64_t size = (int64_t)load_be32(p + 8) + LOG_OVERHEAD;
+    if (read_message(p, size, &message, &ignored)) return 0;
+    const uint8_t *end = message.value.bytes + (message.value.size > 0 ? message.value.size : 0);
+    return end == p + size;
+}
+
+int legacy_wrapper_value(const uint8_t *message, int64_t size, Field *value, Fault *fault) {
+    Message wrapper;
+    if (read_message(message, size, &wrapper, fault)) return -1;
+    *value = wrapper.value;
+    return value->size < 0 ? fault_set(fault, FAULT_WRAPPER_NULL, "value_size", -1, 0) : 0;
+}
+
+// The message at p inside a wrapper: its size; 0: none, or a cut one, which ends the set without a word as in Kafka
+// (AbstractLegacyRecordBatch.DataLogInputStream); -1: a fault.
+static int64_t message_inside(const uint8_t *p, const uint8_t *end, Fault *fault) {
+    if (end - p < LOG_OVERHEAD) return 0;
+    int32_t size = (int32_t)load_be32(p + 8);
+    if (size < LEGACY_LEAST_SIZE_0)
+        return fault_set(fault, FAULT_MESSAGE_TOO_SMALL, "message_size", size, LEGACY_LEAST_SIZE_0);
+    if (size > end - p - LOG_OVERHEAD) return 0;
+    if (p[16] > 1) return fault_set(fault, FAULT_MESSAGE_MAGIC, "magic", (int8_t)p[16], 1);
+    if (size < legacy_least_size(p[16]))
+        return fault_set(fault, FAULT_MESSAGE_TOO_SMALL, "message_size", size, legacy_least_size(p[16]));
+    return (int64_t)size + LOG_OVERHEAD;
+}
+
+// Counts the whole messages in a wrapper's stream and finds what their stored offsets are relative to.
+static int measure(const RecordsJob *job, int64_t *count, int64_t *relative_to, Fault *fault) {
+    const uint8_t *p = job->records, *end = p + job->length;
+    int64_t size, last = 0;
+    for (*count = 0; (size = message_inside(p, end, fault)) > 0; p += size, ++*count) last = (int64_t)load_be64(p);
+    if (size < 0) {
+        fault->record = *count;
+        return -1;
+    }
+    if (!*count) return fault_set(fault, FAULT_WRAPPER_EMPTY, "value_size", job->length, 0);
+    *relative_to = 0;
+    int64_t offset = job->header->base_offset;
+    if (job->header->magic == 0 || offset == 0) return 0;  // absolute; or 0, which says nothing: they begin at 0
+    if (offset < last) return fault_set(fault, FAULT_WRAPPER_OFFSET, "offset", offset, last);
+    *relative_to = (int64_t)((uint64_t)offset - (uint64_t)last);
+    return 0;
+}
+
+// Who set a message's timestamp: what a wrapper says is so for what is inside.
+static int timestamp_type_of(const Message *message, const BatchHeader *header) {
+    return message->magic == 0 ? -1 : header_timestamp_type(header);
+}
+
+static int put_message(Chunk *chunk, RecordsJob *job, const Message *message, int64_t offset, int64_t timestamp) {
+    uint32_t wanted = chunk->layout.wanted;
+    int64_t row = chunk->rows;
+    if (WANTS(wanted, COLUMN_OFFSET)) ((int64_t *)chunk->fixed[COLUMN_OFFSET].data)[row] = offset;
+    if (WANTS(wanted, COLUMN_TIMESTAMP)) ((int64_t *)chunk->fixed[COLUMN_TIMESTAMP].data)[row] = timestamp;
+    if (WANTS(wanted, COLUMN_SEQUENCE)) ((int32_t *)chunk->fixed[COLUMN_SEQUENCE].data)[row] = -1;
+    if (WANTS(wanted, COLUMN_KEY) && records_put_field(chunk, job, &chunk->key, &message->key, row)) return -1;
+    if (WANTS(wanted, COLUMN_VALUE) && records_put_field(chunk, job, &chunk->value, &message->value, row)) return -1;
+    if (WANTS(wanted, COLUMN_HEADERS)) ((int32_t *)chunk->header_lists.data)[row + 1] = (int32_t)chunk->header_count;
+    chunk->rows++;
+    job->delivered++;
+    return 0;
+}
+
+static int is_delivered(RecordsJob *job, int64_t offset) {
+    if (at_or_past(offset, job->limit)) {
+        job->undecided++;
+        return 0;
+    }
+    if (offset < job->start_offset || at_or_past(offset, job->end_offset)) {
+        job->out_of_range++;
+        return 0;
+    }
+    if (job->keep_position) job->start_offset = offset < INT64_MAX ? offset + 1 : offset;
+    return 1;
+}
+
+static int check_inside(const Message *message, int verify_crc, Fault *fault) {
+    int compression = message->attributes & ATTRIBUTE_COMPRESSION;
+    if (compression) return fault_set(fault, FAULT_MESSAGE_COMPRESSED, "compression", compression, 0);
+    if (!verify_crc) return 0;
+    uint32_t stored = load_be32(message->begin + 12);
+    uint32_t computed = crc32_ieee(0, message->begin + LEGACY_CRC_FROM, (size_t)(message->size - LEGACY_CRC_FROM));
+    return stored == computed ? 0 : fault_set(fault, FAULT_MESSAGE_CRC, "crc", stored, computed);
+}
+
+// The columns that are constant, for the rows since `row`: of one timestamp type.
+static int fill(Chunk *chunk, const BatchHeader *header, int64_t base_offset, int timestamp_type, int64_t row) {
+    BatchHeader like = *header;
+    like.base_offset = base_offset;
+    like.magic = timestamp_type < 0 ? 0 : 1;
+    like.attributes = timestamp_type > 0 ? ATTRIBUTE_LOG_APPEND_TIME : 0;
+    return chunk_fill_constants(chunk, &like, row);
+}
+
+int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reached, Fault *fault) {
+    const BatchHeader *header = job->header;
+    const int is_wrapper = header_is_wrapper(header);
+    const uint8_t *p = job->records;
+    int64_t count = 1, relative_to = 0, base_offset = 0, first_row = chunk->rows, type_row = first_row;
+    int type = -1;
+    if (is_wrapper && measure(job, &count, &relative_to, fault)) return -1;
+    if (chunk_reserve(chunk, count, job->length)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+    *reached = header->base_offset;
+    for (int64_t index = 0; index < count; index++) {
+        Message message;
+        int64_t size = (int64_t)load_be32(p + 8) + LOG_OVERHEAD;
+        if (read_message(p, size, &message, fault) || (is_wrapper && check_inside(&message, verify_crc, fault))) {
+            fault->record = index;
+            return -1;
+        }
+        p += size;
+        int64_t offset = (int64_t)((uint64_t)message.offset + (uint64_t)relative_to);
+        if (index == 0) base_offset = offset;
+        if (offset > *reached) *reached = offset;
+        if (!is_delivered(job, offset)) continue;
+        int its_type = timestamp_type_of(&message, header);
+        if (its_type != type && chunk->rows > type_row) {
+            if (fill(chunk, header, base_offset, type, type_row)) goto no_memory;
+            type_row = chunk->rows;
+        }
+        type = its_type;
+        // LogAppendTime overrides what the messages inside say, CreateTime does not
+        if (put_message(chunk, job, &message, offset, type > 0 ? header->max_timestamp : message.timestamp)) goto no_memory;
+    }
+    if (chunk->rows > type_row && fill(chunk, header, base_offset, type, type_row)) goto no_memory;
+    if (chunk->layout.timestamp_microseconds && WANTS(chunk->layout.wanted, COLUMN_TIMESTAMP))
+        return chunk_to_microseconds(chunk, first_row, fault);
+    return 0;
+no_memory:
+    return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+}
