@@ -161,7 +161,10 @@ def build_batch(
 
 
 def fix_crc(data: bytes, position: int = 0) -> bytes:
-    """The same bytes with the CRC of the batch at `position` made right, as far as its length and the data reach."""
+    """The same bytes with the CRC of the batch at `position` made right, as far as its length and the data reach.
+
+    Of magic 2; other magics have theirs elsewhere (legacy_writer.py).
+    """
     if len(data) - position < 21:
         return data
     length = struct.unpack_from(">i", data, position + 8)[0]

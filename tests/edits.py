@@ -21,6 +21,7 @@ import struct
 from collections.abc import Iterator
 
 from batch_writer import fix_crc, varint
+from legacy_writer import fix_message_crc
 
 # name -> (place in the header, struct code)
 HEADER_FIELDS = {
@@ -38,6 +39,18 @@ HEADER_FIELDS = {
     "base_sequence": (53, "i"),
     "records_count": (57, "i"),
 }
+# of messages of magic 0 and 1
+MESSAGE_FIELDS = {
+    "offset": (0, "q"),
+    "message_size": (8, "i"),
+    "crc": (12, "i"),
+    "magic": (16, "b"),
+    "attributes": (17, "b"),
+    "timestamp, or sizes": (18, "q"),
+    "key_size of magic 0": (18, "i"),
+    "key_size of magic 1": (26, "i"),
+    "value_size of magic 1": (30, "i"),
+}
 ODD_NUMBERS = (0, 1, 2, -1, -2, 5, 13, 14, 48, 49, 61, 127, 128, 1 << 15, (1 << 31) - 2, (1 << 31) - 1, -(1 << 31))
 ODD_WIDE = (1 << 62, (1 << 63) - 1, -(1 << 63))
 
@@ -54,11 +67,21 @@ def batch_positions(data: bytes) -> list[int]:
     return positions
 
 
+def is_message(data: bytes, position: int) -> bool:
+    """Whether what begins there has magic 0 or 1."""
+    return len(data) > position + 16 and data[position + 16] < 2
+
+
+def repaired_at(data: bytes, position: int) -> bytes:
+    """The CRC of the batch at `position` made right, whatever its magic."""
+    return fix_message_crc(data, position) if is_message(data, position) else fix_crc(data, position)
+
+
 def _repaired(data: bytes, place: int, repair: bool) -> bytes:
     if not repair:
         return data
     before = [position for position in batch_positions(data) if position <= place]
-    return fix_crc(data, before[-1]) if before else data
+    return repaired_at(data, before[-1]) if before else data
 
 
 def every_cut(data: bytes) -> Iterator[tuple[str, bytes]]:
@@ -69,7 +92,10 @@ def every_cut(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 def every_bit(data: bytes, repair: bool = False) -> Iterator[tuple[str, bytes]]:
     """Every bit flipped; the CRC field's own bits stay flipped even with repair, which would only undo them."""
-    crcs = {position + at for position in batch_positions(data) for at in range(17, 21)}
+    crcs = set()
+    for position in batch_positions(data):
+        begin = 12 if is_message(data, position) else 17
+        crcs |= set(range(position + begin, position + begin + 4))
     for place in range(len(data)):
         for bit in range(8):
             edited = bytearray(data)
@@ -87,13 +113,13 @@ def _odd_values(code: str) -> list[int]:
 def every_header_value(data: bytes, repair: bool = True) -> Iterator[tuple[str, bytes]]:
     """Each field of each batch's header set to each odd value."""
     for position in batch_positions(data):
-        for name, (place, code) in HEADER_FIELDS.items():
+        for name, (place, code) in (MESSAGE_FIELDS if is_message(data, position) else HEADER_FIELDS).items():
             if position + place + struct.calcsize(">" + code) > len(data):
                 continue
             for value in _odd_values(code):
                 edited = bytearray(data)
                 struct.pack_into(">" + code, edited, position + place, value)
-                fixed = fix_crc(bytes(edited), position) if repair and name != "crc" else bytes(edited)
+                fixed = repaired_at(bytes(edited), position) if repair and name != "crc" else bytes(edited)
                 yield f"{name} of the batch at {position} set to {value}", fixed
 
 
@@ -193,8 +219,9 @@ def _repeat(random: random_module.Random, data: bytes, place: int) -> tuple[str,
 
 def _header_value(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
     position = max((at for at in batch_positions(data) if at <= place), default=0)
-    name = random.choice(sorted(HEADER_FIELDS))
-    start, code = HEADER_FIELDS[name]
+    fields = MESSAGE_FIELDS if is_message(data, position) else HEADER_FIELDS
+    name = random.choice(sorted(fields))
+    start, code = fields[name]
     edited = bytearray(data)
     value = random.choice(_odd_values(code))
     if position + start + struct.calcsize(">" + code) <= len(data):
@@ -206,11 +233,12 @@ def _payload_grows(random: random_module.Random, data: bytes, place: int) -> tup
     """Bytes in or out of a batch whose length follows, so that the next one is still found."""
     positions = batch_positions(data)
     position = max((at for at in positions if at <= place), default=None)
-    if position is None or place < position + 61:
+    begin, least = (18, 14) if position is not None and is_message(data, position) else (61, 49)
+    if position is None or place < position + begin:
         return _flip_bit(random, data, place)
     name, edited = random.choice((_insert, _remove))(random, data, place)
     length = struct.unpack_from(">i", data, position + 8)[0] + len(edited) - len(data)
-    if not 49 <= length < 1 << 31:
+    if not least <= length < 1 << 31:
         return _flip_bit(random, data, place)
     return f"{name}, length following", edited[: position + 8] + struct.pack(">i", length) + edited[position + 12 :]
 

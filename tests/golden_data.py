@@ -35,6 +35,8 @@ HERE = Path(__file__).resolve().parent
 ARCHIVE = HERE / "golden" / "golden.tar.xz"
 CACHE = HERE.parent / ".cache"
 CLUSTERS = ("tv0", "tv2")
+# Fields of magic 2 that a truth of magic 0 and 1 does not have.
+OF_MAGIC_2 = ("attributes", "lastOffsetDelta", "baseTimestampField")
 Truth = dict[str, Any]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import reference
 from java_answers import JudgedRecord
 
+TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 Aborted = tuple[int, int, int | None]  # producer id, first offset, offset of the ABORT marker if known
 
 
@@ -41,7 +42,7 @@ def reference_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | Non
         records.append(JudgedRecord(record.offset, record.timestamp, record.key, record.value, headers))
     return Outcome(
         records=records,
-        timestamp_types=[("CreateTime", "LogAppendTime")[record.timestamp_type] for record in result.records],
+        timestamp_types=[TIMESTAMP_TYPES[record.timestamp_type] for record in result.records],
         sequences=[record.sequence for record in result.records],
         controls=[(record.control_type, record.coordinator_epoch) for record in result.records],
         next_offset=result.next_offset,

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import lz4.frame
 import zstandard
+from edits import is_message
 from java_answers import JudgedBatch, JudgedRecord, JudgedRecordSet
 from java_edits import HEADER, field
 from java_logs import ABORT, COMMIT
 from java_subjects import Outcome
+from reference_codecs import decompress
+from reference_legacy import with_right_checksum
 
 Decode = Callable[..., Outcome]
 Table = dict[str, Callable[[JudgedBatch, bytes], bool]]
@@ -43,7 +46,22 @@ def accepted_prefix(judged: JudgedRecordSet) -> int | None:
 
 def codec(raw: bytes) -> int:
     """The codec bits, -1 in a batch too short to have them."""
+    if is_message(raw, 0):
+        return raw[17] & 7
     return field(raw, "attributes") & 7 if len(raw) >= HEADER else -1
+
+
+def stream_of(raw: bytes) -> bytes:
+    """What is compressed in a batch: what follows its header, or the value of a message of magic 0 or 1."""
+    if not is_message(raw, 0):
+        return raw[HEADER:]
+    at = 26 if raw[16] else 18
+    at += 4 + max(0, struct.unpack_from(">i", raw, at)[0])
+    if len(raw) - at < 4:
+        return b""
+    (size,) = struct.unpack_from(">i", raw, at)
+    stream = raw[at + 4 : at + 4 + max(0, size)]
+    return with_right_checksum(stream) if raw[16] == 0 and raw[17] & 7 == LZ4 else stream
 
 
 def offset_deltas(batch: JudgedBatch) -> list[int]:
@@ -55,7 +73,7 @@ def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
     if codec(raw) != LZ4:
         return False
     try:
-        lz4.frame.decompress(raw[HEADER:])
+        lz4.frame.decompress(stream_of(raw))
     except RuntimeError as error:
         return "hecksum" in str(error)
     return False
@@ -63,7 +81,7 @@ def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
 
 def lz4_blocks(raw: bytes) -> list[tuple[int, bytes]]:
     """The length word and the bytes of each block of an lz4 frame, as far as there are any."""
-    stream = raw[HEADER:]
+    stream = stream_of(raw)
     if codec(raw) != LZ4 or len(stream) < 7:
         return []
     position, blocks = 15 if stream[4] & 0x08 else 7, []
@@ -101,27 +119,39 @@ def has_lz4_match_of_offset_0(raw: bytes) -> bool:
 
 def xerial_leftover(raw: bytes) -> int:
     """How many bytes stand behind the last whole block of a xerial stream; snappy-java overlooks up to three."""
-    if codec(raw) != SNAPPY or not raw[HEADER:].startswith(XERIAL_MAGIC):
+    stream, position = stream_of(raw), XERIAL_HEADER
+    if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
         return 0
-    position = HEADER + XERIAL_HEADER
-    while len(raw) - position >= 4:
-        is_header = raw.startswith(XERIAL_MAGIC[:4], position)
-        position += XERIAL_HEADER if is_header else 4 + max(0, struct.unpack_from(">i", raw, position)[0])
-    return max(0, len(raw) - position)
+    while len(stream) - position >= 4:
+        is_header = stream.startswith(XERIAL_MAGIC[:4], position)
+        position += XERIAL_HEADER if is_header else 4 + max(0, struct.unpack_from(">i", stream, position)[0])
+    return max(0, len(stream) - position)
 
 
 def xerial_version(raw: bytes) -> int:
     """The version in a xerial stream's header, 1 if it has none: snappy-java does not look at it."""
-    if codec(raw) != SNAPPY or not raw[HEADER:].startswith(XERIAL_MAGIC):
+    if codec(raw) != SNAPPY or not stream_of(raw).startswith(XERIAL_MAGIC):
         return 1
-    version: int = struct.unpack_from(">i", raw, HEADER + len(XERIAL_MAGIC))[0]
+    version: int = struct.unpack_from(">i", stream_of(raw), len(XERIAL_MAGIC))[0]
     return version
+
+
+def holds_another_magic(raw: bytes) -> bool:
+    """Whether a compressed message of magic 0 or 1 holds one of neither: Java reads whatever is not 0 as 1."""
+    if not is_message(raw, 0) or not raw[17] & 7:
+        return False
+    messages, at = decompress(codec(raw), stream_of(raw), 128 << 20), 0
+    while len(messages) - at > 16:
+        if messages[at + 16] > 1:
+            return True
+        at += 12 + struct.unpack_from(">i", messages, at + 8)[0]
+    return False
 
 
 def has_cut_zstd_frame_behind(raw: bytes) -> bool:
     """A frame behind the first one that ends early: zstd-jni does not miss what it has not begun to give out."""
     frames = 0
-    left = raw[HEADER:] if codec(raw) == ZSTD else b""
+    left = stream_of(raw) if codec(raw) == ZSTD else b""
     while left:
         decompressor = zstandard.ZstdDecompressor().decompressobj()
         try:
@@ -163,19 +193,20 @@ def has_short_gzip_member_behind(raw: bytes) -> bool:
 
 
 STRICTER: Table = {
-    "magic 0 or 1": lambda batch, raw: batch.magic < 2,
+    "a message of another magic inside a compressed one": lambda batch, raw: holds_another_magic(raw),
     "count 0 with bytes behind": lambda batch, raw: batch.header["recordsCount"] == 0 and len(raw) > HEADER,
-    "lastOffsetDelta below 0": lambda batch, raw: field(raw, "last_offset_delta") < 0,
-    "an offset delta below 0": lambda batch, raw: any(delta < 0 for delta in offset_deltas(batch)),
-    "an offset delta above lastOffsetDelta": lambda batch, raw: any(
-        delta > field(raw, "last_offset_delta") for delta in offset_deltas(batch)
+    "lastOffsetDelta below 0": lambda batch, raw: batch.magic == 2 and field(raw, "last_offset_delta") < 0,
+    "an offset delta below 0": lambda batch, raw: batch.magic == 2 and any(delta < 0 for delta in offset_deltas(batch)),
+    "an offset delta above lastOffsetDelta": lambda batch, raw: (
+        batch.magic == 2 and any(delta > field(raw, "last_offset_delta") for delta in offset_deltas(batch))
     ),
     "an offset not above the last one in a compressed batch": lambda batch, raw: (
-        codec(raw) != 0
+        batch.magic == 2
+        and codec(raw) != 0
         and any(after <= before for before, after in zip(offset_deltas(batch), offset_deltas(batch)[1:], strict=False))
     ),
     "a next offset beyond int64": lambda batch, raw: (
-        field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63 - 1
+        batch.magic == 2 and field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63 - 1
     ),
     "a wrong lz4 content checksum": lz4_checksum_is_wrong,
     "an lz4 end mark with its top bit set": lambda batch, raw: ODD_END_MARK in dict(lz4_blocks(raw)),
@@ -191,7 +222,14 @@ STRICTER: Table = {
 # Where kcodec reads what Kafka refuses.
 
 LENIENT: Table = {
-    "linked lz4 blocks": lambda batch, raw: codec(raw) == LZ4 and len(raw) > HEADER + 4 and not raw[HEADER + 4] & 0x20,
+    "linked lz4 blocks": lambda batch, raw: (
+        codec(raw) == LZ4 and len(stream_of(raw)) > 4 and not stream_of(raw)[4] & 0x20
+    ),
+    # Java allocates what a message inside says before it looks whether it is there
+    "a cut message inside that says it is larger than Java's memory": lambda batch, raw: (
+        batch.magic < 2
+        and "OutOfMemoryError" in [error.name for error in (batch.header_error, batch.records_error) if error]
+    ),
 }
 
 
@@ -228,8 +266,9 @@ def compare(data: bytes, judged: JudgedRecordSet, decode: Decode) -> str:
     if refused == stopped:
         return "refused by both"
     if stopped == len(judged.batches):
-        magic = data[judged.valid_bytes + 16]  # magic 0 and 1 are refused before it is known that the batch is cut
-        assert outcome.is_over_limit or magic in (0, 1), outcome.error
+        # a length that no batch of this magic has is refused before it is known that the batch is cut
+        length, magic = struct.unpack_from(">i", data, judged.valid_bytes + 8)[0], data[judged.valid_bytes + 16]
+        assert outcome.is_over_limit or length < {1: 22, 2: 49}[magic], outcome.error
     else:
         batch = judged.batches[stopped]
         assert reasons(STRICTER, batch, data), f"refused: {outcome.error}; Kafka reads {batch}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: a slow, plain decoder of record batches of magic 2, and the rules of decoding written down as code.
+"""The oracle: a slow, plain decoder of record batches of any magic, and the rules of decoding written down as code.
 
 It imports nothing of kcodec. It is proved on bytes a broker wrote (test_reference.py); everything else is compared
 with it. A record that differs from what this module says about the same bytes is a wrong record.
@@ -15,14 +15,18 @@ with it. A record that differs from what this module says about the same bytes i
         .position .base_offset .record .next_offset .also .decoded (the Result of what came before)
 
 Checks, in this order, for each batch:
-1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 2:
-   UnsupportedError. length < 49: DecodeError. length > max_batch_bytes: LimitExceededError. Fewer bytes left than
-   12 + length: a cut tail. A cut tail is never an error.
+1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 0 to
+   2: UnsupportedError. length < 49 (magic 1: 22): DecodeError. length > max_batch_bytes: LimitExceededError. Fewer
+   bytes left than 12 + length: a cut tail. A cut tail is never an error.
 2. CRC (unless verify_crc is off): CorruptBatchError.
-3. Codec 5 to 7: UnsupportedError. last_offset_delta < 0, records_count < 0, a last offset beyond int64: DecodeError.
+3. Codec 5 to 7, with magic 0 and 1 also 4: UnsupportedError. last_offset_delta < 0, records_count < 0, a last offset
+   beyond int64: DecodeError.
 4. Under read_committed, of a control batch with a producer id > -1 and records: the key of its first record has to be
    readable, as it says whether the batch is a marker (ControlRecordType.parse).
 Only what is delivered is opened: 5. records_count 0 with bytes behind it, 6. the compressed stream, 7. the records.
+Of magic 0 and 1 each message is a batch (reference_legacy.py). A compressed one is opened whatever the range: which
+offsets are inside, nothing tells. A reader is never taken back by one: next_offset is above its offset, those inside,
+and what came before. What follows one whose offset is 0, nothing tells: error.next_offset is None.
 
 Isolation. A transaction under `None` begins with a producer's first transactional batch that holds records (an empty
 one was kept by the cleaner, which never goes past the last stable offset: it decides nothing) and ends with its marker:
@@ -43,7 +47,7 @@ error's .also then names the other class.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,7 +73,9 @@ from reference_batch import (
     raw_records,
 )
 from reference_codecs import crc32c
+from reference_damage import agrees, is_message, skip_target
 from reference_isolation import Step, aborted_by_list, transactions
+from reference_legacy import is_wrapper, message_records
 
 __all__ = [
     "ABORT",
@@ -118,6 +124,7 @@ class Result:
     bytes_needed: int = 0
     limit: int | None = None
     error: DecodeError | None = None
+    reached: dict[int, int] = field(default_factory=dict)  # of messages of magic 0 and 1, by position: greatest offset
 
 
 class _Options(NamedTuple):
@@ -156,6 +163,8 @@ def walk(data: bytes, max_batch_bytes: int = MIB_128) -> tuple[list[Header], int
 
 def read_records(data: bytes, header: Header, max_decompressed_bytes: int = MIB_128) -> list[Record]:
     """All records of one batch, whatever isolation says (rules 5 to 7)."""
+    if header.magic < 2:
+        return message_records(data, header, max_decompressed_bytes, True)
     return [complete(header, raw) for raw in raw_records(header, payload_of(data, header, max_decompressed_bytes))]
 
 
@@ -184,34 +193,6 @@ def _check(data: bytes, header: Header, options: _Options) -> None:
     check_fields(header)
 
 
-def _provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> bool:
-    """Whether a header stands there that can be believed although what came before it was damaged."""
-    try:
-        header = parse_header(data, at, max_batch_bytes)
-        if isinstance(header, int):
-            return False
-        check_fields(header)
-    except DecodeError:
-        return False
-    return crc_is_right(data, header) and (above is None or header.base_offset > above)
-
-
-def _skip_target(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> int | None:
-    """Where the length of the damaged batch at `at` points, if a provable batch stands there."""
-    length = struct.unpack_from(">i", data, at + 8)[0]
-    target = at + 12 + length
-    return target if length >= 0 and _provable(data, target, above, max_batch_bytes) else None
-
-
-def _agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
-    """Whether a header stands there that follows `above`: enough to believe the length of the batch before."""
-    try:
-        header = parse_header(data, at, max_batch_bytes)
-    except DecodeError:
-        return False
-    return not isinstance(header, int) and header.base_offset > above
-
-
 def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> int | None:
     """last_offset + 1 of a damaged batch whose header makes sense; the next one agrees if no CRC vouches for it."""
     try:
@@ -221,8 +202,10 @@ def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> in
         check_fields(header)
     except DecodeError:
         return None
-    is_vouched_for = options.verify_crc and not isinstance(error, CorruptBatchError)
-    if is_vouched_for or _agrees(data, header.end, header.last_offset, options.max_batch_bytes):
+    if is_wrapper(header) and header.base_offset == 0:
+        return None
+    is_vouched_for = options.verify_crc and error.kind != "crc"
+    if is_vouched_for or agrees(data, header.end, header.last_offset, options.max_batch_bytes):
         return header.last_offset + 1
     return None
 
@@ -246,7 +229,7 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
             error.position, error.base_offset = at, struct.unpack_from(">q", data, at)[0]
             error.next_offset = _next_offset_after(data, error, options)
             walked.errors.append(error)
-            target = _skip_target(data, at, above, options.max_batch_bytes) if options.on_error == "skip" else None
+            target = skip_target(data, at, above, options.max_batch_bytes) if options.on_error == "skip" else None
             if target is None:
                 walked.stopped_by, walked.remaining_bytes = error, len(data) - at
                 return walked
@@ -282,16 +265,14 @@ def _deliver(data: bytes, header: Header, options: _Options, limit: int, result:
     end = UNBOUNDED if options.end_offset is None else options.end_offset
     records: list[Record] = []
     undecided = out_of_range = 0
-    payload = payload_of(data, header, options.max_decompressed_bytes)
-    for index, raw in enumerate(raw_records(header, payload)):
-        offset = header.base_offset + raw.offset_delta
+    for index, (offset, raw) in enumerate(_opened(data, header, options, result)):
         if offset >= limit:
             undecided += 1
         elif not start <= offset < end:
             out_of_range += 1
         else:
             try:
-                records.append(complete(header, raw))
+                records.append(raw if isinstance(raw, Record) else complete(header, raw))
             except DecodeError as error:  # a control record's key
                 error.record = index
                 raise
@@ -301,12 +282,25 @@ def _deliver(data: bytes, header: Header, options: _Options, limit: int, result:
     result.counts.out_of_range += out_of_range
 
 
+def _opened(data: bytes, header: Header, options: _Options, result: Result) -> Iterator[tuple[int, RawRecord | Record]]:
+    if header.magic < 2:
+        messages = message_records(data, header, options.max_decompressed_bytes, options.verify_crc)
+        result.reached[header.position] = max(record.offset for record in messages)
+        yield from ((record.offset, record) for record in messages)
+        return
+    payload = payload_of(data, header, options.max_decompressed_bytes)
+    for raw in raw_records(header, payload):
+        yield header.base_offset + raw.offset_delta, raw
+
+
 def _take(data: bytes, step: Step, options: _Options, fate: tuple[int, bool, bool], result: Result) -> None:
     """One batch: counted by its header where isolation or range rule it out, else opened. First match wins."""
     limit, is_aborted, is_lost = fate
     counts, header = result.counts, step.header
     if header is None:
         counts.skipped_batches += 1
+    elif is_wrapper(header):
+        _deliver(data, header, options, limit, result)
     elif is_lost or header.base_offset >= limit:
         counts.undecided += header.records_count
     elif (options.start_offset is not None and header.last_offset < options.start_offset) or (
@@ -322,15 +316,20 @@ def _take(data: bytes, step: Step, options: _Options, fate: tuple[int, bool, boo
     counts.batches += 1
 
 
-def _next_offset(walked: _Walk, options: _Options, limit: int) -> int | None:
+def _next_offset(data: bytes, walked: _Walk, options: _Options, limit: int, greatest: dict[int, int]) -> int | None:
     headers = [step.header for step in walked.steps if step.header is not None]
     if not headers:
         return options.start_offset
-    bounds = [headers[-1].last_offset + 1, limit]
+    reached = -UNBOUNDED
+    for header in headers:
+        own = max(header.last_offset, greatest.get(header.position, -UNBOUNDED))
+        reached = own if header.magic == 2 else max(reached, own)
+    bounds = [reached + 1, limit]
     if options.end_offset is not None:
         bounds.append(options.end_offset)
-    if walked.stopped_by is not None and walked.stopped_by.base_offset is not None:
-        bounds.append(walked.stopped_by.base_offset)
+    stop = walked.stopped_by
+    if stop is not None and not is_message(data, stop.position, options.max_batch_bytes):
+        bounds += [] if stop.base_offset is None else [stop.base_offset]
     return min(bounds) if options.start_offset is None else max(min(bounds), options.start_offset)
 
 
@@ -350,7 +349,7 @@ def _answer(data: bytes, options: _Options) -> Result:
                 break
         else:
             result.error = min(walked.errors, key=lambda error: error.position, default=None)
-            result.next_offset = _next_offset(walked, options, limit)
+            result.next_offset = _next_offset(data, walked, options, limit, result.reached)
             result.remaining_bytes, result.bytes_needed = walked.remaining_bytes, walked.bytes_needed
             return result
 

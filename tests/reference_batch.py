@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch of magic 2, for the oracle in reference.py: its header, its checks, its records.
+"""One batch for the oracle in reference.py: header and checks of any magic, records of magic 2 (others:
+reference_legacy.py).
 
     parse_header(data, at, max_batch_bytes) -> Header, or the bytes a cut tail needs      (rule 1 of reference.py)
     crc_is_right(data, header) -> bool      check_fields(header)                          (rules 2 and 3)
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from reference_codecs import StreamError, StreamLimit, crc32c, decompress
+from reference_legacy import HIGHEST_CODEC, LEAST_SIZES, message_crc_is_right, parse_message
 
 if TYPE_CHECKING:
     from reference import Result
@@ -110,7 +112,7 @@ class Header(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        return self.attributes >> 3 & 1
+        return self.attributes >> 3 & 1 if self.magic else -1
 
     @property
     def is_transactional(self) -> bool:
@@ -147,16 +149,17 @@ def parse_header(data: bytes, at: int, max_batch_bytes: int = MIB_128) -> Header
     if left < 17:
         return length + 12
     magic = struct.unpack_from(">b", data, at + 16)[0]
-    if magic != 2:
+    least = 49 if magic == 2 else LEAST_SIZES.get(magic)
+    if least is None:
         raise _placed(UnsupportedError("magic", f"magic {magic}"), at, base_offset)
-    if length < 49:
-        raise _placed(DecodeError("batch_length", f"batch_length {length} is below 49"), at, base_offset)
+    if length < least:
+        raise _placed(DecodeError("batch_length", f"batch_length {length} is below {least}"), at, base_offset)
     if length > max_batch_bytes:
         reason = f"batch_length {length} exceeds max_batch_bytes {max_batch_bytes}"
         raise _placed(LimitExceededError("max_batch_bytes", reason), at, base_offset)
     if left < length + 12:
         return length + 12
-    return Header(*HEADER.unpack_from(data, at))._replace(position=at)
+    return parse_message(data, at) if magic < 2 else Header(*HEADER.unpack_from(data, at))._replace(position=at)
 
 
 def _placed(error: DecodeError, position: int, base_offset: int) -> DecodeError:
@@ -166,12 +169,14 @@ def _placed(error: DecodeError, position: int, base_offset: int) -> DecodeError:
 
 def crc_is_right(data: bytes, header: Header) -> bool:
     """The CRC covers attributes to the end; base offset, length and leader epoch are outside it."""
+    if header.magic < 2:
+        return message_crc_is_right(data, header)
     return crc32c(data[header.position + 21 : header.end]) == header.crc
 
 
 def check_fields(header: Header) -> None:
     """Rule 3: what a right CRC vouches for and still cannot be."""
-    if header.compression > 4:
+    if header.compression > (HIGHEST_CODEC if header.magic < 2 else 4):
         raise UnsupportedError("compression", f"compression {header.compression}")
     if header.last_offset_delta < 0:
         raise DecodeError("last_offset_delta", f"last_offset_delta {header.last_offset_delta} is negative")
@@ -188,14 +193,19 @@ def payload_of(data: bytes, header: Header, max_decompressed_bytes: int = MIB_12
         if stored:
             raise DecodeError("bytes_left", f"{len(stored)} bytes behind a batch of no records")
         return b""
+    return decompressed(header.compression, stored, max_decompressed_bytes)
+
+
+def decompressed(codec: int, stored: bytes, max_decompressed_bytes: int) -> bytes:
+    """Rule 6."""
     try:
-        return decompress(header.compression, stored, max_decompressed_bytes)
+        return decompress(codec, stored, max_decompressed_bytes)
     except StreamError as error:
         raise DecodeError("stream", str(error)) from None
     except StreamLimit as error:
         refused = LimitExceededError("max_decompressed_bytes", f"{error.args[0]} bytes exceed {error.args[1]}")
     try:
-        decompress(header.compression, stored, max(max_decompressed_bytes, STREAM_SEARCHED))
+        decompress(codec, stored, max(max_decompressed_bytes, STREAM_SEARCHED))
     except StreamError:
         refused.also = DecodeError
     except StreamLimit:

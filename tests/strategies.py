@@ -8,7 +8,8 @@ which shrinks.
     random_records(random, most=8) -> list of RecordSpec
     random_batch(random, **header) -> bytes         any codec and flavour; header fields as of batch_writer.build_batch
     random_wrong_batch(random, **header) -> bytes   as above, but its records are wrong under a right CRC, in any codec
-    random_log(random, steps=12) -> Log             data, control and empty batches of several producers, offsets rising
+    random_log(random, steps=12) -> Log             data, control and empty batches of several producers, offsets
+                                                    rising; in one of four messages of magic 0 and 1 among them
     random_options(random, log) -> dict             keyword arguments of reference.decode
     random_damage(random, log) -> (name, bytes)     the log's bytes after one to three edits (edits.py)
 
@@ -37,8 +38,9 @@ from batch_writer import (
     empty_batch,
     end_transaction_marker,
 )
-from edits import random_edit
+from edits import batch_positions, is_message, random_edit
 from hypothesis import strategies as st
+from legacy_strategies import random_messages, random_wrong_wrapper
 
 Random = random_module.Random
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
@@ -189,6 +191,13 @@ class Log:
         self.data += batch
         self.next_offset = struct.unpack_from(">q", batch)[0] + struct.unpack_from(">i", batch, 23)[0] + 1
 
+    def add_messages(self, data: bytes, next_offset: int) -> None:
+        """Appends messages of magic 0 and 1."""
+        for position in batch_positions(data):
+            self.positions.append(len(self.data) + position)
+        self.data += data
+        self.next_offset = next_offset
+
 
 def _add_data(random: Random, log: Log, producer_id: int, is_transactional: bool) -> None:
     log_offset = log.next_offset
@@ -246,7 +255,11 @@ def _add_other(random: Random, log: Log, producer_id: int) -> None:
 def random_log(random: Random, steps: int = 12) -> Log:
     """Batches of up to four producers in turn; transactions begin, end, are ended twice, or stay open."""
     log = Log(next_offset=random.choice((0, 0, 5, 1 << 33)))
+    has_messages = random.randrange(4) == 0
     for _ in range(random.randint(1, steps)):
+        if has_messages and random.randrange(2):
+            log.add_messages(*random_messages(random, log.next_offset))
+            continue
         producer_id = random.randrange(4)
         kind = random.randrange(10)
         if kind < 5:
@@ -314,6 +327,10 @@ def _with_a_wrong_batch(random: Random, log: Log) -> tuple[str, bytes]:
     """One batch replaced by a wrong one of the same producer at the same offset."""
     index = random.randrange(len(log.positions))
     begin, end = log.positions[index], [*log.positions, len(log.data)][index + 1]
+    if is_message(log.data, begin):
+        offset = struct.unpack_from(">q", log.data, begin)[0]
+        wrong = random_wrong_wrapper(random, log.data[begin + 16], offset)
+        return f"message {index} replaced by a wrong one", log.data[:begin] + wrong + log.data[end:]
     attributes = struct.unpack_from(">h", log.data, begin + 21)[0]
     producer_id = struct.unpack_from(">q", log.data, begin + 43)[0]
     wrong = random_wrong_batch(

@@ -17,7 +17,7 @@ import kcodec
 from kcodec import _fast
 from kcodec.constants import Compression, ControlType, TimestampType
 
-MAGIC_2 = golden.partitions(2) + golden.copies("live") + golden.copies("killed")
+EVERY = golden.partitions() + golden.copies("live") + golden.copies("killed")
 RECORDS = [RecordSpec(key=b"k", value=b"v"), RecordSpec(key=None, value=b"w" * 300, timestamp_delta=4)]
 FIRST = build_batch(RECORDS, base_offset=5, compression="lz4")
 SECOND = build_batch(
@@ -69,7 +69,7 @@ def assert_record(record: kcodec.Record, told: Truth) -> None:
     assert record.coordinator_epoch == (control.get("coordinatorEpoch") if control else None)
 
 
-@pytest.mark.parametrize("partition", MAGIC_2, ids=str)
+@pytest.mark.parametrize("partition", EVERY, ids=str)
 def test_every_field_and_record_is_what_kafka_reads(partition: Partition) -> None:
     for segment in partition.segments:
         data = segment.read_bytes()
@@ -77,7 +77,8 @@ def test_every_field_and_record_is_what_kafka_reads(partition: Partition) -> Non
         found = kcodec.batches(data)
         assert len(found) == len(truth)
         for batch, told in zip(found, truth, strict=True):
-            assert header_truth(batch) == {name: told[name] for name in header_truth(batch)}
+            names = [name for name in header_truth(batch) if batch.magic == 2 or name not in golden.OF_MAGIC_2]
+            assert {name: header_truth(batch)[name] for name in names} == {name: told[name] for name in names}
             assert batch.batch_length == batch.size_in_bytes - 12
             assert batch.next_offset == batch.last_offset + 1
             assert batch.path is None

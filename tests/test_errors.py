@@ -122,7 +122,7 @@ def test_own_fields_cannot_be_forgotten() -> None:
     ("data", "kind", "fields"),
     [
         (bytes(61), kcodec.DecodeError, {"position": 0, "base_offset": 0, "record": None}),
-        (GOOD[:16] + b"\1" + GOOD[17:], kcodec.UnsupportedError, {"position": 0, "base_offset": 3}),
+        (GOOD[:16] + b"\3" + GOOD[17:], kcodec.UnsupportedError, {"position": 0, "base_offset": 3}),
         (GOOD[:-2] + b"w" + GOOD[-1:], kcodec.CorruptBatchError, {"next_offset": None}),
         (GOOD[:8] + b"\x7f" + GOOD[9:], kcodec.LimitExceededError, {"limit": "max_batch_bytes", "value": 128 << 20}),
         (
@@ -133,7 +133,7 @@ def test_own_fields_cannot_be_forgotten() -> None:
         (build_batch([RecordSpec()], records_count=2), kcodec.DecodeError, {"record": None, "next_offset": 1}),
         (SECOND_IS_WRONG, kcodec.DecodeError, {"record": 1, "next_offset": 2}),
     ],
-    ids=["no length", "magic 1", "crc", "too long", "codec 5", "one record too few", "headers_count -1"],
+    ids=["no length", "magic 3", "crc", "too long", "codec 5", "one record too few", "headers_count -1"],
 )
 def test_bytes_raise_the_error_that_fits_with_what_came_before(
     data: bytes, kind: type[kcodec.DecodeError], fields: dict[str, Any]

@@ -16,7 +16,7 @@ from golden_data import Partition, same_bytes, same_headers
 import kcodec
 from kcodec.log import read_split
 
-PARTITIONS = golden_data.partitions(2)
+PARTITIONS = golden_data.partitions()
 COPIES = golden_data.copies("live") + golden_data.copies("killed")
 LEVELS = ("read_uncommitted", "read_committed")
 
@@ -126,34 +126,6 @@ def test_one_segment_opened_by_name_is_settled_by_itself(partition: Partition) -
     whole = list(kcodec.open(partition.path).records())
     apart = [record for path in partition.segments for record in kcodec.open(path).records()]
     assert apart == whole
-
-
-OLD = [one for one in golden_data.partitions() if not one.magics <= {2}]
-
-
-@pytest.mark.parametrize("partition", OLD, ids=str)
-def test_old_message_formats_are_refused_with_file_and_position(partition: Partition) -> None:
-    assert OLD
-    first = next(batch for batch in partition.batches if batch["magic"] < 2)
-    for read in (lambda log: list(log.records()), lambda log: log.transactions, lambda log: list(log.batches)):
-        with pytest.raises(kcodec.UnsupportedError) as caught:
-            read(kcodec.open(partition.path))
-        assert caught.value.position == first["position"]
-        assert caught.value.path is not None and caught.value.path.endswith(first["file"])
-
-
-def test_records_before_an_old_format_come_first() -> None:
-    partition = next(one for one in OLD if one.batches[0]["magic"] == 2 or 2 in one.magics)
-    found = []
-    with pytest.raises(kcodec.UnsupportedError):
-        for record in kcodec.open(partition.path).records():
-            found.append(record.offset)
-    before = []
-    for batch in partition.batches:
-        if batch["magic"] < 2:
-            break
-        before += [record["offset"] for record in batch["records"]]
-    assert found == before
 
 
 def test_a_log_of_transactions_open_at_the_end_lists_them() -> None:

@@ -43,7 +43,7 @@ def readable(cluster: str) -> list[Partition]:
     """The partitions that kcodec reads by now and that a consumer read."""
     return [
         each
-        for each in partitions(magic=2)
+        for each in partitions()
         if each.cluster == cluster and each.topic not in INTERNAL and each.consumed(LEVELS[0]) is not None
     ]
 

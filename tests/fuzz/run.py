@@ -46,7 +46,7 @@ class Case(NamedTuple):
 def golden_seeds() -> list[bytes]:
     """Every log of a broker that is small enough, and of the others their first batches."""
     seeds = []
-    for partition in golden.partitions(2):
+    for partition in golden.partitions():
         data = partition.log
         if len(data) > LARGEST_SEED:
             ends = [position for position in batch_positions(data) if position <= LARGEST_SEED]

@@ -131,7 +131,7 @@ cdef class RecordBatch:
 
     @property
     def timestamp_type(self):
-        """TimestampType of all its records; of a compressed message of magic 1 not of those of magic 0 inside."""
+        """TimestampType of all its records."""
         return TimestampType(header_timestamp_type(&self.header))
 
     @property

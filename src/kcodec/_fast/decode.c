@@ -274,11 +274,11 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
         .fuse_crc = fuse,
     };
     chunk_mark(run->open, &mark);
-    int result = header_is_legacy(header) ? open_messages(run, decompressor, header, &job, fault)
-                                          : open_records(run, decompressor, header, &job, fault);
-    if (!result && header_is_legacy(header)) {
-        result = legacy_append(run->open, &job, settings->verify_crc, &header->reached_offset, fault);
-    } else if (!result) {
+    int result;
+    if (header_is_legacy(header)) {
+        result = open_messages(run, decompressor, header, &job, fault);
+        if (!result) result = legacy_append(run->open, &job, settings->verify_crc, &header->reached_offset, fault);
+    } else if (!(result = open_records(run, decompressor, header, &job, fault))) {
         if (fuse) {
             job.crc = crc32c(0, job.records - BATCH_OVERHEAD + ATTRIBUTES_POSITION, BATCH_OVERHEAD - ATTRIBUTES_POSITION);
             job.crc_position = job.records;
@@ -346,8 +346,12 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
             if (deliver(run, decompressor, header, fuse, fault)) return -1;
     }
     run->counts.batches++;
-    if (header_is_legacy(header) && header->reached_offset < run->last_offset) header->reached_offset = run->last_offset;
-    run->last_offset = header_reached(header);
+    if (header_is_legacy(header)) {
+        if (header->reached_offset < run->last_offset) header->reached_offset = run->last_offset;
+        run->last_offset = header->reached_offset;
+    } else {
+        run->last_offset = header_last_offset(header);
+    }
     if (run->position <= run->last_offset && run->last_offset < INT64_MAX) run->position = run->last_offset + 1;
     return 0;
 }

@@ -19,7 +19,7 @@ _TEXTS = {
     FAULT_RECORD_LENGTH_MISMATCH: "record_length {found} but its fields take {expected}",
     FAULT_OFFSET_DELTA_RANGE: "offset_delta {found} is outside 0..{expected}, the last_offset_delta",
     FAULT_OFFSET_DELTA_ORDER: "offset_delta {found} is not above the one before, {expected}, in a compressed batch",
-    FAULT_MESSAGE_TOO_SMALL: "{field} {found} inside a compressed message is below {expected}, the least it takes",
+    FAULT_MESSAGE_TOO_SMALL: "{field} {found} in a compressed message is below {expected}, the least it takes",
     FAULT_MESSAGE_MAGIC: "magic {found} is not supported inside a compressed message, only 0 and 1 are",
     FAULT_MESSAGE_CRC: "crc {found:#010x} is stored in a message inside a compressed one but the bytes have "
                        "{expected:#010x}",

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "header.h"
 
-#include "crc32.h"
-#include "crc32c.h"
 #include "legacy.h"
 
 static WalkResult refuse(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected,
@@ -27,22 +25,25 @@ WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t ori
         return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, LEAST_LENGTH_ANY_MAGIC, header);
     *needed = (int64_t)length + LOG_OVERHEAD;
     if (left < MAGIC_END) return WALK_CUT;
-    if (unlikely(p[16] > 2)) return refuse(fault, FAULT_MAGIC, "magic", (int8_t)p[16], 2, header);
-    int32_t least = likely(p[16] == 2) ? LEAST_LENGTH : legacy_least_size(p[16]);
-    if (length < least)
-        return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, least, header);
+    int is_legacy = unlikely(p[16] != 2);
+    int32_t least = is_legacy ? legacy_least_size(p[16]) : LEAST_LENGTH;
+    if (is_legacy && p[16] > 2) return refuse(fault, FAULT_MAGIC, "magic", (int8_t)p[16], 2, header);
+    if (length < least) return refuse(fault, FAULT_BATCH_LENGTH_TOO_SMALL, "batch_length", length, least, header);
     if (length > limits->max_batch_bytes)
         return refuse(fault, FAULT_BATCH_LENGTH_LIMIT, "batch_length", length, limits->max_batch_bytes, header);
     if (left < *needed) return WALK_CUT;
-    header_parse(p, header);
+    if (is_legacy)
+        legacy_header_parse(p, header);
+    else
+        header_parse_2(p, header);
     return WALK_BATCH;
 }
 
-uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch) {
-    size_t size = (size_t)header_size(header);
-    if (header_is_legacy(header))
-        return crc32_ieee(0, batch + LEGACY_CRC_FROM, size - LEGACY_CRC_FROM);
-    return crc32c(0, batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION);
+void header_parse(const uint8_t *p, BatchHeader *header) {
+    if (p[16] == 2)
+        header_parse_2(p, header);
+    else
+        legacy_header_parse(p, header);
 }
 
 int header_check(const BatchHeader *header, Fault *fault) {

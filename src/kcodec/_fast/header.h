@@ -15,6 +15,7 @@
 #define KCODEC_HEADER_H
 
 #include "bounds.h"
+#include "crc32c.h"
 
 enum {
     LOG_OVERHEAD = 12,           // base_offset and batch_length
@@ -115,14 +116,7 @@ static inline int64_t header_reached(const BatchHeader *header) {
     return header_is_legacy(header) ? header->reached_offset : header_last_offset(header);
 }
 
-void legacy_header_parse(const uint8_t *p, BatchHeader *header);
-
-// Reads the header of a known magic; the caller has seen to it that its bytes are there.
-static inline void header_parse(const uint8_t *p, BatchHeader *header) {
-    if (unlikely(p[16] < 2)) {
-        legacy_header_parse(p, header);
-        return;
-    }
+static inline void header_parse_2(const uint8_t *p, BatchHeader *header) {
     header->base_offset = (int64_t)load_be64(p);
     header->batch_length = (int32_t)load_be32(p + 8);
     header->partition_leader_epoch = (int32_t)load_be32(p + 12);
@@ -158,6 +152,9 @@ static inline void header_write(uint8_t *p, const BatchHeader *header) {
     store_be32(p + 57, (uint32_t)header->records_count);
 }
 
+// Reads the header of a known magic; the caller has seen to it that its bytes are there.
+void header_parse(const uint8_t *p, BatchHeader *header);
+
 typedef enum { WALK_BATCH, WALK_CUT, WALK_FAULT } WalkResult;
 
 // The batch that begins at data[at]: its header, a cut tail (the data ends before it does; *needed is the size of the
@@ -169,7 +166,11 @@ WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t ori
 static inline int64_t header_bytes(const uint8_t *p) { return p[16] < 2 ? LEAST_SIZE_ANY_MAGIC : BATCH_OVERHEAD; }
 
 // The CRC of a whole batch as it should be: CRC-32C, of magic 0 and 1 CRC-32.
-uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch);
+uint32_t legacy_computed_crc(const BatchHeader *header, const uint8_t *batch);
+static inline uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch) {
+    if (header_is_legacy(header)) return legacy_computed_crc(header, batch);
+    return crc32c(0, batch + ATTRIBUTES_POSITION, (size_t)(header_size(header) - ATTRIBUTES_POSITION));
+}
 
 // The fields that only a CRC vouches for; asked after it, of every batch whether it is opened or not.
 int header_check(const BatchHeader *header, Fault *fault);

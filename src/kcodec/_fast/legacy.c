@@ -32,6 +32,10 @@ void legacy_header_parse(const uint8_t *p, BatchHeader *header) {
     header->fate = FATE_DELIVER;
 }
 
+uint32_t legacy_computed_crc(const BatchHeader *header, const uint8_t *batch) {
+    return crc32_ieee(0, batch + LEGACY_CRC_FROM, (size_t)(header_size(header) - LEGACY_CRC_FROM));
+}
+
 static int read_sized(Reader *reader, const char *name, Field *field, Fault *fault) {
     if (reader_left(reader) < 4) return fault_set(fault, FAULT_LENGTH_BEYOND, name, 4, reader_left(reader));
     field->size = (int32_t)load_be32(reader->pos);
@@ -109,9 +113,9 @@ static int measure(const RecordsJob *job, int64_t *count, int64_t *relative_to, 
     return 0;
 }
 
-// Who set a message's timestamp: what a wrapper says is so for what is inside.
-static int timestamp_type_of(const Message *message, const BatchHeader *header) {
-    return message->magic == 0 ? -1 : header_timestamp_type(header);
+// What CreateTime says of the messages in a wrapper is theirs to say; LogAppendTime overrides it. Magic 0 has none.
+static int64_t timestamp_of(const Message *message, const BatchHeader *header) {
+    return message->magic && header_timestamp_type(header) > 0 ? header->max_timestamp : message->timestamp;
 }
 
 static int put_message(Chunk *chunk, RecordsJob *job, const Message *message, int64_t offset, int64_t timestamp) {
@@ -150,24 +154,16 @@ static int check_inside(const Message *message, int verify_crc, Fault *fault) {
     return stored == computed ? 0 : fault_set(fault, FAULT_MESSAGE_CRC, "crc", stored, computed);
 }
 
-// The columns that are constant, for the rows since `row`: of one timestamp type.
-static int fill(Chunk *chunk, const BatchHeader *header, int64_t base_offset, int timestamp_type, int64_t row) {
-    BatchHeader like = *header;
-    like.base_offset = base_offset;
-    like.magic = timestamp_type < 0 ? 0 : 1;
-    like.attributes = timestamp_type > 0 ? ATTRIBUTE_LOG_APPEND_TIME : 0;
-    return chunk_fill_constants(chunk, &like, row);
-}
-
+// The timestamp type of every record is the wrapper's, also of a message of another magic inside: so Kafka's consumer shows
+// it (CompletedFetch.parseRecord takes the batch's).
 int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reached, Fault *fault) {
-    const BatchHeader *header = job->header;
-    const int is_wrapper = header_is_wrapper(header);
+    BatchHeader header = *job->header;
+    const int is_wrapper = header_is_wrapper(&header);
     const uint8_t *p = job->records;
-    int64_t count = 1, relative_to = 0, base_offset = 0, first_row = chunk->rows, type_row = first_row;
-    int type = -1;
+    int64_t count = 1, relative_to = 0, first_row = chunk->rows;
     if (is_wrapper && measure(job, &count, &relative_to, fault)) return -1;
     if (chunk_reserve(chunk, count, job->length)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
-    *reached = header->base_offset;
+    *reached = header.base_offset;
     for (int64_t index = 0; index < count; index++) {
         Message message;
         int64_t size = (int64_t)load_be32(p + 8) + LOG_OVERHEAD;
@@ -177,22 +173,13 @@ int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reache
         }
         p += size;
         int64_t offset = (int64_t)((uint64_t)message.offset + (uint64_t)relative_to);
-        if (index == 0) base_offset = offset;
+        if (index == 0) header.base_offset = offset;  // as Kafka has it: of the first that is there
         if (offset > *reached) *reached = offset;
-        if (!is_delivered(job, offset)) continue;
-        int its_type = timestamp_type_of(&message, header);
-        if (its_type != type && chunk->rows > type_row) {
-            if (fill(chunk, header, base_offset, type, type_row)) goto no_memory;
-            type_row = chunk->rows;
-        }
-        type = its_type;
-        // LogAppendTime overrides what the messages inside say, CreateTime does not
-        if (put_message(chunk, job, &message, offset, type > 0 ? header->max_timestamp : message.timestamp)) goto no_memory;
+        if (is_delivered(job, offset) && put_message(chunk, job, &message, offset, timestamp_of(&message, &header)))
+            return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
     }
-    if (chunk->rows > type_row && fill(chunk, header, base_offset, type, type_row)) goto no_memory;
+    if (chunk_fill_constants(chunk, &header, first_row)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
     if (chunk->layout.timestamp_microseconds && WANTS(chunk->layout.wanted, COLUMN_TIMESTAMP))
         return chunk_to_microseconds(chunk, first_row, fault);
     return 0;
-no_memory:
-    return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
 }

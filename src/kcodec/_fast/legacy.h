@@ -17,6 +17,7 @@ enum {
     LEGACY_LEAST_SIZE_1 = 22,
 };
 
+void legacy_header_parse(const uint8_t *p, BatchHeader *header);
 static inline int32_t legacy_least_size(uint8_t magic) { return magic ? LEGACY_LEAST_SIZE_1 : LEGACY_LEAST_SIZE_0; }
 
 // Whether sizes of key and value fill the message, as every writer makes it. A reader does not ask for as much; a search for
