@@ -176,7 +176,9 @@ def test_odd_batches_are_written_with_equal_records_or_refused_by_name() -> None
 
 
 def is_writable(batch: RecordBatch) -> bool:
-    """Whether Kafka could have written the records: offsets that rise, times that exist under a stamp, too."""
+    """Whether Kafka's writer writes them: magic 2, offsets that rise, times that exist under a stamp, too."""
+    if batch.magic < 2:
+        return False
     raw = bytearray(batch.data)
     raw[22] &= ~0x08  # the times the records themselves have
     records = list(kcodec.decode(raw, verify_crc=False, control_records="include").records())

@@ -26,8 +26,8 @@ _TEXTS = {
     FAULT_MESSAGE_COMPRESSED: "a message inside a compressed message is itself compressed (compression id {found})",
     FAULT_WRAPPER_NULL: "a compressed message has no value, so no messages inside",
     FAULT_WRAPPER_EMPTY: "a compressed message holds no whole message in its {found} decompressed bytes",
-    FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, that of the last message inside "
-                          "(relative, and {found} is not 0)",
+    FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, the relative one of the last "
+                          "message inside, and not 0",
     FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes, at least {expected} are needed (-1: null)",
     FAULT_CONTROL_KEY_VERSION: "{field} {found} is negative",
     FAULT_TIMESTAMP_OVERFLOW: "timestamp {found} ms at offset {expected} does not fit into microseconds",

@@ -23,11 +23,14 @@ from kcodec.limits import DecodeLimits
 from kcodec.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
+    LEAST_BATCH,
     LOWEST_OFFSET,
     Segment,
     batch_at,
     computed_crc,
     has_plausible_fields,
+    least_offset,
+    stored_offset,
     walk_headers,
 )
 from kcodec.log.storage import LOCAL
@@ -39,7 +42,7 @@ MOST_BATCHES = 4096
 
 
 class Place(NamedTuple):
-    """A batch boundary: all before it lies below what is looked for. first_offset: of the batch there."""
+    """A batch boundary: all before it lies below what is looked for. first_offset: no record there is below it."""
 
     position: int
     first_offset: int
@@ -68,7 +71,7 @@ def _walk_to(file: SegmentFile, start: Place, offset: int, limits: DecodeLimits)
     """Header by header from `start` to the first batch that reaches `offset`; whole windows of small ones at once."""
     end, place = file.size(), start
     windows = HeaderWindows(file, end)
-    while place.position + BATCH_OVERHEAD <= end:
+    while place.position + LEAST_BATCH <= end:
         window = windows.at(place.position, BATCH_OVERHEAD)
         try:
             found, place = _walk_window(file, window, place, end, offset, limits)
@@ -88,14 +91,14 @@ def _walk_window(
     if not count:
         batch = batch_at(file, place.position, end, limits)
         if batch is None or batch.last_offset >= offset:
-            return True, place if batch is None else Place(place.position, batch.base_offset)
+            return True, place if batch is None else Place(place.position, least_offset(batch))
         return False, Place(place.position + batch.size_in_bytes, batch.next_offset)
     last = table[count - 1]
     if last.last_offset < offset:
         return False, Place(place.position + last.position + last.size_in_bytes, last.next_offset)
     for batch in table:
         if batch.last_offset >= offset:
-            return True, Place(place.position + batch.position, batch.base_offset)
+            return True, Place(place.position + batch.position, least_offset(batch))
     raise AssertionError("the last batch reaches the offset")
 
 
@@ -104,7 +107,7 @@ def _walk_to_damage(file: SegmentFile, place: Place, end: int, offset: int, limi
     try:
         for batch in walk_headers(file, place.position, end, limits):
             if batch.last_offset >= offset:
-                return Place(batch.position, batch.base_offset)
+                return Place(batch.position, least_offset(batch))
             place = Place(batch.position + batch.size_in_bytes, batch.next_offset)
     except DecodeError:
         return place
@@ -173,7 +176,7 @@ def _proven(
         return None
     try:
         batch = batch_at(file, position, end, limits)
-        if batch is None or not base <= batch.base_offset <= min(base + relative, offset):
+        if batch is None or not base <= stored_offset(batch) <= min(base + relative, offset):
             return None
         if not has_plausible_fields(batch) or computed_crc(file, batch) != batch.crc:
             return None
@@ -182,7 +185,7 @@ def _proven(
             at, above = passed.position + passed.size_in_bytes, max(above, passed.last_offset)
     except DecodeError:
         return None
-    return Place(position, batch.base_offset) if at == position and above < batch.base_offset else None
+    return Place(position, least_offset(batch)) if at == position and above < stored_offset(batch) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- timestamps
@@ -237,7 +240,7 @@ def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeL
             batch = batch_at(file, place.position, file.size(), limits)
         except DecodeError:
             raise IndexDisagreesError from None
-        if batch is None or batch.max_timestamp != timestamp or not batch.base_offset <= offset <= batch.last_offset:
+        if batch is None or batch.max_timestamp != timestamp or not least_offset(batch) <= offset <= batch.last_offset:
             raise IndexDisagreesError
         if computed_crc(file, batch) != batch.crc:
             raise IndexDisagreesError

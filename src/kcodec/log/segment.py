@@ -136,6 +136,11 @@ def stored_offset(batch: RecordBatch) -> int:
     return batch.last_offset if batch.magic < 2 else batch.base_offset
 
 
+def least_offset(batch: RecordBatch) -> int:
+    """No record of it lies below; 0 for a compressed message of magic 0 or 1, of which only the last offset is told."""
+    return 0 if batch.magic < 2 and batch.compression else batch.base_offset
+
+
 def has_plausible_fields(batch: RecordBatch) -> bool:
     """Whether codec, last_offset_delta and records_count are such as a batch can have."""
     if batch.records_count is None:
