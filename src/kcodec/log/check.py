@@ -33,7 +33,7 @@ from kcodec.log.indexes import (
     read_transaction_index,
 )
 from kcodec.log.producers import end_marker, snapshot_paths
-from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment
+from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment, known_base_offset
 from kcodec.log.snapshots import read_snapshot
 
 Progress = Callable[[int, int], None]
@@ -134,8 +134,8 @@ class LogCheck:
                 self._producers.is_lost = self._producers.is_lost or walk.is_lost
                 yield checked
                 continue
-            if self._snapshots and self._snapshots[0][0] <= checked.header.base_offset:
-                yield from self._pass_snapshots(checked.header.base_offset)
+            if self._snapshots and self._snapshots[0][0] <= (offset := known_base_offset(checked.header)):
+                yield from self._pass_snapshots(offset)
             if self._epochs:
                 yield from self._leader_epoch(checked, walk.segment.path)
             yield from self._producer(checked, walk.segment.path, aborted)
@@ -174,9 +174,11 @@ class LogCheck:
 
     def _leader_epoch(self, checked: CheckedBatch, path: str) -> Iterator[Finding]:
         batch = checked.header
+        if batch.partition_leader_epoch < 0:
+            return
         while len(self._epochs) > 1 and self._epochs[1].start_offset <= batch.base_offset:
             self._epochs.pop(0)
-        if batch.partition_leader_epoch < 0 or batch.base_offset < self._epochs[0].start_offset:
+        if batch.base_offset < self._epochs[0].start_offset:
             return
         if batch.partition_leader_epoch != self._epochs[0].epoch:
             text = (

@@ -20,7 +20,9 @@ from kcodec.log.segment import (
     cut_error,
     judge_cut,
     judge_damage,
+    known_base_offset,
     provable_behind,
+    stored_offset,
 )
 from kcodec.log.timeline import HIGHEST_OFFSET
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
@@ -115,7 +117,7 @@ class SegmentWalk:
 
     def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
         """What is wrong with one batch, CRC first."""
-        path, offset = self.segment.path, batch.base_offset
+        path, offset = self.segment.path, known_base_offset(batch)
         try:
             batch.ensure_valid()
         except CorruptBatchError as error:
@@ -135,7 +137,7 @@ class SegmentWalk:
         return finding("record-offsets", path, text, position=position, offset=offset)
 
     def _order(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
-        path, base = self.segment.path, batch.base_offset
+        path, base = self.segment.path, known_base_offset(batch)
         if base <= self.above:
             text = f"it begins with offset {base}, but the one before ends with {self.above}"
             yield finding("offset-order", path, text, position=position, offset=base)
@@ -209,7 +211,7 @@ def _needed(rest: memoryview) -> int:
     """Bytes of the batch that a window cuts, as far as its length is there."""
     if len(rest) < 12:
         return BATCH_OVERHEAD
-    return max(BATCH_OVERHEAD, 12 + int.from_bytes(rest[8:12], "big", signed=True))
+    return 12 + int.from_bytes(rest[8:12], "big", signed=True)
 
 
 def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
@@ -217,7 +219,7 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
     import numpy
 
     offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])
-    counts = numpy.array([max(0, batch.records_count) for batch in passed], dtype="i8")
+    counts = numpy.array([_count_in(batch) for batch in passed], dtype="i8")
     if len(offsets) != counts.sum():
         return False
     lowest = numpy.array([batch.base_offset for batch in passed], dtype="i8").repeat(counts)
@@ -227,9 +229,16 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
     return bool(rises.all() and (offsets >= lowest).all() and (offsets <= highest).all())
 
 
+def _count_in(batch: RecordBatch) -> int:
+    """Its records; of magic 0 and 1 opening tells."""
+    if batch.records_count is None:
+        return len(batch.decode(columns=("offset",)))
+    return max(0, batch.records_count)
+
+
 def _confirmed(batch: RecordBatch, error: CorruptBatchError, path: str, position: int) -> Finding:
     """A bad CRC, once another implementation has said so, too."""
-    stored, offset = error.stored_crc, batch.base_offset
+    stored, offset = error.stored_crc, stored_offset(batch)
     data = bytes(batch.data)
     if batch.magic < 2:
         other, name = zlib.crc32(data[16:]), "zlib"

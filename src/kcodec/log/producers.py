@@ -17,7 +17,7 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.seek import place_of_offset
-from kcodec.log.segment import Segment, batch_at
+from kcodec.log.segment import Segment, batch_at, least_offset, stored_offset
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot
 
 END_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
@@ -74,7 +74,7 @@ class KnownProducers:
         one.turn_to(batch.producer_epoch)
         one.last_sequence, one.last_offset = batch.last_sequence, batch.last_offset
         one.delta, one.timestamp = batch.last_offset_delta, batch.max_timestamp
-        if one.opened is None and batch.is_transactional and batch.records_count > 0:
+        if one.opened is None and batch.is_transactional and (batch.records_count or 0) > 0:
             one.opened = batch.base_offset
 
     def take_marker(self, batch: RecordBatch, marker: tuple[int, int, int]) -> None:
@@ -105,7 +105,7 @@ class KnownProducers:
 
 def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
     """(control type, coordinator epoch, timestamp) of an end-transaction marker; None for another control batch."""
-    if batch.records_count <= 0:
+    if (batch.records_count or 0) <= 0:
         return None
     record = next(iter(batch.records()), None)
     if record is None or record.control_type is None or record.coordinator_epoch is None:
@@ -133,7 +133,7 @@ def producer_states(
 
 def _replayed(known: KnownProducers, batches: Batches, offset: int = 0) -> tuple[ProducerState, ...]:
     for batch in batches:
-        if batch.base_offset >= offset:
+        if stored_offset(batch) >= offset:
             known.take(batch)
     return known.states()
 
@@ -198,7 +198,7 @@ def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) ->
             batch = batch_at(file, place.position, file.size(), limits)
         except DecodeError:
             return []
-    return [batch] if batch is not None and batch.base_offset <= offset <= batch.last_offset else []
+    return [batch] if batch is not None and least_offset(batch) <= offset <= batch.last_offset else []
 
 
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:
