@@ -272,7 +272,7 @@ def _check_batch(batch: RecordBatch) -> None:
     reason = None
     if batch.last_offset_delta < 0:
         reason = f"last_offset_delta {batch.last_offset_delta} is negative"
-    elif batch.records_count <= 0:
+    elif batch.records_count is None or batch.records_count <= 0:
         reason = f"records_count {batch.records_count} is not positive"
     elif batch.records_count != batch.last_offset_delta + 1:
         reason = f"records_count {batch.records_count} disagrees with last_offset_delta {batch.last_offset_delta}"

@@ -93,7 +93,9 @@ class SegmentWalk:
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
     ) -> Iterator[CheckedBatch | Finding]:
         """Whole batches that lie side by side: looked at all at once, and one by one where that finds something."""
-        is_sound = sum(batch.records_count for batch in passed) <= MOST_RECORDS
+        # what a compressed message of magic 0 or 1 holds, nothing tells: such are looked at one by one
+        counts = (batch.records_count if batch.magic > 1 else batch.compression and MOST_RECORDS for batch in passed)
+        is_sound = sum(count or 0 for count in counts) < MOST_RECORDS
         if is_sound:
             try:
                 decoded = decode(window, columns=("offset",), control_records="include", limits=self._limits)
