@@ -125,9 +125,11 @@ def test_what_old_formats_do_not_know() -> None:
 
 def test_the_base_offset_of_a_wrapper_takes_opening_it() -> None:
     batch = kcodec.batches(build_message(MessageSpec(None, b"no stream", attributes=1), 9))[0]
-    assert batch.last_offset == 9
-    with pytest.raises(kcodec.DecodeError, match="gzip"):
-        batch.base_offset  # noqa: B018  it is the reading that is refused
+    assert (batch.base_offset, batch.last_offset) == (9, 9)  # this one cannot be
+    header = kcodec._fast.header_at(build_wrapper(SPECS, base_offset=5)[:40])
+    assert header is not None and header.last_offset == 8
+    with pytest.raises(kcodec.TruncatedError):
+        header.base_offset  # noqa: B018  it is the reading that is refused
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])

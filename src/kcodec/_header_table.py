@@ -6,8 +6,7 @@ it is on disk; then what follows from it. Enumerations are their numbers: compre
 are unknown), timestamp_type 0 or 1 (TimestampType). base_timestamp is the field as stored; delete_horizon_ms is that
 field where attribute bit 6 is set (KIP-534), else null in Arrow and -1 in numpy, which has no null: test bit 6 of
 `attributes` to tell such a -1 from one that is stored. Of magic 0 and 1 records_count is -1 (only opening tells), of
-magic 0 timestamp_type, too. An offset beyond int64 (a header of noise) is a DecodeError, as is a compressed message of
-magic 0 or 1 that cannot be opened for its base_offset.
+magic 0 timestamp_type, too. An offset beyond int64 (a header of noise) is a DecodeError.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from kcodec.errors import (
     LimitExceededError,
     RecordValidationError,
     TruncatedError,
-    UnsupportedError,
 )
 from kcodec.limits import DEFAULT_LIMITS
 
@@ -62,7 +61,6 @@ DEFAULT_AFTER_MAX_MS = 3_600_000
 LATEST_API_VERSION = 13  # of Produce in Kafka 4.3
 _LEAST_API_VERSION = 3  # the first that carries magic 2; those below are gone from Kafka 4
 _LEAST_ZSTD_API_VERSION = 7
-_MAGIC_POSITION = 16
 _HEADER_BYTES = 61
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT_BLOCKS = 0x20
@@ -217,12 +215,7 @@ def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
     except LimitExceededError:
         raise
     except DecodeError as error:
-        raw = memoryview(data).cast("B")
-        place = (error.position or 0) + _MAGIC_POSITION
-        is_old = isinstance(error, UnsupportedError) and raw[place] in (0, 1)
-        name = "INVALID_RECORD" if is_old else "CORRUPT_MESSAGE"
-        reason = f"magic {raw[place]} cannot be produced, only 2" if is_old else error.reason
-        refused = _refused(name, reason, None)
+        refused = _refused("CORRUPT_MESSAGE", error.reason, None)
         refused.position, refused.base_offset = error.position, error.base_offset
         raise refused from error
 

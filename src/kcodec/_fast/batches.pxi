@@ -16,9 +16,9 @@ cdef class RecordBatch:
     The CRC is checked by records() and ensure_valid(), not before.
 
     With magic 0 and 1 every message is a batch, a compressed one with messages inside (AbstractLegacyRecordBatch). It
-    stores its last offset alone: base_offset of a compressed one is read out of it when asked for (a DecodeError if it
-    cannot be opened), records_count is None, what those formats know nothing of is -1, False or None. Of a compressed
-    message whose offset is 0 (old producers) last_offset is 0, whatever is inside.
+    stores its last offset alone: base_offset of a compressed one is read out of it when asked for (of one that cannot
+    be opened it is the stored one), records_count is None, what those formats know nothing of is -1, False or None. Of
+    a compressed message whose offset is 0 (old producers) last_offset is 0, whatever is inside.
     """
 
     cdef BatchHeader header
@@ -32,7 +32,12 @@ cdef class RecordBatch:
         if not header_is_wrapper(&self.header):
             return self.header.base_offset
         if self.opened_base_offset is None:
-            self.opened_base_offset = self.decode(columns=("offset",), verify_crc=False).column("offset")[0]
+            whole = self.data
+            try:
+                self.opened_base_offset = decode(whole, columns=("offset",), verify_crc=False,
+                                                 limits=self.limits).column("offset")[0]
+            except DecodeError:
+                self.opened_base_offset = self.header.base_offset
         return self.opened_base_offset
 
     @property
@@ -160,7 +165,7 @@ cdef class RecordBatch:
         if len(raw) < size:
             raise TruncatedError(
                 f"{size} bytes are needed but {len(raw)} are there", needed=size, available=len(raw),
-                position=self.position, base_offset=self.base_offset, path=self.path,
+                position=self.position, base_offset=self.header.base_offset, path=self.path,
             )
         return raw[:size]
 
@@ -182,7 +187,7 @@ cdef class RecordBatch:
             raise CorruptBatchError(
                 f"crc {self.header.crc:#010x} is stored but the bytes have {computed:#010x}",
                 stored_crc=self.header.crc, computed_crc=computed, position=self.position,
-                base_offset=self.base_offset, path=self.path,
+                base_offset=self.header.base_offset, path=self.path,
             )
 
     def decode(self, **options):

@@ -151,12 +151,9 @@ cdef class TransactionScanner:
         return 0
 
     cdef object _opened_base_offset(self, const BatchHeader *header, const uint8_t *data):
-        """Of a compressed message of magic 0 or 1; of a damaged one the offset it stores: a reading will complain."""
+        """Of a compressed message of magic 0 or 1."""
         raw = PyBytes_FromStringAndSize(<const char *>data, header_size(header))
-        try:
-            return header_at(raw, header.position, self.path, self.limits).base_offset
-        except DecodeError:
-            return header.base_offset
+        return header_at(raw, header.position, self.path, self.limits).base_offset
 
     cdef int _end(self, const BatchHeader *header, int control_type, const uint8_t *data) except -1:
         cdef int64_t size = header_size(header)

@@ -33,7 +33,7 @@ from kcodec.log.indexes import (
     read_transaction_index,
 )
 from kcodec.log.producers import end_marker, snapshot_paths
-from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment, known_base_offset
+from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment
 from kcodec.log.snapshots import read_snapshot
 
 Progress = Callable[[int, int], None]
@@ -134,7 +134,7 @@ class LogCheck:
                 self._producers.is_lost = self._producers.is_lost or walk.is_lost
                 yield checked
                 continue
-            if self._snapshots and self._snapshots[0][0] <= (offset := known_base_offset(checked.header)):
+            if self._snapshots and self._snapshots[0][0] <= (offset := checked.header.base_offset):
                 yield from self._pass_snapshots(offset)
             if self._epochs:
                 yield from self._leader_epoch(checked, walk.segment.path)

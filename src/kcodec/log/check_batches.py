@@ -20,7 +20,6 @@ from kcodec.log.segment import (
     cut_error,
     judge_cut,
     judge_damage,
-    known_base_offset,
     provable_behind,
     stored_offset,
 )
@@ -119,7 +118,7 @@ class SegmentWalk:
 
     def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
         """What is wrong with one batch, CRC first."""
-        path, offset = self.segment.path, known_base_offset(batch)
+        path, offset = self.segment.path, batch.base_offset
         try:
             batch.ensure_valid()
         except CorruptBatchError as error:
@@ -139,7 +138,7 @@ class SegmentWalk:
         return finding("record-offsets", path, text, position=position, offset=offset)
 
     def _order(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
-        path, base = self.segment.path, known_base_offset(batch)
+        path, base = self.segment.path, batch.base_offset
         if base <= self.above:
             text = f"it begins with offset {base}, but the one before ends with {self.above}"
             yield finding("offset-order", path, text, position=position, offset=base)

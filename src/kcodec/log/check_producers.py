@@ -14,7 +14,7 @@ from kcodec._fast import RecordBatch
 from kcodec.log.check_batches import CheckedBatch
 from kcodec.log.findings import Finding, finding
 from kcodec.log.producers import KnownProducer, KnownProducers
-from kcodec.log.segment import LOWEST_OFFSET, known_base_offset
+from kcodec.log.segment import LOWEST_OFFSET
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState
 
 # transaction.max.timeout.ms is 15 minutes, and a coordinator takes 5 more to notice (LATE_TRANSACTION_BUFFER_MS).
@@ -80,7 +80,7 @@ class ProducerChecks:
             self._opened.pop(batch.producer_id, None)
 
     def _notice_cleaning(self, batch: RecordBatch, path: str, position: int) -> None:
-        count, base, last = batch.records_count, known_base_offset(batch), batch.last_offset
+        count, base, last = batch.records_count, batch.base_offset, batch.last_offset
         if count is not None and (count <= last - base or batch.attributes & DELETE_HORIZON):
             self.is_cleaned = True
             self._kept.clear()

@@ -141,14 +141,6 @@ def least_offset(batch: RecordBatch) -> int:
     return 0 if batch.magic < 2 and batch.compression else batch.base_offset
 
 
-def known_base_offset(batch: RecordBatch) -> int:
-    """Its base offset; of a compressed message of magic 0 or 1 that cannot be opened the offset it stores."""
-    try:
-        return batch.base_offset
-    except DecodeError:
-        return batch.last_offset
-
-
 def has_plausible_fields(batch: RecordBatch) -> bool:
     """Whether codec, last_offset_delta and records_count are such as a batch can have."""
     if batch.records_count is None:
