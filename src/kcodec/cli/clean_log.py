@@ -23,6 +23,7 @@ from kcodec.cli.parser import CommandError
 from kcodec.cli.sinks import atomic_file
 from kcodec.errors import CorruptBatchError, DecodeError
 from kcodec.log import Log, Verdict
+from kcodec.log.segment import records_in
 
 # FileRecords: positions in a segment are int32.
 LARGEST_SEGMENT_BYTES = (1 << 31) - 1
@@ -141,17 +142,24 @@ class _Cleaning:
             )
             if not records:
                 return None
-            is_cut = len(records) < whole.records_count
+            is_cut = len(records) < records_in(whole)
         if not is_cut:
             self.done.whole_batches += 1
-            self.done.records += batch.records_count
+            self.done.records += records_in(whole)
         else:
             self.done.rewritten_batches += 1
             self.done.records += len(records)
-            data = memoryview(kcodec.encode_batch(records, like=whole))
+            data = memoryview(_batch_of(records, whole))
         if batch.is_transactional and not self._options.has_markers:
             return _without_transaction(data)
         return data
+
+
+def _batch_of(records: list[kcodec.Record], like: kcodec.RecordBatch) -> bytes:
+    """Some records of a batch as the batch was; those of a message of magic 0 or 1 as a batch of today."""
+    if like.magic < 2:
+        return bytes(kcodec.encode(records, compression=str(like.compression)))
+    return kcodec.encode_batch(records, like=like)
 
 
 def _without_transaction(data: memoryview) -> bytes:

@@ -21,6 +21,7 @@ from kcodec.log.segment import (
     judge_cut,
     judge_damage,
     provable_behind,
+    records_in,
     stored_offset,
 )
 from kcodec.log.timeline import HIGHEST_OFFSET
@@ -220,7 +221,7 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
     import numpy
 
     offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])
-    counts = numpy.array([_count_in(batch) for batch in passed], dtype="i8")
+    counts = numpy.array([max(0, records_in(batch)) for batch in passed], dtype="i8")
     if len(offsets) != counts.sum():
         return False
     lowest = numpy.array([batch.base_offset for batch in passed], dtype="i8").repeat(counts)
@@ -228,13 +229,6 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
     numbers = numpy.arange(len(passed)).repeat(counts)
     rises = (numpy.diff(offsets) > 0) | (numpy.diff(numbers) > 0)
     return bool(rises.all() and (offsets >= lowest).all() and (offsets <= highest).all())
-
-
-def _count_in(batch: RecordBatch) -> int:
-    """Its records; of magic 0 and 1 opening tells."""
-    if batch.records_count is None:
-        return len(batch.decode(columns=("offset",)))
-    return max(0, batch.records_count)
 
 
 def _confirmed(batch: RecordBatch, error: CorruptBatchError, path: str, position: int) -> Finding:

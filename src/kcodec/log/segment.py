@@ -141,6 +141,11 @@ def least_offset(batch: RecordBatch) -> int:
     return 0 if batch.magic < 2 and batch.compression else batch.base_offset
 
 
+def records_in(batch: RecordBatch) -> int:
+    """Its records_count; of magic 0 and 1 opening tells. DecodeError where it cannot be opened."""
+    return len(batch.decode(columns=("offset",))) if batch.records_count is None else batch.records_count
+
+
 def has_plausible_fields(batch: RecordBatch) -> bool:
     """Whether codec, last_offset_delta and records_count are such as a batch can have."""
     if batch.records_count is None:
