@@ -158,7 +158,7 @@ class _Cleaning:
 def _batch_of(records: list[kcodec.Record], like: kcodec.RecordBatch) -> bytes:
     """Some records of a batch as the batch was; those of a message of magic 0 or 1 as a batch of today."""
     if like.magic < 2:
-        return bytes(kcodec.encode(records, compression=str(like.compression)))
+        return bytes(kcodec.encode(records, compression=like.compression))
     return kcodec.encode_batch(records, like=like)
 
 
