@@ -295,10 +295,11 @@ class GrowingLog:
         except DecodeError as error:
             ahead, refused = ahead if error.position is None else error.position, error
         is_more = refused is None and ahead + needed <= end
-        if not is_more and probe.last_position >= self._position:
+        if probe.last_position >= self._position:
             batch = batch_at(file, probe.last_position, ahead, self._limits)
             if batch is not None and computed_crc(file, batch) != batch.crc:
                 ahead, refused = batch.position, DecodeError("a bad crc", position=batch.position, path=file.path)
+                is_more = False
         if ahead > self._position:
             self._walk(file, ahead)
         return is_more or self._stay(file, end, refused)
