@@ -35,9 +35,9 @@ from cpython.buffer cimport (
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
@@ -77,6 +77,10 @@ include "_fast/decode.pxi"
 include "_fast/decoder.pxi"
 # RecordBatch, RecordBatches
 include "_fast/batches.pxi"
+# RecordSteps: a chunk at a time, as asked for
+include "_fast/steps.pxi"
+# what kcodec.compat gives to other clients' consumers
+include "_fast/client.pxi"
 # TransactionScanner
 include "_fast/scanner.pxi"
 # Arrow data of others, and its rows

@@ -165,6 +165,7 @@ cdef extern from "_fast/columns.h" nogil:
         COLUMN_KEY
         COLUMN_VALUE
         COLUMN_HEADERS
+        COLUMN_PARTITION_LEADER_EPOCH
         COLUMN_IS_TRANSACTIONAL
         COLUMN_IS_CONTROL
         COLUMN_CONTROL_TYPE

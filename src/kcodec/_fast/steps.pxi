@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+# RecordSteps: the records of bytes in memory, a few thousand at a time. For readers that hand out one after the other.
+
+cdef enum:
+    STEP_ROWS = 4096  # in a chunk, unless one batch alone has more: they are read while they are still in a near cache
+
+
+cdef class RecordSteps:
+    """The records of one fetch, decoded a chunk at a time as they are asked for: memory for a chunk and a batch, whatever
+    compressed batches grow to.
+
+    Arguments as of decode(); under read_committed aborted_transactions None is an empty list. keep_position: from
+    start_offset on each record and batch moves a position on, and records below it are passed over, as Java's
+    consumer does. Iteration gives DecodedRecords; at damage, after all records before it, a DecodeError.
+    """
+
+    cdef DecodeSettings settings
+    cdef DecodeRun run
+    cdef BatchTable table
+    cdef Visibility visibility
+    cdef AbortedTransactions aborted
+    cdef _Source source
+    cdef _Layout layout
+    cdef int64_t next_batch
+    cdef int32_t walked_epoch
+    cdef bint ended
+    cdef object error
+
+    def __init__(self, data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
+                 start_offset=None, control_records="skip", verify_crc=True, limits=DEFAULT_LIMITS,
+                 keep_position=False):
+        if self.layout is not None:
+            raise TypeError("a RecordSteps is set up once")
+        self.layout = _DEFAULT_LAYOUT if columns is DEFAULT_COLUMNS else _Layout(columns, "binary")
+        _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, None)
+        self.settings.keep_position = keep_position
+        self.settings.max_rows = STEP_ROWS
+        self.visibility.include_control = _includes_control(control_records)
+        self.visibility.start_offset = self.settings.start_offset
+        self.visibility.end_offset = self.visibility.limit = INT64_MAX
+        if _is_committed(isolation_level):
+            self.aborted = _as_aborted(() if aborted_transactions is None else aborted_transactions)
+            self.visibility.isolation = READ_COMMITTED_BY_LIST
+            self.visibility.aborted = &self.aborted.index
+        self.source = _Source(data)
+        self.run.settings = &self.settings
+        self.run.data = self.source.data()
+        self.run.size = self.source.size()
+        self.run.position = self.settings.start_offset
+        self.walked_epoch = -1
+        self.run.stop_at_bytes = 1  # a chunk that is finished is given away before there is another
+        scan_begin(&self.table)
+
+    def __dealloc__(self):
+        decode_reset(&self.run)
+        scan_free(&self.table)
+        visibility_free(&self.visibility)
+
+    @property
+    def position(self):
+        """The offset behind the last batch that was decoded; start_offset, or None, before the first."""
+        return None if self.run.position == INT64_MIN else self.run.position
+
+    @property
+    def leader_epoch(self):
+        """Of the last batch that was decoded or passed over; -1 before the first."""
+        return self.run.table[self.next_batch - 1].partition_leader_epoch if self.next_batch else self.walked_epoch
+
+    cdef int more_batches(self) noexcept nogil:
+        """The next headers into the table, and their fate settled. -1: no memory."""
+        if self.next_batch:
+            self.walked_epoch = self.run.table[self.next_batch - 1].partition_leader_epoch
+        self.table.count = self.next_batch = 0
+        if scan_batches(self.run.data, self.run.size, 0, &self.settings.limits, 0, SLAB, &self.table):
+            return -1
+        self.run.table = table_batches(&self.table)
+        if self.visibility.isolation != READ_UNCOMMITTED and decode_control_types(
+            &self.settings, self.run.data, 0, self.run.table, self.table.count
+        ):
+            return -1
+        if visibility_settle(&self.visibility, self.run.table, self.table.count):
+            return -1
+        return 0
+
+    cdef int advance(self) noexcept nogil:
+        """Decodes until a chunk is finished. 1: one is, or this was the end; 0: a batch was refused; -1: no memory."""
+        while not self.run.chunks.count:
+            if self.next_batch >= self.table.count:
+                if self.table.done:
+                    self.ended = True
+                    return -1 if decode_finish_chunk(&self.run) else 1
+                if self.more_batches():
+                    return -1
+            elif decode_range(&self.run, self.next_batch, self.table.count):
+                self.next_batch = self.run.damaged
+                return 0
+            else:
+                self.next_batch = self.run.done
+        return 1
+
+    cdef int refused(self) except -1:
+        """Keeps the error until the records before it are given away."""
+        cdef Fault fault = self.run.fault
+        self.ended = True
+        if decode_finish_chunk(&self.run):
+            raise _error_of(&self.run.fault)
+        self.error = _error_of(&fault)
+        return 0
+
+    cdef _Rows take(self):
+        """The rows of the next chunk; None at the end."""
+        cdef int state
+        cdef _Rows rows
+        if not self.run.chunks.count and not self.ended:
+            with nogil:
+                state = self.advance()
+            if state < 0:
+                raise MemoryError("no memory for records")
+            if state == 0:
+                self.refused()
+            elif self.ended and self.table.damaged >= 0:
+                self.error = _error_of(&self.table.fault)
+        if self.run.chunks.count:
+            rows = _rows_of(self.run.chunks.list[0].chunk, 0, self.run.chunks.list[0].chunk.rows)
+            self.run.chunks.count = 0
+            return rows
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef _Rows rows = self.take()
+        if rows is None:
+            raise StopIteration
+        return _decoded_of(self.layout, [rows])

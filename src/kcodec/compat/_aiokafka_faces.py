@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classes that kcodec.compat.aiokafka puts into aiokafka. Imported by install() alone: it needs aiokafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException, KafkaError, UnsupportedCodecError
+from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.structs import ConsumerRecord
+
+from kcodec._fast import ClientBatch, ClientRecord, ClientRecords, RecordSteps, client_tuples
+from kcodec.compat._patches import is_unknown_codec
+from kcodec.errors import DecodeError
+
+DefaultRecord = ClientRecord
+
+
+def translate(error: DecodeError) -> KafkaError:
+    """The exception aiokafka's callers expect for damaged bytes; ours is its cause."""
+    return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordException)(str(error))
+
+
+class DefaultRecordBatch(ClientBatch):
+    """A batch of magic 2, from bytes."""
+
+    __slots__ = ()
+
+    CODEC_MASK = 0x07
+    CODEC_NONE = 0x00
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+    CODEC_ZSTD = 0x04
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+
+class MemoryRecords(ClientRecords):
+    """The batches of a fetch, from bytes."""
+
+    __slots__ = ()
+
+    batch_type = DefaultRecordBatch
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+    def legacy_batch(self, raw: memoryview, magic: int) -> Any:
+        """Magic 0 and 1: aiokafka's own class."""
+        return LegacyRecordBatch(bytes(raw), magic)
+
+
+class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
+    """The records of one partition in a Fetch response, as ConsumerRecords.
+
+    Damage ends it in front of the damaged batch if the position has moved on, so that all records before it are
+    delivered. The next fetch begins with that batch: then `damage` is set from the start, and raised.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.damage: KafkaError | None = None
+        self._steps: RecordSteps | None = None
+        records = self._records
+        if not isinstance(records, MemoryRecords) or records.is_legacy:
+            return
+        self._steps = RecordSteps(
+            records.data,
+            isolation_level="read_committed" if self._isolation_level == fetcher.READ_COMMITTED else "read_uncommitted",
+            aborted_transactions=self._aborted_transactions,
+            start_offset=self.next_fetch_offset,
+            verify_crc=bool(self._check_crcs),
+            keep_position=True,
+        )
+        self._chunks = client_tuples(self._steps)
+        self._chunk = self._next_chunk(self._steps)
+
+    def _next_chunk(self, steps: RecordSteps) -> Iterator[tuple[Any, ...]] | None:
+        """The next rows; None at the end or at damage, which counts only while the position has not moved."""
+        try:
+            return next(self._chunks, None)
+        except DecodeError as error:
+            if steps.position == self.next_fetch_offset:
+                self.damage = translate(error)
+                self.damage.__cause__ = error
+            return None
+
+    def _unpack_records(self) -> Iterator[Any]:
+        steps = self._steps
+        if steps is None:
+            yield from super()._unpack_records()
+            return
+        if self.damage is not None:
+            raise self.damage
+        topic, partition = self._tp.topic, self._tp.partition
+        read_key, read_value = self._key_deserializer, self._value_deserializer
+        while self._chunk is not None:
+            for offset, timestamp, timestamp_type, key, value, headers in self._chunk:
+                key_size = -1 if key is None else len(key)
+                value_size = -1 if value is None else len(value)
+                if read_key:
+                    key = read_key(key)
+                if read_value:
+                    value = read_value(value)
+                record = ConsumerRecord(
+                    topic, partition, offset, timestamp, timestamp_type, key, value, None, key_size, value_size, headers
+                )
+                self.next_fetch_offset = offset + 1
+                yield record
+            self._chunk = self._next_chunk(steps)
+        self.next_fetch_offset = max(self.next_fetch_offset, steps.position or 0)
+
+
+class DamagedFetch(fetcher.FetchError):  # type: ignore[misc]
+    """A fetch that begins with a damaged batch: raised to whoever asks for records while the position stands there."""
+
+    def __init__(self, tp: Any, assignment: Any, records: PartitionRecords, backoff: float) -> None:
+        super().__init__(error=records.damage, backoff=backoff)
+        self._topic_partition = tp
+        self._assignment = assignment
+        self._offset = records.next_fetch_offset
+
+    def check_raise(self) -> None:
+        """Raises the error, unless a seek, a pause or a new assignment has made it stale."""
+        if not self._assignment.active:
+            return
+        state = self._assignment.state_value(self._topic_partition)
+        if not state.paused and state.position == self._offset:
+            super().check_raise()
+
+
+class FetchResult(fetcher.FetchResult):  # type: ignore[misc]
+    """A Fetch response's records of one partition, or a DamagedFetch in its place.
+
+    aiokafka gives away what other partitions brought before it raises such an error; one out of FetchResult.getall()
+    would cost it their records.
+    """
+
+    def __new__(cls, tp: Any, *, assignment: Any, partition_records: PartitionRecords, backoff: float) -> Any:
+        if getattr(partition_records, "damage", None) is None:
+            return super().__new__(cls)
+        return DamagedFetch(tp, assignment, partition_records, backoff)

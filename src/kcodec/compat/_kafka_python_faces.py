@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classes that kcodec.compat.kafka_python puts into kafka-python. Imported by install() alone: it needs kafka-python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kafka.consumer.fetcher import ConsumerRecord, Fetcher
+from kafka.errors import CorruptRecordError, KafkaError, UnsupportedCodecError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.record.abc import ABCRecord, ABCRecordBatch, ABCRecords
+from kafka.record.legacy_records import LegacyRecordBatch
+
+from kcodec._fast import DETAILED_COLUMNS, ClientBatch, ClientRecord, ClientRecords, RecordSteps, client_tuples
+from kcodec.compat._patches import is_unknown_codec
+from kcodec.errors import DecodeError
+
+
+def translate(error: DecodeError) -> KafkaError:
+    """The exception kafka-python's callers expect for damaged bytes; ours is its cause."""
+    return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordError)(str(error))
+
+
+class DefaultRecord(ClientRecord, ABCRecord):  # type: ignore[misc]
+    """A record of magic 2."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        size_in_bytes: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> None:
+        super().__init__(offset, timestamp, timestamp_type, key, value, headers, size_in_bytes)
+
+
+class ControlRecord(DefaultRecord):
+    """A record of a control batch: an end-transaction marker where type is 0 or 1."""
+
+    __slots__ = ()
+
+    @property
+    def version(self) -> int:
+        """Of the key's layout."""
+        return int.from_bytes((self.key or b"")[:2], "big", signed=True)
+
+    @property
+    def type(self) -> int:
+        """0 ABORT, 1 COMMIT; others are no markers."""
+        return int.from_bytes((self.key or b"")[2:4], "big", signed=True)
+
+    @property
+    def abort(self) -> bool:
+        """Whether it is an ABORT marker."""
+        return self.type == 0
+
+    @property
+    def commit(self) -> bool:
+        """Whether it is a COMMIT marker."""
+        return self.type == 1
+
+
+class DefaultRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
+    """A batch of magic 2, from bytes."""
+
+    __slots__ = ()
+
+    CODEC_MASK = 0x07
+    CODEC_NONE = 0x00
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+    CODEC_ZSTD = 0x04
+    NO_PRODUCER_ID = -1
+    NO_SEQUENCE = -1
+
+    record_class = DefaultRecord
+    control_record_class = ControlRecord
+    record_sizes = True
+
+    def has_producer_id(self) -> bool:
+        """Whether an idempotent or transactional producer made it."""
+        return self.producer_id > self.NO_PRODUCER_ID
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether its records have sequence numbers."""
+        return self.base_sequence != self.NO_SEQUENCE
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+
+class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
+    """The batches of a fetch, from bytes."""
+
+    __slots__ = ()
+
+    batch_type = DefaultRecordBatch
+
+    def next(self) -> Any:
+        """The next batch; StopIteration at the end."""
+        return self.__next__()
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+    def legacy_batch(self, raw: memoryview, magic: int) -> Any:
+        """Magic 0 and 1: kafka-python's own class."""
+        return LegacyRecordBatch(raw, magic)
+
+
+class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """The records of one partition in a Fetch response, as ConsumerRecords.
+
+    The records before damage are delivered, then the error is raised and the fetch is over: the next one begins at the
+    same position. kafka-python's own would be asked for ever, in a loop that does not end.
+    """
+
+    def take(self, n: int | None = None) -> list[Any]:
+        """The next n records, all by default."""
+        try:
+            taken: list[Any] = super().take(n)
+        except Exception:
+            self.drain()
+            raise
+        return taken
+
+    def _unpack_records(self, tp: Any, records: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Any]:
+        if not isinstance(records, MemoryRecords) or records.is_legacy:
+            yield from super()._unpack_records(tp, records, key_deserializer, value_deserializer)
+            return
+        steps = RecordSteps(
+            records.data,
+            columns=DETAILED_COLUMNS,
+            isolation_level=IsolationLevel(self.isolation_level).name.lower(),
+            aborted_transactions=[(entry.producer_id, entry.first_offset) for entry in self.aborted_transactions],
+            start_offset=self.fetch_offset,
+            verify_crc=bool(self.check_crcs),
+            keep_position=True,
+        )
+        try:
+            for chunk in client_tuples(steps, detailed=True):
+                yield from self._consumer_records(tp, chunk, key_deserializer, value_deserializer)
+        except DecodeError as error:
+            self._walked(steps)
+            raise translate(error) from error
+        self._walked(steps)
+        self.drain()
+
+    def _walked(self, steps: RecordSteps) -> None:
+        """Moves on behind batches that gave no records: aborted ones, markers, those emptied by compaction."""
+        self.leader_epoch = steps.leader_epoch
+        self.next_fetch_offset = max(self.next_fetch_offset, steps.position or 0)
+
+    def _consumer_records(self, tp: Any, rows: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Any]:
+        topic, partition = tp.topic, tp.partition
+        for offset, timestamp, timestamp_type, key, value, headers, leader_epoch, size, header_size in rows:
+            key_size = -1 if key is None else len(key)
+            value_size = -1 if value is None else len(value)
+            if key_deserializer is not None:
+                key = self._deserialize(key_deserializer, topic, headers, key)
+            if value_deserializer is not None:
+                value = self._deserialize(value_deserializer, topic, headers, value)
+            self.leader_epoch = leader_epoch
+            self.records_read += 1
+            self.bytes_read += size
+            self.next_fetch_offset = offset + 1
+            fields = (topic, partition, leader_epoch, offset, timestamp, timestamp_type, key, value, headers, None)
+            yield tuple.__new__(ConsumerRecord, (*fields, key_size, value_size, header_size))

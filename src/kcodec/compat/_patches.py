@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Putting our classes into another package's modules, and taking them out again without a trace."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kcodec.errors import DecodeError, UnsupportedError
+
+# What install() of one client replaces: public name -> our class.
+Replacements = Mapping[str, Any]
+
+
+def client_module(name: str, package: str) -> Any:
+    """The module `name` of the client that pip calls `package`; ImportError with the command that brings it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.split(".")[0]:
+            raise
+        raise ImportError(f"kcodec.compat needs {package}: pip install {package}", name=error.name) from error
+
+
+def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters, without self."""
+    return tuple(name for name in inspect.signature(function).parameters if name != "self")
+
+
+def check_faces(package: str, found: str, known: str, faces: Iterable[tuple[Any, str, tuple[str, ...]]]) -> None:
+    """ImportError unless each (owner, dotted name, parameters) is there and takes these parameters.
+
+    found: the version that is installed; known: the version these faces are those of.
+    """
+    for owner, path, expected in faces:
+        target = owner
+        for name in path.split("."):
+            target = getattr(target, name, None)
+        there = parameters(target) if callable(target) else None
+        if there != expected:
+            told = "is not there" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"
+            raise ImportError(
+                f"{package} {found} is not as kcodec.compat knows it ({known}): {owner.__name__}.{path} {told}; "
+                f"pip install '{package}=={known}'"
+            )
+
+
+def is_unknown_codec(error: DecodeError) -> bool:
+    """Whether a batch names a compression that nobody knows; both clients have a class of error for that."""
+    return isinstance(error, UnsupportedError) and error.reason.startswith("compression id")
+
+
+class Patches:
+    """The replaced names of one client. install() and uninstall() may be called as often as one likes, by any thread.
+
+    package: the client's top package; every module of it that holds a replaced name gets ours, and at uninstall()
+    every one that got it since, too.
+    """
+
+    def __init__(self, package: str, compiled: tuple[str, ...] = ()) -> None:
+        self._package = package
+        self._compiled = compiled
+        self._originals: dict[str, Any] = {}
+        self._ours: dict[str, Any] = {}
+        self._attributes: list[tuple[Any, str, Any]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def installed(self) -> bool:
+        """Whether our classes are in place."""
+        return bool(self._ours)
+
+    def original(self, name: str) -> Any:
+        """The client's own object of this name; only while ours is in its place."""
+        return self._originals[name]
+
+    def _modules(self) -> list[Any]:
+        """The loaded modules of the client, but those that are compiled and look nothing up by name."""
+        inside = f"{self._package}."
+        return [
+            module
+            for name, module in list(sys.modules.items())
+            if (name == self._package or name.startswith(inside)) and not name.startswith(self._compiled or "\0")
+        ]
+
+    def _swap(self, present: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        for module in self._modules():
+            for name, value in present.items():
+                if module.__dict__.get(name) is value:
+                    setattr(module, name, wanted[name])
+
+    def install(self, prepare: Callable[[], tuple[Replacements, Replacements, list[tuple[Any, str, Any]]]]) -> None:
+        """prepare() gives the client's own objects by name, ours by name, and (class, attribute, ours)."""
+        with self._lock:
+            if self._ours:
+                return
+            originals, ours, attributes = prepare()
+            self._originals, self._ours = dict(originals), dict(ours)
+            self._swap(self._originals, self._ours)
+            for owner, name, value in attributes:
+                self._attributes.append((owner, name, owner.__dict__[name]))
+                setattr(owner, name, value)
+
+    def uninstall(self) -> None:
+        """Every name is again what it was."""
+        with self._lock:
+            for owner, name, value in self._attributes:
+                setattr(owner, name, value)
+            self._swap(self._ours, self._originals)
+            self._originals, self._ours, self._attributes = {}, {}, []

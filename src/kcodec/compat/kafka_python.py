@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kafka-python on kcodec: install() puts our record classes, and what its consumer does with them, into kafka-python."""
+
+from __future__ import annotations
+
+from kcodec.compat._patches import Patches, check_faces, client_module
+
+__all__ = ["install", "installed", "uninstall"]
+
+KNOWN = "3.0.12"
+_patches = Patches("kafka")
+
+
+def install() -> None:
+    """From now on kafka-python's consumers and producers read and write record batches by kcodec.
+
+    Call it before they are made. A second call does nothing. ImportError if kafka-python is not installed, or if its
+    record classes are not those of a version known here.
+    """
+    _patches.install(_prepare)
+
+
+def uninstall() -> None:
+    """kafka-python is again as it was. Consumers and producers made in between keep what they have in hand."""
+    _patches.uninstall()
+
+
+def installed() -> bool:
+    """Whether install() is in effect."""
+    return _patches.installed
+
+
+def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:
+    package = client_module("kafka", "kafka-python")
+    fetcher = client_module("kafka.consumer.fetcher", "kafka-python")
+    default = client_module("kafka.record.default_records", "kafka-python")
+    memory = client_module("kafka.record.memory_records", "kafka-python")
+    settings = ("key_deserializer", "value_deserializer", "check_crcs", "isolation_level", "aborted_transactions")
+    check_faces(
+        "kafka-python",
+        package.__version__,
+        KNOWN,
+        [
+            (
+                fetcher,
+                "Fetcher.PartitionRecords.__init__",
+                ("fetch_offset", "tp", "records", *settings, "metric_aggregator", "on_drain"),
+            ),
+            (
+                fetcher,
+                "Fetcher.PartitionRecords._unpack_records",
+                ("tp", "records", "key_deserializer", "value_deserializer"),
+            ),
+            (fetcher, "Fetcher.PartitionRecords.take", ("n",)),
+            (memory, "MemoryRecords.__init__", ("bytes_data",)),
+            (default, "DefaultRecordBatch.__init__", ("buffer",)),
+        ],
+    )
+    from kcodec.compat import _kafka_python_faces as faces
+
+    originals = {
+        "MemoryRecords": memory.MemoryRecords,
+        "DefaultRecordBatch": default.DefaultRecordBatch,
+        "DefaultRecord": default.DefaultRecord,
+        "ControlRecord": default.ControlRecord,
+    }
+    ours = {name: getattr(faces, name) for name in originals}
+    return originals, ours, [(fetcher.Fetcher, "PartitionRecords", faces.PartitionRecords)]
