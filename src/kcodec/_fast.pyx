@@ -95,6 +95,8 @@ include "_fast/writer.pxi"
 include "_fast/encode.pxi"
 # RecordBatchBuilder
 include "_fast/builder.pxi"
+# what kcodec.compat gives to other clients' producers
+include "_fast/client_builder.pxi"
 # Partitions, partition_for()
 include "_fast/partition.pxi"
 # what a leader finds in records

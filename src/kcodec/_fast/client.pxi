@@ -470,7 +470,7 @@ cdef class ClientRecords:
             self.result = WALK_CUT
 
     cdef void step(self) noexcept nogil:
-        self.at += self.needed
+        self.at = self.at + self.needed
         self.walk()
 
     @property

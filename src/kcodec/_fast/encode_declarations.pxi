@@ -86,7 +86,7 @@ cdef extern from "_fast/encode.h" nogil:
         Buffer out
         int64_t finished
         int is_open
-        int64_t length, base_offset, last_offset, count
+        int64_t length, base_offset, last_offset, base_timestamp, count
         int32_t base_sequence
         int64_t next_offset, records_count
 

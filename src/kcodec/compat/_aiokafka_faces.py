@@ -3,19 +3,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, KafkaError, UnsupportedCodecError
 from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.structs import ConsumerRecord
 
-from kcodec._fast import ClientBatch, ClientRecord, ClientRecords, RecordSteps, client_tuples
+from kcodec._fast import (
+    ClientBatch,
+    ClientBatchBuilder,
+    ClientRecord,
+    ClientRecordMetadata,
+    ClientRecords,
+    RecordSteps,
+    client_record_size,
+    client_tuples,
+)
 from kcodec.compat._patches import is_unknown_codec
 from kcodec.errors import DecodeError
 
 DefaultRecord = ClientRecord
+DefaultRecordMetadata = ClientRecordMetadata
+_Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
@@ -54,6 +66,33 @@ class MemoryRecords(ClientRecords):
     def legacy_batch(self, raw: memoryview, magic: int) -> Any:
         """Magic 0 and 1: aiokafka's own class."""
         return LegacyRecordBatch(bytes(raw), magic)
+
+
+class DefaultRecordBatchBuilder(ClientBatchBuilder):
+    """A batch of magic 2 that a producer fills."""
+
+    __slots__ = ()
+
+    CODEC_MASK = 0x07
+    CODEC_NONE = 0x00
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+    CODEC_ZSTD = 0x04
+
+    clock = staticmethod(time.time_ns)
+    full_at_batch_size = True
+
+    def size_in_bytes(
+        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers
+    ) -> int:
+        """Bytes that append() of this record would take."""
+        first = self.first_timestamp
+        return client_record_size(offset, 0 if first is None else timestamp - first, key, value, headers)
+
+    def unknown_codec(self, codec: int) -> KafkaError:
+        """A KafkaError for a compression type that nobody knows."""
+        return UnsupportedCodecError(f"Unknown compression codec {codec:#04x}")
 
 
 class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]

@@ -3,18 +3,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.errors import CorruptRecordError, KafkaError, UnsupportedCodecError
 from kafka.protocol.consumer import IsolationLevel
-from kafka.record.abc import ABCRecord, ABCRecordBatch, ABCRecords
+from kafka.record.abc import ABCRecord, ABCRecordBatch, ABCRecordBatchBuilder, ABCRecords
 from kafka.record.legacy_records import LegacyRecordBatch
 
-from kcodec._fast import DETAILED_COLUMNS, ClientBatch, ClientRecord, ClientRecords, RecordSteps, client_tuples
+from kcodec._fast import (
+    DETAILED_COLUMNS,
+    ClientBatch,
+    ClientBatchBuilder,
+    ClientRecord,
+    ClientRecordMetadata,
+    ClientRecords,
+    RecordSteps,
+    client_record_size,
+    client_tuples,
+)
 from kcodec.compat._patches import is_unknown_codec
 from kcodec.errors import DecodeError
+
+DefaultRecordMetadata = ClientRecordMetadata
+_Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
@@ -116,6 +130,39 @@ class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
     def legacy_batch(self, raw: memoryview, magic: int) -> Any:
         """Magic 0 and 1: kafka-python's own class."""
         return LegacyRecordBatch(raw, magic)
+
+
+class DefaultRecordBatchBuilder(ClientBatchBuilder, ABCRecordBatchBuilder):  # type: ignore[misc]
+    """A batch of magic 2 that a producer fills."""
+
+    __slots__ = ()
+
+    CODEC_MASK = 0x07
+    CODEC_NONE = 0x00
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+    CODEC_ZSTD = 0x04
+    MAX_RECORD_OVERHEAD = 21
+
+    clock = staticmethod(time.time_ns)
+    skip_useless_compression = True
+
+    @classmethod
+    def header_size_in_bytes(cls) -> int:
+        """Of a batch."""
+        return 61
+
+    @classmethod
+    def size_in_bytes(
+        cls, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: _Headers
+    ) -> int:
+        """Bytes of a record with such fields."""
+        return client_record_size(offset_delta, timestamp_delta, key, value, headers)
+
+    def unknown_codec(self, codec: int) -> KafkaError:
+        """A KafkaError for a compression type that nobody knows."""
+        return UnsupportedCodecError(f"Unrecognized compression type: {codec}")
 
 
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]

@@ -8,6 +8,8 @@ from kcodec.compat._patches import Patches, check_faces, client_module
 __all__ = ["install", "installed", "uninstall"]
 
 KNOWN = "0.14.0"
+RECORD = ("offset", "timestamp", "key", "value", "headers")
+BUILDER = ("compression_type", "is_transactional", "producer_id", "producer_epoch", "base_sequence", "batch_size")
 _patches = Patches("aiokafka", compiled=("aiokafka.record._crecords",))
 
 
@@ -48,6 +50,10 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (fetcher, "FetchError.__init__", ("error", "backoff")),
             (protocols, "MemoryRecordsProtocol.__init__", ("bytes_data",)),
             (protocols, "MemoryRecordsProtocol.next_batch", ()),
+            (protocols, "DefaultRecordBatchBuilderProtocol.__init__", ("magic", *BUILDER)),
+            (protocols, "DefaultRecordBatchBuilderProtocol.append", RECORD),
+            (protocols, "DefaultRecordBatchBuilderProtocol.size_in_bytes", RECORD),
+            (protocols, "DefaultRecordBatchBuilderProtocol.set_producer_state", BUILDER[2:5]),
         ],
     )
     from kcodec.compat import _aiokafka_faces as faces
@@ -56,6 +62,8 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "MemoryRecords": memory.MemoryRecords,
         "DefaultRecordBatch": default.DefaultRecordBatch,
         "DefaultRecord": default.DefaultRecord,
+        "DefaultRecordBatchBuilder": default.DefaultRecordBatchBuilder,
+        "DefaultRecordMetadata": default.DefaultRecordMetadata,
         "PartitionRecords": fetcher.PartitionRecords,
         "FetchResult": fetcher.FetchResult,
     }

@@ -8,6 +8,8 @@ from kcodec.compat._patches import Patches, check_faces, client_module
 __all__ = ["install", "installed", "uninstall"]
 
 KNOWN = "3.0.12"
+RECORD = ("offset", "timestamp", "key", "value", "headers")
+BUILDER = ("compression_type", "is_transactional", "producer_id", "producer_epoch", "base_sequence", "batch_size")
 _patches = Patches("kafka")
 
 
@@ -54,6 +56,10 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (fetcher, "Fetcher.PartitionRecords.take", ("n",)),
             (memory, "MemoryRecords.__init__", ("bytes_data",)),
             (default, "DefaultRecordBatch.__init__", ("buffer",)),
+            (default, "DefaultRecordBatchBuilder.__init__", ("magic", *BUILDER)),
+            (default, "DefaultRecordBatchBuilder.size_in_bytes", ("offset_delta", "timestamp_delta", *RECORD[2:])),
+            (default, "DefaultRecordBatchBuilder.set_producer_state", (*BUILDER[2:5], "is_transactional")),
+            (memory, "MemoryRecordsBuilder.append", RECORD[1:]),
         ],
     )
     from kcodec.compat import _kafka_python_faces as faces
@@ -63,6 +69,8 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "DefaultRecordBatch": default.DefaultRecordBatch,
         "DefaultRecord": default.DefaultRecord,
         "ControlRecord": default.ControlRecord,
+        "DefaultRecordBatchBuilder": default.DefaultRecordBatchBuilder,
+        "DefaultRecordMetadata": default.DefaultRecordMetadata,
     }
     ours = {name: getattr(faces, name) for name in originals}
     return originals, ours, [(fetcher.Fetcher, "PartitionRecords", faces.PartitionRecords)]

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+# The batch builder by the face that aiokafka and kafka-python share: kcodec.compat gives it to their producers.
+
+cdef extern from "Python.h":
+    object PyByteArray_FromStringAndSize(const char *data, Py_ssize_t size)
+
+cdef enum:
+    CLIENT_RECORD_OVERHEAD = 21  # their bound for what a record takes beyond key, value and headers
+
+
+@cython.no_gc
+cdef class ClientRecordMetadata:
+    """ClientRecordMetadata(offset, size, timestamp)
+    --
+
+    What append() says of a record: its offset in the batch, its bytes there, its timestamp (ms).
+    """
+
+    cdef readonly int64_t offset, size, timestamp
+
+    crc = None
+
+    def __init__(self, offset, size, timestamp):
+        self.offset = offset
+        self.size = size
+        self.timestamp = timestamp
+
+    def __repr__(self):
+        return f"DefaultRecordMetadata(offset={self.offset!r}, size={self.size!r}, timestamp={self.timestamp!r})"
+
+    def __reduce__(self):
+        return type(self), (self.offset, self.size, self.timestamp)
+
+
+cdef int64_t _payload_size(object value) except -1:
+    """Bytes of a key or value with the varint of its length."""
+    cdef _Source source
+    if value is None:
+        return 1
+    if type(value) is bytes:
+        return _bytes_size(PyBytes_GET_SIZE(value))
+    source = _Source(value)
+    return _bytes_size(source.size())
+
+
+def client_size_of(key, value, headers):
+    """Bytes that key, value and headers take in a record, their lengths and number included."""
+    cdef int64_t size = _payload_size(key) + _payload_size(value)
+    if not headers:
+        return size + 1
+    size += _varint_size(len(headers))
+    for name, content in headers:
+        size += _bytes_size(len(name.encode("utf-8", "surrogateescape"))) + _payload_size(content)
+    return size
+
+
+def client_record_size(offset_delta, timestamp_delta, key, value, headers):
+    """Bytes of a record with the varint of its length."""
+    cdef int64_t size = 1 + _varint_size(offset_delta) + _varint_size(timestamp_delta)
+    size += client_size_of(key, value, headers)
+    return size + _varint_size(size)
+
+
+cdef class ClientBatchBuilder:
+    """Fills one batch of magic 2 record by record, for a client's producer.
+
+    Base of the adapters' classes, which say in `clock` who tells the time (ns since 1970) of records without one, in
+    `full_at_batch_size` whether a batch may not quite reach batch_size, and in `skip_useless_compression` whether one
+    stays uncompressed where that is no gain. The first record is taken whatever its size.
+    """
+
+    cdef _Writer writer
+    cdef _RowReader reader
+    cdef object built, now
+    cdef int64_t limit
+    cdef int codec
+
+    clock = None
+    full_at_batch_size = False
+    skip_useless_compression = False
+
+    def __init__(self, magic, compression_type, is_transactional, producer_id, producer_epoch, base_sequence, batch_size):
+        assert magic == 2, f"magic {magic} is not written by kcodec: only 2 is"
+        cdef _Writer writer = _Writer()
+        self.codec = compression_type & 0x07
+        writer.set_header(0, -1, producer_id, producer_epoch, base_sequence, bool(is_transactional))
+        writer.set_compression(
+            Compression(self.codec if self.codec <= COMPRESSION_ZSTD else 0), None, self.skip_useless_compression
+        )
+        writer.set_limit(0x7FFFFFFF)
+        writer.begin()
+        self.built = None
+        self.limit = min(batch_size, 0x7FFFFFFF) - (1 if self.full_at_batch_size else 0)
+        self.now = self.clock
+        self.reader = _RowReader(None, False)
+        self.writer = writer
+
+    cdef int read_row(self, object offset, object timestamp, object key, object value, object headers) except -1:
+        """The row into reader.fields. TypeError for what has another type than their builders take."""
+        self.reader.forget()
+        if timestamp is None:
+            timestamp = self.now() // 1_000_000
+        elif not isinstance(timestamp, int):
+            raise TypeError(f"timestamp must be an int or None, not {type(timestamp).__name__}")
+        try:
+            self.reader.take(key, value, headers if headers else (), timestamp, offset)
+        except EncodeError as error:
+            raise TypeError(error.reason) from error
+        return 0
+
+    def append(self, offset, timestamp, key, value, headers):
+        """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
+        if self.built is not None:
+            raise ValueError("the batch is built: nothing can be appended")
+        cdef BatchWriter *writer = &self.writer.writer
+        cdef ClientRecordMetadata metadata
+        cdef Fault fault
+        cdef int64_t before = writer.length if writer.is_open else BATCH_OVERHEAD
+        self.read_row(offset, timestamp, key, value, headers)
+        writer.settings.max_batch_bytes = self.limit if writer.count else 0x7FFFFFFF
+        result = writer_append(writer, &self.reader.fields, writer.count, &fault)
+        if result == APPEND_FAULT:
+            raise _encode_error(&fault)
+        if result == APPEND_FULL:
+            return None
+        metadata = ClientRecordMetadata.__new__(ClientRecordMetadata)
+        metadata.offset = writer.last_offset
+        metadata.size = writer.length - before
+        metadata.timestamp = self.reader.fields.timestamp
+        return metadata
+
+    def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional=None):
+        """Who sends it; may be said, and said anew, until build()."""
+        if self.built is not None:
+            raise ValueError("the batch is built: its producer state is settled")
+        self.writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
+        self.writer.writer.settings.header = self.writer.settings.header
+        self.writer.writer.base_sequence = self.writer.settings.header.base_sequence
+
+    @property
+    def producer_id(self):
+        """-1 without one."""
+        return self.writer.settings.header.producer_id
+
+    @property
+    def producer_epoch(self):
+        """-1 without one."""
+        return self.writer.settings.header.producer_epoch
+
+    @property
+    def base_sequence(self):
+        """-1 without one."""
+        return self.writer.settings.header.base_sequence
+
+    def unknown_codec(self, codec):
+        """The client's exception for a compression type that nobody knows."""
+        return ValueError(f"compression type {codec} is unknown")
+
+    def build(self):
+        """The batch, a bytearray; called again, the same."""
+        cdef BatchWriter *writer = &self.writer.writer
+        cdef Fault fault
+        if self.built is not None:
+            return self.built
+        if self.codec > COMPRESSION_ZSTD:
+            raise self.unknown_codec(self.codec)
+        _check_producer(&self.writer.settings.header)
+        if writer.is_open:
+            self.writer.finish_batch()
+        elif writer_empty_batch(writer, &fault):
+            raise _encode_error(&fault)
+        self.built = PyByteArray_FromStringAndSize(<const char *>writer.out.data, writer.finished)
+        return self.built
+
+    def size(self):
+        """Bytes so far: before compression until it is built, header included."""
+        if self.built is not None:
+            return len(self.built)
+        return self.writer.writer.length if self.writer.writer.is_open else BATCH_OVERHEAD
+
+    @property
+    def first_timestamp(self):
+        """Of the first record; None before it."""
+        return self.writer.writer.base_timestamp if self.writer.writer.count else None
+
+    @classmethod
+    def size_of(cls, key, value, headers):
+        """Bytes that key, value and headers take in a record."""
+        return client_size_of(key, value, headers)
+
+    @classmethod
+    def estimate_size_in_bytes(cls, key, value, headers):
+        """At most what a batch of this one record takes."""
+        return BATCH_OVERHEAD + CLIENT_RECORD_OVERHEAD + client_size_of(key, value, headers)
