@@ -3,9 +3,12 @@
 
 cdef extern from "Python.h":
     object PyByteArray_FromStringAndSize(const char *data, Py_ssize_t size)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
 
 cdef enum:
     CLIENT_RECORD_OVERHEAD = 21  # their bound for what a record takes beyond key, value and headers
+    QUICK_HEADERS = 16           # of a record; one that has more is read by _RowReader
 
 
 @cython.no_gc
@@ -61,6 +64,19 @@ def client_record_size(offset_delta, timestamp_delta, key, value, headers):
     return size + _varint_size(size)
 
 
+cdef inline bint _quick_payload(object value, Payload *out) noexcept:
+    """bytes or None into `out`; False for anything else."""
+    if value is None:
+        out.length = PAYLOAD_NULL
+        return True
+    if type(value) is not bytes:
+        return False
+    out.bytes = <const uint8_t *>PyBytes_AS_STRING(value)
+    out.length = PyBytes_GET_SIZE(value)
+    out.readable_end = out.bytes + out.length
+    return True
+
+
 cdef class ClientBatchBuilder:
     """Fills one batch of magic 2 record by record, for a client's producer.
 
@@ -70,7 +86,9 @@ cdef class ClientBatchBuilder:
     """
 
     cdef _Writer writer
-    cdef _RowReader reader
+    cdef _RowReader reader        # of rows that are not plain
+    cdef RecordFields fields
+    cdef HeaderField headers[QUICK_HEADERS]
     cdef object built, now
     cdef int64_t limit
     cdef int codec
@@ -79,46 +97,85 @@ cdef class ClientBatchBuilder:
     full_at_batch_size = False
     skip_useless_compression = False
 
-    def __init__(self, magic, compression_type, is_transactional, producer_id, producer_epoch, base_sequence, batch_size):
+    def __init__(self, int magic, int compression_type, is_transactional, int64_t producer_id, int16_t producer_epoch,
+                 int32_t base_sequence, Py_ssize_t batch_size):
         assert magic == 2, f"magic {magic} is not written by kcodec: only 2 is"
         cdef _Writer writer = _Writer()
+        cdef BatchHeader *header = &writer.settings.header
         self.codec = compression_type & 0x07
-        writer.set_header(0, -1, producer_id, producer_epoch, base_sequence, bool(is_transactional))
-        writer.set_compression(
-            Compression(self.codec if self.codec <= COMPRESSION_ZSTD else 0), None, self.skip_useless_compression
-        )
-        writer.set_limit(0x7FFFFFFF)
+        if 0 < self.codec <= COMPRESSION_ZSTD:
+            writer.set_compression(Compression(self.codec), None, self.skip_useless_compression)
+        header.partition_leader_epoch = -1
+        header.producer_id = producer_id
+        header.producer_epoch = producer_epoch
+        header.base_sequence = base_sequence
+        _attribute(header, ATTRIBUTE_TRANSACTIONAL, bool(is_transactional))
+        writer.settings.has_base_offset = True
         writer.begin()
-        self.built = None
+        self.built = self.reader = None
         self.limit = min(batch_size, 0x7FFFFFFF) - (1 if self.full_at_batch_size else 0)
         self.now = self.clock
-        self.reader = _RowReader(None, False)
         self.writer = writer
 
-    cdef int read_row(self, object offset, object timestamp, object key, object value, object headers) except -1:
-        """The row into reader.fields. TypeError for what has another type than their builders take."""
-        self.reader.forget()
+    cdef bint quick_row(self, object key, object value, object headers) except -1:
+        """Key, value and headers into fields, where all are of the plainest types. What they point into is the
+        caller's for as long as append() runs.
+        """
+        cdef int64_t count = 0
+        cdef HeaderField *field
+        cdef Py_ssize_t size
+        if not (_quick_payload(key, &self.fields.key) and _quick_payload(value, &self.fields.value)):
+            return False
+        if headers:
+            if type(headers) is not list or len(<list>headers) > QUICK_HEADERS:
+                return False
+            for pair in <list>headers:
+                if type(pair) is not tuple or len(<tuple>pair) != 2:
+                    return False
+                name = (<tuple>pair)[0]
+                field = &self.headers[count]
+                if type(name) is not str or not PyUnicode_IS_COMPACT_ASCII(name):
+                    return False
+                field.name.bytes = <const uint8_t *>PyUnicode_AsUTF8AndSize(name, &size)
+                field.name.length = size
+                field.name.readable_end = field.name.bytes + size
+                if not _quick_payload((<tuple>pair)[1], &field.value):
+                    return False
+                count += 1
+        self.fields.headers = self.headers
+        self.fields.headers_count = count
+        return True
+
+    cdef RecordFields *read_row(self, object offset, object timestamp, object key, object value,
+                                object headers) except NULL:
+        """TypeError for what has another type than their builders take."""
         if timestamp is None:
             timestamp = self.now() // 1_000_000
-        elif not isinstance(timestamp, int):
-            raise TypeError(f"timestamp must be an int or None, not {type(timestamp).__name__}")
+        if type(offset) is int and type(timestamp) is int and self.quick_row(key, value, headers):
+            self.fields.has_offset = True
+            self.fields.offset = offset
+            self.fields.timestamp = timestamp
+            return &self.fields
+        if self.reader is None:
+            self.reader = _RowReader(None, False)
+        self.reader.forget()
         try:
             self.reader.take(key, value, headers if headers else (), timestamp, offset)
         except EncodeError as error:
             raise TypeError(error.reason) from error
-        return 0
+        return &self.reader.fields
 
     def append(self, offset, timestamp, key, value, headers):
         """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
         if self.built is not None:
             raise ValueError("the batch is built: nothing can be appended")
         cdef BatchWriter *writer = &self.writer.writer
+        cdef RecordFields *fields = self.read_row(offset, timestamp, key, value, headers)
         cdef ClientRecordMetadata metadata
         cdef Fault fault
         cdef int64_t before = writer.length if writer.is_open else BATCH_OVERHEAD
-        self.read_row(offset, timestamp, key, value, headers)
         writer.settings.max_batch_bytes = self.limit if writer.count else 0x7FFFFFFF
-        result = writer_append(writer, &self.reader.fields, writer.count, &fault)
+        result = writer_append(writer, fields, writer.count, &fault)
         if result == APPEND_FAULT:
             raise _encode_error(&fault)
         if result == APPEND_FULL:
@@ -126,7 +183,7 @@ cdef class ClientBatchBuilder:
         metadata = ClientRecordMetadata.__new__(ClientRecordMetadata)
         metadata.offset = writer.last_offset
         metadata.size = writer.length - before
-        metadata.timestamp = self.reader.fields.timestamp
+        metadata.timestamp = fields.timestamp
         return metadata
 
     def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional=None):
