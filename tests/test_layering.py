@@ -46,12 +46,16 @@ MAY_IMPORT = {
 }
 PURE = {"_fast", "batch", "protocol", "txn"}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
-LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas"}
+LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka"}
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.
 LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 PUBLIC_ONLY = {"spark", "cli"}
-# The one module whose classes derive from pyspark's, loaded only once Spark asks for the format.
-EARLY = {("kcodec.spark.source", "pyspark")}
+# Modules whose classes derive from another package's, loaded only once it is certain to be there.
+EARLY = {
+    ("kcodec.spark.source", "pyspark"),
+    ("kcodec.compat._aiokafka_faces", "aiokafka"),
+    ("kcodec.compat._kafka_python_faces", "kafka"),
+}
 
 Import = tuple[str, bool]  # the module named in full, and whether it is imported as soon as its importer is
 

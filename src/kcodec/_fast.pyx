@@ -79,7 +79,8 @@ include "_fast/decoder.pxi"
 include "_fast/batches.pxi"
 # RecordSteps: a chunk at a time, as asked for
 include "_fast/steps.pxi"
-# what kcodec.compat gives to other clients' consumers
+# what kcodec.compat gives to other clients' consumers: records, then batches and sets of them
+include "_fast/client_rows.pxi"
 include "_fast/client.pxi"
 # TransactionScanner
 include "_fast/scanner.pxi"

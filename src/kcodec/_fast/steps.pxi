@@ -6,8 +6,8 @@ cdef enum:
 
 
 cdef class RecordSteps:
-    """The records of one fetch, decoded a chunk at a time as they are asked for: memory for a chunk and a batch, whatever
-    compressed batches grow to.
+    """The records of one fetch, decoded a chunk at a time as they are asked for: memory for a chunk and a batch,
+    whatever compressed batches grow to.
 
     Arguments as of decode(); under read_committed aborted_transactions None is an empty list. keep_position: from
     start_offset on each record and batch moves a position on, and records below it are passed over, as Java's

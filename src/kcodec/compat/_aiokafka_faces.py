@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.aiokafka puts into aiokafka. Imported by install() alone: it needs aiokafka."""
+"""The classes that kcodec.compat.aiokafka puts into aiokafka. Imported by install() alone: they need it."""
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
     Damage ends it in front of the damaged batch if the position has moved on, so that all records before it are
     delivered. The next fetch begins with that batch: then `damage` is set from the start, and raised.
     """
+
+    next_fetch_offset: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.kafka_python puts into kafka-python. Imported by install() alone: it needs kafka-python."""
+"""The classes that kcodec.compat.kafka_python puts into kafka-python. Imported by install() alone: they need it."""
 
 from __future__ import annotations
 
@@ -171,6 +171,8 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     The records before damage are delivered, then the error is raised and the fetch is over: the next one begins at the
     same position. kafka-python's own would be asked for ever, in a loop that does not end.
     """
+
+    next_fetch_offset: int
 
     def take(self, n: int | None = None) -> list[Any]:
         """The next n records, all by default."""

@@ -39,7 +39,7 @@ def check_faces(package: str, found: str, known: str, faces: Iterable[tuple[Any,
     for owner, path, expected in faces:
         target = owner
         for name in path.split("."):
-            target = getattr(target, name, None)
+            target = None if target is None else getattr(target, name, None)
         there = parameters(target) if callable(target) else None
         if there != expected:
             told = "is not there" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"

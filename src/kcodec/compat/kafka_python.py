@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python on kcodec: install() puts our record classes, and what its consumer does with them, into kafka-python."""
+"""kafka-python on kcodec: install() puts our record classes, and what its consumer does with them, into it."""
 
 from __future__ import annotations
 

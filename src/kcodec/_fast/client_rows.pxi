@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+# Records as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
+
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
+
+cdef enum:
+    NAMES_KEPT = 8  # header names remembered, by their place in a record: most records have the same ones in one order
+
+
+@cython.no_gc
+cdef class ClientRecord:
+    """ClientRecord(offset, timestamp, timestamp_type, key, value, headers, size_in_bytes=0)
+    --
+
+    A record of magic 2: offset, timestamp (ms), timestamp_type (0 create, 1 append), key and value (bytes or None),
+    headers (a list of (str, bytes or None)). checksum is None, as magic 2 has none a record.
+    size_in_bytes is set where somebody asks for it, see ClientBatch.record_sizes.
+    """
+
+    cdef readonly int64_t offset, timestamp, size_in_bytes
+    cdef readonly int8_t timestamp_type
+    cdef readonly object key, value, headers
+
+    checksum = None
+
+    def __init__(self, offset, timestamp, timestamp_type, key, value, headers, size_in_bytes=0):
+        self.offset = offset
+        self.timestamp = timestamp
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.size_in_bytes = size_in_bytes
+
+    def validate_crc(self):
+        """True: the checksum of magic 2 is the batch's."""
+        return True
+
+    def __repr__(self):
+        return (f"DefaultRecord(offset={self.offset!r}, timestamp={self.timestamp!r}, "
+                f"timestamp_type={self.timestamp_type!r}, key={self.key!r}, value={self.value!r}, "
+                f"headers={self.headers!r})")
+
+    def __reduce__(self):
+        return _rebuild_client_record, (type(self), (self.offset, self.timestamp, self.timestamp_type, self.key,
+                                                     self.value, self.headers, self.size_in_bytes))
+
+
+def _rebuild_client_record(cls, fields):
+    """Undo ClientRecord.__reduce__."""
+    record = cls.__new__(cls)
+    ClientRecord.__init__(record, *fields)
+    return record
+
+
+cdef inline int64_t _varint_size(int64_t value) noexcept nogil:
+    cdef uint64_t left = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    cdef int64_t size = 1
+    while left >= 0x80:
+        left >>= 7
+        size += 1
+    return size
+
+
+cdef inline int64_t _bytes_size(int64_t length) noexcept nogil:
+    return 1 if length < 0 else _varint_size(length) + length
+
+
+cdef inline int64_t _cell_size(const BinaryColumn *column, int64_t row) noexcept nogil:
+    """Bytes of a cell with the varint of its length."""
+    cdef const int32_t *ends = <const int32_t *>column.offsets.data
+    if column.null_count and not bitmap_get(column.validity.data, row):
+        return 1
+    return _bytes_size(ends[row + 1] - ends[row])
+
+
+cdef int64_t _row_size(const Chunk *chunk, int64_t row, int64_t base_offset, int64_t base_timestamp) noexcept nogil:
+    """Bytes of a record as every writer makes them, without the varint of that number."""
+    cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+    cdef int64_t at, size = 1 + _cell_size(&chunk.key, row) + _cell_size(&chunk.value, row)
+    size += _varint_size((<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row] - base_offset)
+    size += _varint_size((<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row] - base_timestamp)
+    size += _varint_size(lists[row + 1] - lists[row])
+    for at in range(lists[row], lists[row + 1]):
+        size += _cell_size(&chunk.header_name, at) + _cell_size(&chunk.header_value, at)
+    return size
+
+
+cdef class ClientRows:
+    """An iterator over rows of one chunk: ClientRecords, or tuples where no class of records is given."""
+
+    cdef _Rows rows
+    cdef int64_t row, end, span
+    cdef object record_class
+    cdef bint plain_class, as_tuples, detailed, with_size
+    cdef int64_t base_offset, base_timestamp
+    cdef const char *names_at[NAMES_KEPT]
+    cdef int32_t names_length[NAMES_KEPT]
+    cdef list names
+
+    def __iter__(self):
+        return self
+
+    cdef object name_of(self, int64_t place, const char *name, int32_t length):
+        if place >= NAMES_KEPT:
+            return PyUnicode_DecodeUTF8(name, length, "surrogateescape")
+        if self.names_at[place] != NULL and self.names_length[place] == length and (
+            memcmp(self.names_at[place], name, length) == 0
+        ):
+            return self.names[place]
+        found = PyUnicode_DecodeUTF8(name, length, "surrogateescape")
+        if self.names is None:
+            self.names = [None] * NAMES_KEPT
+        self.names[place] = found
+        self.names_at[place] = name
+        self.names_length[place] = length
+        return found
+
+    cdef list headers_of(self, const Chunk *chunk, int64_t row):
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
+        cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
+        cdef const char *names = <const char *>chunk.header_name.data.data
+        cdef const char *values = <const char *>chunk.header_value.data.data
+        cdef int64_t at, first = lists[row]
+        cdef list headers = []
+        for at in range(first, lists[row + 1]):
+            name = self.name_of(at - first, names + name_ends[at], name_ends[at + 1] - name_ends[at])
+            if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
+                value = None
+            else:
+                value = PyBytes_FromStringAndSize(values + value_ends[at], value_ends[at + 1] - value_ends[at])
+            headers.append((name, value))
+        return headers
+
+    cdef object tuple_of(self, const Chunk *chunk, int64_t row):
+        """(offset, timestamp, timestamp_type, key, value, headers); detailed: headers a list, and behind it the leader
+        epoch, the size of the record and the bytes of its headers, -1 without any.
+        """
+        cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef const int64_t *timestamps = <const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data
+        while self.span + 1 < chunk.span_count and spans[self.span + 1].first_row <= row:
+            self.span += 1
+        offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
+        key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
+        value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
+        if not self.detailed:
+            headers = () if lists[row] == lists[row + 1] else tuple(self.headers_of(chunk, row))
+            return (offset, timestamps[row], spans[self.span].timestamp_type, key, value, headers)
+        return (
+            offset, timestamps[row], spans[self.span].timestamp_type, key, value, self.headers_of(chunk, row),
+            (<const int32_t *>chunk.fixed[COLUMN_PARTITION_LEADER_EPOCH].data)[row],
+            _row_size(chunk, row, spans[self.span].base_offset, timestamps[spans[self.span].first_row]),
+            self.header_bytes(chunk, row),
+        )
+
+    cdef int64_t header_bytes(self, const Chunk *chunk, int64_t row) noexcept nogil:
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
+        cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
+        cdef int64_t first = lists[row], end = lists[row + 1]
+        return -1 if first == end else name_ends[end] - name_ends[first] + value_ends[end] - value_ends[first]
+
+    cdef ClientRecord record_of(self, const Chunk *chunk, int64_t row):
+        cdef ClientRecord record
+        if self.plain_class:
+            record = ClientRecord.__new__(ClientRecord)
+        else:
+            record = self.record_class.__new__(self.record_class)
+        record.offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
+        record.timestamp = (<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row]
+        record.timestamp_type = (<const BatchSpan *>chunk.spans.data)[self.span].timestamp_type
+        record.key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
+        record.value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
+        record.headers = self.headers_of(chunk, row)
+        if self.with_size:
+            record.size_in_bytes = _row_size(chunk, row, self.base_offset, self.base_timestamp)
+        return record
+
+    def __next__(self):
+        cdef int64_t row = self.row
+        if row >= self.end:
+            raise StopIteration
+        self.row = row + 1
+        if self.as_tuples:
+            return self.tuple_of(self.rows.chunk, row)
+        return self.record_of(self.rows.chunk, row)
+
+
+cdef ClientRows _client_rows(_Rows rows, int64_t first, int64_t count):
+    cdef ClientRows found = ClientRows.__new__(ClientRows)
+    found.rows = rows
+    found.row = first
+    found.end = first + count
+    return found
+
+
+DETAILED_COLUMNS = (*DEFAULT_COLUMNS, "partition_leader_epoch")
+
+
+def client_tuples(RecordSteps steps not None, bint detailed=False):
+    """An iterator of iterators, one a chunk, over (offset, timestamp, timestamp_type, key, value, headers).
+
+    headers is a tuple. `detailed`: a list, and behind it partition_leader_epoch, the size of the record in bytes, and
+    the bytes of names and values of its headers (-1: it has none); for that, steps are of DETAILED_COLUMNS.
+    """
+    cdef ClientRows found
+    cdef _Rows rows
+    if steps.layout.columns != (DETAILED_COLUMNS if detailed else DEFAULT_COLUMNS):
+        raise ValueError(f"client_tuples() needs other columns than {steps.layout.columns}")
+    while True:
+        rows = steps.take()
+        if rows is None:
+            return
+        found = _client_rows(rows, 0, rows.count)
+        found.as_tuples = True
+        found.detailed = detailed
+        yield found
