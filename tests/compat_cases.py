@@ -82,6 +82,49 @@ def assert_faces_tell_the_truth(client: Client, partition: Partition) -> None:
         assert records.next_batch() is None
 
 
+def assert_old_formats(client: Client, name: str, data: bytes, told: list[Truth]) -> None:
+    """Magic 0, 1 and 2 in any mixture, by the record classes and by the consumer, as Kafka's classes read them."""
+    errors = [line for line in told if "error" in line]
+    expected = [(record, batch) for batch in told for record in batch.get("records", ())]
+    found: list[Any] = []
+    records = client.read(data)
+    try:
+        while records.has_next():
+            batch = records.next_batch()
+            if not batch.validate_crc():
+                raise client.errors[0]("wrong CRC") from KcodecError()
+            found += [(record, batch) for record in batch]
+    except client.errors as error:
+        assert errors and isinstance(error.__cause__, KcodecError), name
+    else:
+        assert not errors, name
+    assert [record.offset for record, _ in found] == [record["offset"] for record, _ in expected]
+    for (record, batch), (told_record, told_batch) in zip(found, expected, strict=True):
+        is_old = told_batch["magic"] == 0
+        if told_record["timestamp"] != -1:
+            kinds = {"CreateTime": 0, "LogAppendTime": 1}
+            assert record.timestamp == told_record["timestamp"]
+            assert is_old or record.timestamp_type == kinds[told_batch["timestampType"]]
+        else:
+            assert record.timestamp is None or (not is_old and record.timestamp == -1)
+        assert same_bytes(record.key, told_record["key"]) and same_bytes(record.value, told_record["value"])
+        assert same_headers(record.headers, told_record["headers"])
+        assert batch.next_offset == told_batch["lastOffset"] + 1
+        if told_batch["magic"] < 2:
+            assert batch.is_control_batch is batch.is_transactional is False
+            assert record.checksum == told_batch["crc"] or told_batch["compression"] != "none"
+    first = told[0].get("baseOffset", 0) if told else 0
+    try:
+        consumed, position = client.consume(data, first, "read_committed", [])
+    except client.errors as error:
+        assert errors and isinstance(error.__cause__, KcodecError), name
+    else:
+        offsets = [record["offset"] for record, _ in expected]
+        rising = [at for place, at in enumerate(offsets) if at >= first and at > max([-1, *offsets[:place]])]
+        assert [record.offset for record in consumed] == rising, name
+        assert not rising or position > rising[-1]
+
+
 def aborted_below_stable(partition: Partition) -> tuple[bytes, Aborted]:
     """What a broker sends under read_committed: the batches below the last stable offset, and who aborted in them."""
     begun: dict[int, int] = {}
@@ -150,10 +193,12 @@ def assert_hostile_bytes_raise_what_is_expected(client: Client, seed: int, count
     ]
     for _ in range(count):
         name, data = edits.random_edit(draw, draw.choice(sets))
+        whole = kcodec.decode(data, control_records="include", on_error="stop", verify_crc=False)
         try:
-            read_all(client.read(data))
+            assert read_all(client.read(data)) == len(whole) and whole.error is None, name
         except client.errors as error:
             assert isinstance(error.__cause__, KcodecError), name
+            assert whole.error is not None or isinstance(error.__cause__, kcodec.CorruptBatchError), name
         try:
             records, position = client.consume(data, 5, draw.choice(["read_uncommitted", "read_committed"]), [])
         except client.errors as error:

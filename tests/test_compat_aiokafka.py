@@ -76,6 +76,19 @@ def test_its_consumer_delivers_what_kafkas_did(
     cases.assert_consumer_delivers(client, partition, isolation_level)
 
 
+OLD_SETS = golden.legacy() + [
+    (str(partition), path.read_bytes(), [batch for batch in partition.batches if batch["file"] == path.name])
+    for partition in golden.partitions()
+    if not partition.magics <= {2}
+    for path in partition.segments
+]
+
+
+@pytest.mark.parametrize(("name", "data", "told"), OLD_SETS, ids=[f"{name}-{len(data)}" for name, data, _ in OLD_SETS])
+def test_old_formats_and_mixtures(name: str, data: bytes, told: list[golden.Truth], client: Client) -> None:
+    cases.assert_old_formats(client, name, data, told)
+
+
 def test_what_other_readers_trip_over(client: Client) -> None:
     cases.assert_odd_bytes_are_read_as_java_reads_them(client)
 

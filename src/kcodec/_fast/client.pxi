@@ -2,11 +2,11 @@
 # Batches and record sets as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
 
 cdef class ClientBatch:
-    """A batch of magic 2 by the face both clients share: header fields, validate_crc(), and an iterator of records.
+    """A batch by the face both clients share: header fields, validate_crc(), and an iterator of records.
 
-    Base of the adapters' classes, which say in `record_class` and `control_record_class` what records are,
-    in `record_sizes` whether somebody asks for their size, and in `translate(error)` which exception stands for a
-    DecodeError.
+    Base of the adapters' classes, which say in `is_legacy` whether they are for magic 0 and 1, in `record_class` and
+    `control_record_class` what records are, in `record_sizes` whether somebody asks for their size, and in
+    `translate(error)` which exception stands for a DecodeError.
     """
 
     cdef BatchHeader header
@@ -15,6 +15,7 @@ cdef class ClientBatch:
     cdef int64_t first_row
     cdef ClientRows rows
 
+    is_legacy = False
     record_class = ClientRecord
     control_record_class = ClientRecord
     record_sizes = False
@@ -26,12 +27,14 @@ cdef class ClientBatch:
         cdef int64_t needed
         _read_limits(DEFAULT_LIMITS, &limits)
         result = walk_batch(source.data(), source.size(), 0, 0, &limits, &self.header, &needed, &fault)
-        if result == WALK_BATCH:
+        if result == WALK_BATCH and bool(header_is_legacy(&self.header)) == self.is_legacy:
             self.source = source
             self.parent = None
             self.rows = None
             return
-        if result == WALK_FAULT:
+        if result == WALK_BATCH:
+            error = UnsupportedError(f"magic {self.header.magic} is not that of a {type(self).__name__}", position=0)
+        elif result == WALK_FAULT:
             error = _error_of(&fault)
         else:
             error = TruncatedError(f"{needed} bytes are needed but {source.size()} are there", needed=needed,
@@ -84,8 +87,8 @@ cdef class ClientBatch:
 
     @property
     def attributes(self):
-        """The 16 bits as stored."""
-        return self.header.attributes
+        """The 16 bits as stored; 8 with magic 0 and 1."""
+        return self.header.message_attributes if header_is_legacy(&self.header) else self.header.attributes
 
     @property
     def compression_type(self):
@@ -94,8 +97,9 @@ cdef class ClientBatch:
 
     @property
     def timestamp_type(self):
-        """0 create, 1 append."""
-        return 1 if self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+        """0 create, 1 append; None with magic 0."""
+        cdef int kind = header_timestamp_type(&self.header)
+        return None if kind < 0 else kind
 
     @property
     def is_transactional(self):
@@ -110,7 +114,7 @@ cdef class ClientBatch:
     @property
     def first_timestamp(self):
         """The field as stored: base of the deltas, or the delete horizon (attribute bit 6)."""
-        return self.header.base_timestamp
+        return self.header.max_timestamp if header_is_legacy(&self.header) else self.header.base_timestamp
 
     @property
     def max_timestamp(self):
@@ -152,18 +156,22 @@ cdef class ClientBatch:
     def validate_crc(self):
         """Whether the CRC is that of the bytes. May be asked before and after iteration."""
         cdef uint32_t computed
-        cdef const uint8_t *covered = self.source.data() + self.header.position + ATTRIBUTES_POSITION
-        cdef int64_t size = header_size(&self.header) - ATTRIBUTES_POSITION
         with nogil:
-            computed = _crc32c(0, covered, size)
+            computed = header_computed_crc(&self.header, self.source.data() + self.header.position)
         return computed == self.header.crc
 
+    @property
+    def raw(self):
+        """Its bytes, a memoryview."""
+        cdef int64_t begin = self.header.position
+        return memoryview(self.source.owner).cast("B")[begin : begin + header_size(&self.header)]
+
     cdef ClientRows decoded_alone(self):
+        """Its own CRC is the caller's to ask for; those of messages inside one of magic 0 and 1 are looked at here."""
         cdef RecordSteps steps
         cdef _Rows rows
-        whole = memoryview(self.source.owner).cast("B")
-        whole = whole[self.header.position : self.header.position + header_size(&self.header)]
-        steps = RecordSteps(whole, control_records="include", verify_crc=False)
+        verify_crc = header_is_wrapper(&self.header) and self.validate_crc()
+        steps = RecordSteps(self.raw, control_records="include", verify_crc=verify_crc)
         try:
             rows = steps.take()
         except DecodeError as error:
@@ -205,10 +213,10 @@ cdef class ClientBatch:
 cdef class ClientRecords:
     """A record set by the face that both clients share: has_next() and next_batch() over bytes.
 
-    Base of the adapters' classes, which say in `batch_class` what batches are, in `legacy_batch(raw, magic)` what those
-    of magic 0 and 1 are, and in `translate(error)` which exception stands for a DecodeError. A cut batch at the end is
-    no batch; damage of structure is an error each time the batch is asked for. Records are decoded ahead, a chunk at
-    a time, over the batches that follow.
+    Base of the adapters' classes, which say in `batch_type` what batches are, in `legacy_batch_type` what those of
+    magic 0 and 1 are, and in `translate(error)` which exception stands for a DecodeError. A cut batch at the end is no
+    batch; damage of structure is an error each time the batch is asked for. Records are decoded ahead, a chunk at a
+    time, over the batches of magic 2 that follow.
     """
 
     cdef _Source source
@@ -217,13 +225,13 @@ cdef class ClientRecords:
     cdef Fault fault
     cdef int64_t needed, at, row
     cdef WalkResult result
-    cdef readonly bint is_legacy     # the next batch is of magic 0 or 1
     cdef object batch_class, record_class
-    cdef RecordSteps steps           # from byte steps_at on, whose first record is row steps_row of all
-    cdef int64_t current_row
+    cdef RecordSteps steps
+    cdef int64_t current_row         # of all records of magic 2, the number of the first in `current`
     cdef _Rows current
 
     batch_type = ClientBatch
+    legacy_batch_type = ClientBatch
 
     def __init__(self, bytes_data):
         self.source = _Source(bytes_data)
@@ -235,10 +243,6 @@ cdef class ClientRecords:
         self.current = None
         self.walk()
 
-    def legacy_batch(self, raw, magic):
-        """The batch in `raw` (memoryview), of magic 0 or 1."""
-        raise NotImplementedError(f"magic {magic}")
-
     def translate(self, error):
         """The client's exception for a DecodeError; it is raised from it."""
         return error
@@ -246,9 +250,6 @@ cdef class ClientRecords:
     cdef void walk(self) noexcept nogil:
         self.result = walk_batch(self.source.data(), self.source.size(), self.at, 0, &self.limits, &self.header,
                                  &self.needed, &self.fault)
-        self.is_legacy = self.result == WALK_FAULT and self.fault.code == FAULT_MAGIC and self.fault.found in (0, 1)
-        if self.is_legacy and self.needed > self.source.size() - self.at:
-            self.result = WALK_CUT
 
     cdef void step(self) noexcept nogil:
         self.at = self.at + self.needed
@@ -266,7 +267,7 @@ cdef class ClientRecords:
     def valid_bytes(self):
         """Bytes of whole batches, up to where a structure is none."""
         cdef ClientRecords ahead = type(self)(self.source.owner)
-        while ahead.result == WALK_BATCH or (ahead.is_legacy and ahead.result != WALK_CUT):
+        while ahead.result == WALK_BATCH:
             ahead.step()
         return ahead.at
 
@@ -279,21 +280,18 @@ cdef class ClientRecords:
         cdef ClientBatch batch
         if self.result == WALK_CUT:
             return None
-        if self.is_legacy:
-            raw = memoryview(self.source.owner).cast("B")[self.at : self.at + self.needed]
-            magic = self.fault.found
-            self.step()
-            return self.legacy_batch(raw, magic)
         if self.result == WALK_FAULT:
             error = _error_of(&self.fault)
             raise self.translate(error) from error
-        batch = self.batch_class.__new__(self.batch_class)
+        if header_is_legacy(&self.header):
+            batch = self.legacy_batch_type.__new__(self.legacy_batch_type)
+        else:
+            batch = self.batch_class.__new__(self.batch_class)
+            batch.parent = self
+            batch.first_row = self.row
+            self.row += max(self.header.records_count, 0)
         batch.header = self.header
         batch.source = self.source
-        batch.parent = self
-        batch.first_row = self.row
-        if self.header.records_count > 0:
-            self.row += self.header.records_count
         self.step()
         return batch
 
@@ -306,25 +304,41 @@ cdef class ClientRecords:
             raise StopIteration
         return batch
 
+    cdef int64_t run_end(self, int64_t begin) noexcept nogil:
+        """The byte up to which batches of magic 2 follow each other, as far as one looks ahead."""
+        cdef int64_t at = begin, needed
+        cdef BatchHeader header
+        cdef Fault fault
+        for _ in range(SLAB):
+            if walk_batch(self.source.data(), self.source.size(), at, 0, &self.limits, &header, &needed,
+                          &fault) != WALK_BATCH or header_is_legacy(&header):
+                break
+            at += needed
+        return at
+
+    cdef bint decoded_up_to(self, int64_t row) except -1:
+        """Goes on with the steps until `current` holds that row; False where they end before it."""
+        while self.current is not None and row >= self.current_row + self.current.count:
+            self.current_row += self.current.count
+            try:
+                self.current = self.steps.take()
+            except DecodeError:
+                self.current = None
+        return self.current is not None
+
     cdef ClientRows rows_of(self, ClientBatch batch):
         """The records of a batch out of what is decoded ahead; None: it has to decode itself, and say what is wrong."""
-        cdef int64_t first = batch.first_row, count = batch.header.records_count
-        if count <= 0:
+        cdef int64_t first = batch.first_row, count = batch.header.records_count, begin = batch.header.position
+        if count <= 0 or (self.current is not None and first < self.current_row):
             return None
-        if self.current is not None and first < self.current_row:
-            return None
-        try:
-            if self.steps is None:
-                rest = memoryview(self.source.owner).cast("B")[batch.header.position :]
-                self.steps = RecordSteps(rest, control_records="include", verify_crc=False)
-                self.current_row = first
-                self.current = self.steps.take()
-            while self.current is not None and first >= self.current_row + self.current.count:
-                self.current_row += self.current.count
-                self.current = self.steps.take()
-        except DecodeError:
+        if not self.decoded_up_to(first):
+            ahead = memoryview(self.source.owner).cast("B")[begin : self.run_end(begin)]
+            self.steps = RecordSteps(ahead, control_records="include", verify_crc=False)
+            self.current = _empty_rows(self.steps.layout)
+            self.current_row = first
+            if not self.decoded_up_to(first):
+                return None
+        if first + count > self.current_row + self.current.count:
             self.current = None
-        if self.current is None or first + count > self.current_row + self.current.count:
-            self.steps = self.current = None
             return None
         return _client_rows(self.current, first - self.current_row, count)

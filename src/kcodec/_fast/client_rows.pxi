@@ -135,22 +135,26 @@ cdef class ClientRows:
         return headers
 
     cdef object tuple_of(self, const Chunk *chunk, int64_t row):
-        """(offset, timestamp, timestamp_type, key, value, headers); detailed: headers a list, and behind it the leader
-        epoch, the size of the record and the bytes of its headers, -1 without any.
+        """(offset, timestamp, timestamp_type, key, value, headers), timestamps None with magic 0; detailed: headers a
+        list, and behind it the leader epoch, the size of the record and the bytes of its headers, -1 without any.
         """
         cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
         cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
         cdef const int64_t *timestamps = <const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data
+        cdef int timestamp_type
         while self.span + 1 < chunk.span_count and spans[self.span + 1].first_row <= row:
             self.span += 1
+        timestamp_type = spans[self.span].timestamp_type
+        kind = None if timestamp_type < 0 else timestamp_type
+        timestamp = None if timestamp_type < 0 and timestamps[row] == -1 else timestamps[row]
         offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
         key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
         value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
         if not self.detailed:
             headers = () if lists[row] == lists[row + 1] else tuple(self.headers_of(chunk, row))
-            return (offset, timestamps[row], spans[self.span].timestamp_type, key, value, headers)
+            return (offset, timestamp, kind, key, value, headers)
         return (
-            offset, timestamps[row], spans[self.span].timestamp_type, key, value, self.headers_of(chunk, row),
+            offset, timestamp, kind, key, value, self.headers_of(chunk, row),
             (<const int32_t *>chunk.fixed[COLUMN_PARTITION_LEADER_EPOCH].data)[row],
             _row_size(chunk, row, spans[self.span].base_offset, timestamps[spans[self.span].first_row]),
             self.header_bytes(chunk, row),

@@ -107,11 +107,17 @@ cdef class RecordSteps:
         self.error = _error_of(&fault)
         return 0
 
+    cdef void drop_empty_chunk(self) noexcept:
+        """A chunk that was opened for a batch that was then refused, or whose records are all below the position."""
+        if self.run.chunks.count and not self.run.chunks.list[0].chunk.rows:
+            chunk_release(self.run.chunks.list[0].chunk)
+            self.run.chunks.count = 0
+
     cdef _Rows take(self):
-        """The rows of the next chunk; None at the end."""
+        """The rows of the next chunk, never none; None at the end."""
         cdef int state
         cdef _Rows rows
-        if not self.run.chunks.count and not self.ended:
+        while not self.ended and not self.run.chunks.count:
             with nogil:
                 state = self.advance()
             if state < 0:
@@ -120,6 +126,7 @@ cdef class RecordSteps:
                 self.refused()
             elif self.ended and self.table.damaged >= 0:
                 self.error = _error_of(&self.table.fault)
+            self.drop_empty_chunk()
         if self.run.chunks.count:
             rows = _rows_of(self.run.chunks.list[0].chunk, 0, self.run.chunks.list[0].chunk.rows)
             self.run.chunks.count = 0

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, KafkaError, UnsupportedCodecError
-from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.legacy_records import LegacyRecord
 from aiokafka.structs import ConsumerRecord
 
 from kcodec._fast import (
@@ -22,11 +22,13 @@ from kcodec._fast import (
     client_record_size,
     client_tuples,
 )
+from kcodec.compat._legacy import messages
 from kcodec.compat._patches import is_unknown_codec
 from kcodec.errors import DecodeError
 
 DefaultRecord = ClientRecord
 DefaultRecordMetadata = ClientRecordMetadata
+_APPEND_TIME = 0x08  # attribute bit 3 of magic 1
 _Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
@@ -52,20 +54,46 @@ class DefaultRecordBatch(ClientBatch):
         return translate(error)
 
 
+class LegacyRecordBatch(ClientBatch):
+    """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
+
+    __slots__ = ()
+
+    RECORD_OVERHEAD_V0 = 14
+    RECORD_OVERHEAD_V1 = 22
+    CODEC_MASK = 0x07
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+
+    is_legacy = True
+    producer_id = None  # type: ignore[assignment]
+
+    def __init__(self, buffer: bytes, magic: int) -> None:
+        super().__init__(buffer)
+
+    def __iter__(self) -> Iterator[LegacyRecord]:
+        for message in messages(self, super().__iter__()):
+            timestamp = -1 if message.timestamp is None else message.timestamp
+            attributes = _APPEND_TIME if message.timestamp_type else 0
+            yield LegacyRecord(message.offset, timestamp, attributes, message.key, message.value, message.crc)
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+
 class MemoryRecords(ClientRecords):
     """The batches of a fetch, from bytes."""
 
     __slots__ = ()
 
     batch_type = DefaultRecordBatch
+    legacy_batch_type = LegacyRecordBatch
 
     def translate(self, error: DecodeError) -> KafkaError:
         """A KafkaError for a DecodeError."""
         return translate(error)
-
-    def legacy_batch(self, raw: memoryview, magic: int) -> Any:
-        """Magic 0 and 1: aiokafka's own class."""
-        return LegacyRecordBatch(bytes(raw), magic)
 
 
 class DefaultRecordBatchBuilder(ClientBatchBuilder):
@@ -109,7 +137,7 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         self.damage: KafkaError | None = None
         self._steps: RecordSteps | None = None
         records = self._records
-        if not isinstance(records, MemoryRecords) or records.is_legacy:
+        if not isinstance(records, MemoryRecords):
             return
         self._steps = RecordSteps(
             records.data,

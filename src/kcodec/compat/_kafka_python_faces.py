@@ -11,7 +11,7 @@ from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.errors import CorruptRecordError, KafkaError, UnsupportedCodecError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.record.abc import ABCRecord, ABCRecordBatch, ABCRecordBatchBuilder, ABCRecords
-from kafka.record.legacy_records import LegacyRecordBatch
+from kafka.record.legacy_records import LegacyRecord
 
 from kcodec._fast import (
     DETAILED_COLUMNS,
@@ -24,6 +24,7 @@ from kcodec._fast import (
     client_record_size,
     client_tuples,
 )
+from kcodec.compat._legacy import messages
 from kcodec.compat._patches import is_unknown_codec
 from kcodec.errors import DecodeError
 
@@ -112,12 +113,39 @@ class DefaultRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
         return translate(error)
 
 
+class LegacyRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
+    """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
+
+    __slots__ = ()
+
+    RECORD_OVERHEAD_V0 = 14
+    RECORD_OVERHEAD_V1 = 22
+    CODEC_MASK = 0x07
+    CODEC_GZIP = 0x01
+    CODEC_SNAPPY = 0x02
+    CODEC_LZ4 = 0x03
+
+    is_legacy = True
+
+    def __init__(self, buffer: bytes, magic: int) -> None:
+        super().__init__(buffer)
+
+    def __iter__(self) -> Iterator[LegacyRecord]:
+        for message in messages(self, super().__iter__()):
+            yield LegacyRecord(self.magic, *message)
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """A KafkaError for a DecodeError."""
+        return translate(error)
+
+
 class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
     """The batches of a fetch, from bytes."""
 
     __slots__ = ()
 
     batch_type = DefaultRecordBatch
+    legacy_batch_type = LegacyRecordBatch
 
     def next(self) -> Any:
         """The next batch; StopIteration at the end."""
@@ -126,10 +154,6 @@ class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
     def translate(self, error: DecodeError) -> KafkaError:
         """A KafkaError for a DecodeError."""
         return translate(error)
-
-    def legacy_batch(self, raw: memoryview, magic: int) -> Any:
-        """Magic 0 and 1: kafka-python's own class."""
-        return LegacyRecordBatch(raw, magic)
 
 
 class DefaultRecordBatchBuilder(ClientBatchBuilder, ABCRecordBatchBuilder):  # type: ignore[misc]
@@ -184,7 +208,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         return taken
 
     def _unpack_records(self, tp: Any, records: Any, key_deserializer: Any, value_deserializer: Any) -> Iterator[Any]:
-        if not isinstance(records, MemoryRecords) or records.is_legacy:
+        if not isinstance(records, MemoryRecords):
             yield from super()._unpack_records(tp, records, key_deserializer, value_deserializer)
             return
         steps = RecordSteps(

@@ -37,6 +37,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     fetcher = client_module("aiokafka.consumer.fetcher", "aiokafka")
     default = client_module("aiokafka.record.default_records", "aiokafka")
     memory = client_module("aiokafka.record.memory_records", "aiokafka")
+    legacy = client_module("aiokafka.record.legacy_records", "aiokafka")
     protocols = client_module("aiokafka.record._protocols", "aiokafka")
     settings = ("aborted_transactions", "fetch_offset", "key_deserializer", "value_deserializer", "check_crcs")
     check_faces(
@@ -50,6 +51,8 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (fetcher, "FetchError.__init__", ("error", "backoff")),
             (protocols, "MemoryRecordsProtocol.__init__", ("bytes_data",)),
             (protocols, "MemoryRecordsProtocol.next_batch", ()),
+            (protocols, "LegacyRecordBatchProtocol.__init__", ("buffer", "magic")),
+            (protocols, "LegacyRecordProtocol.__init__", (*RECORD[:2], "timestamp_type", *RECORD[2:4], "crc")),
             (protocols, "DefaultRecordBatchBuilderProtocol.__init__", ("magic", *BUILDER)),
             (protocols, "DefaultRecordBatchBuilderProtocol.append", RECORD),
             (protocols, "DefaultRecordBatchBuilderProtocol.size_in_bytes", RECORD),
@@ -61,6 +64,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     originals = {
         "MemoryRecords": memory.MemoryRecords,
         "DefaultRecordBatch": default.DefaultRecordBatch,
+        "LegacyRecordBatch": legacy.LegacyRecordBatch,
         "DefaultRecord": default.DefaultRecord,
         "DefaultRecordBatchBuilder": default.DefaultRecordBatchBuilder,
         "DefaultRecordMetadata": default.DefaultRecordMetadata,

@@ -37,6 +37,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     fetcher = client_module("kafka.consumer.fetcher", "kafka-python")
     default = client_module("kafka.record.default_records", "kafka-python")
     memory = client_module("kafka.record.memory_records", "kafka-python")
+    legacy = client_module("kafka.record.legacy_records", "kafka-python")
     settings = ("key_deserializer", "value_deserializer", "check_crcs", "isolation_level", "aborted_transactions")
     check_faces(
         "kafka-python",
@@ -56,6 +57,12 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (fetcher, "Fetcher.PartitionRecords.take", ("n",)),
             (memory, "MemoryRecords.__init__", ("bytes_data",)),
             (default, "DefaultRecordBatch.__init__", ("buffer",)),
+            (legacy, "LegacyRecordBatch.__init__", ("buffer", "magic")),
+            (
+                legacy,
+                "LegacyRecord.__init__",
+                ("magic", *RECORD[:2], "timestamp_type", *RECORD[2:4], "crc", "crc_bytes"),
+            ),
             (default, "DefaultRecordBatchBuilder.__init__", ("magic", *BUILDER)),
             (default, "DefaultRecordBatchBuilder.size_in_bytes", ("offset_delta", "timestamp_delta", *RECORD[2:])),
             (default, "DefaultRecordBatchBuilder.set_producer_state", (*BUILDER[2:5], "is_transactional")),
@@ -67,6 +74,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     originals = {
         "MemoryRecords": memory.MemoryRecords,
         "DefaultRecordBatch": default.DefaultRecordBatch,
+        "LegacyRecordBatch": legacy.LegacyRecordBatch,
         "DefaultRecord": default.DefaultRecord,
         "ControlRecord": default.ControlRecord,
         "DefaultRecordBatchBuilder": default.DefaultRecordBatchBuilder,
