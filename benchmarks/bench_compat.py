@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""aiokafka and kafka-python with and without kcodec.compat, by their own faces: reading, consuming, building.
+
+Usage: python benchmarks/bench_compat.py [--shapes abcde] [--codecs none,lz4,zstd] [--rounds N] [--seconds S]
+                                        [--json FILE]
+
+read:    the record classes: every batch of a fetch, its CRC, its records one by one.
+consume: what the consumer does with a fetch: records to ConsumerRecords, each let go before the next.
+build:   the producer's batch builder: append of every record, then the finished batches.
+
+The bytes are those of all benchmarks (shapes.py). The two take turns in one process; figures are ns a record, the
+least of the rounds, and `times` is how much longer the client's own takes. Both give the same, which is checked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import measure
+import shapes
+
+import kcodec.compat.aiokafka
+import kcodec.compat.kafka_python
+
+ROUNDS, SECONDS = 7, 0.05
+RESULTS = Path(__file__).resolve().parent / "results" / "compat.json"
+ADAPTERS: dict[str, Any] = {"aiokafka": kcodec.compat.aiokafka, "kafka-python": kcodec.compat.kafka_python}
+SHOWN = ("client", "part", "codec", "shape", "own", "with_kcodec", "times")
+Fields = list[tuple[Any, ...]]
+
+
+def record_fields(record: Any) -> tuple[Any, ...]:
+    headers = list(record.headers)
+    return (record.offset, record.timestamp, record.timestamp_type, record.key, record.value, headers, record.checksum)
+
+
+def record_set(client: str) -> Callable[[bytes], Any]:
+    if client == "aiokafka":
+        from aiokafka.record import memory_records
+    else:
+        from kafka.record import memory_records
+    found: Callable[[bytes], Any] = memory_records.MemoryRecords
+    return found
+
+
+def read(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) -> Any:
+    """Every record of a fetch by the record classes."""
+    records, kept = record_set(client)(data), []
+    while records.has_next():
+        batch = records.next_batch()
+        if not batch.validate_crc():
+            raise ValueError(f"wrong CRC at offset {batch.base_offset}")
+        if keep is None:
+            for _ in batch:
+                pass
+        else:
+            kept += [keep(record) for record in batch]
+    return kept
+
+
+def consume(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) -> Any:
+    """Every record of a fetch as the consumer gives it away."""
+    if client == "aiokafka":
+        from aiokafka.consumer import fetcher
+        from aiokafka.structs import TopicPartition
+
+        tp = TopicPartition("topic", 0)
+        found = fetcher.PartitionRecords(tp, record_set(client)(data), [], 0, None, None, True, 0)
+    else:
+        from kafka.consumer.fetcher import Fetcher
+        from kafka.structs import TopicPartition
+
+        part = Fetcher.PartitionRecords(0, TopicPartition("topic", 0), record_set(client)(data))
+        found = part.record_iterator
+    if keep is None:
+        return deque(found, maxlen=0)
+    return [keep(record) for record in found]
+
+
+def build(client: str, shape: str, codec: str) -> list[bytes]:
+    """The batches of a shape by the producer's builder."""
+    made = []
+    for rows in shapes.batches_of_rows(shape):
+        if client == "aiokafka":
+            from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+            builder = DefaultRecordBatchBuilder(2, shapes.CODECS[codec], 0, -1, -1, -1, 1 << 30)
+            append = builder.append
+            for at, (timestamp, key, value, headers) in enumerate(rows):
+                append(at, timestamp, key, value, headers)
+            made.append(builder.build())
+        else:
+            from kafka.record.memory_records import MemoryRecordsBuilder
+
+            records = MemoryRecordsBuilder(2, shapes.CODECS[codec], 1 << 30)
+            add = records.append
+            for timestamp, key, value, headers in rows:
+                add(timestamp, key, value, headers)
+            records.close()
+            made.append(records.buffer())
+    return made
+
+
+def with_adapter(client: str, case: Callable[[], Any]) -> Any:
+    ADAPTERS[client].install()
+    try:
+        return case()
+    finally:
+        ADAPTERS[client].uninstall()
+
+
+def check_same(client: str, part: str, shape: str, codec: str) -> None:
+    """ValueError unless both give the same records."""
+    if part == "build":
+        theirs = build(client, shape, codec)
+        ours = with_adapter(client, lambda: build(client, shape, codec))
+        answers = [[read(client, bytes(batch), record_fields) for batch in made] for made in (theirs, ours)]
+    else:
+        case = functools.partial({"read": read, "consume": consume}[part], client, blob_of(shape, codec), record_fields)
+        answers = [case(), with_adapter(client, case)]
+    if answers[0] != answers[1]:
+        raise ValueError(f"{client} {part} {shape} {codec}: the records differ")
+
+
+@functools.cache
+def blob_of(shape: str, codec: str) -> bytes:
+    return bytes(shapes.blob(shape, codec).data)
+
+
+def case_of(client: str, part: str, shape: str, codec: str) -> Callable[[], Any]:
+    if part == "build":
+        return functools.partial(build, client, shape, codec)
+    return functools.partial({"read": read, "consume": consume}[part], client, blob_of(shape, codec))
+
+
+def row_of(client: str, part: str, shape: str, codec: str, options: argparse.Namespace) -> dict[str, Any]:
+    check_same(client, part, shape, codec)
+    case = case_of(client, part, shape, codec)
+
+    def ours(seconds: float) -> float:
+        spent: float = with_adapter(client, lambda: measure.one_slice(case, seconds))
+        return spent
+
+    timers = {"own": functools.partial(measure.one_slice, case), "with_kcodec": ours}
+    samples = measure.interleaved_timers(timers, options.rounds, options.seconds)
+    records = shapes.SHAPES[shape].per_batch * shapes.SHAPES[shape].batches
+    ratio = measure.ratio(samples["own"], samples["with_kcodec"])
+    return {
+        "client": client,
+        "part": part,
+        "codec": codec,
+        "shape": shape,
+        **{name: min(found) * 1e9 / records for name, found in samples.items()},
+        "times": ratio.of_minima,
+        "times_median": round(ratio.median, 2),
+        "spread": {name: measure.spread(found, records) for name, found in samples.items()},
+    }
+
+
+def main() -> int:
+    """Prints a table and writes the file asked for."""
+    parser = argparse.ArgumentParser(description="other clients with and without kcodec behind them")
+    parser.add_argument("--shapes", default="abcde", help="which record shapes (default: %(default)s)")
+    parser.add_argument("--codecs", default="none,lz4,zstd", help="which codecs (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="a turn (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help=f"write all figures, as into {RESULTS.name} in results")
+    options = parser.parse_args()
+    shapes.check_digests(options.shapes)
+    load = os.getloadavg()[0]
+    rows = [
+        row_of(client, part, shape, codec, options)
+        for client in ADAPTERS
+        for part in ("read", "consume", "build")
+        for codec in options.codecs.split(",")
+        for shape in options.shapes
+    ]
+    measure.print_table("with and without kcodec (ns a record)", rows, SHOWN)
+    if options.json is not None:
+        told = {
+            "shapes": options.shapes,
+            "codecs": options.codecs,
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+        }
+        report = measure.report({"compat": rows}, told, (load, os.getloadavg()[0]))
+        measure.write_json(options.json, report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
