@@ -100,13 +100,14 @@ static void make_views(Column *column, Bytes *bytes, int64_t rows, int64_t offse
             words[3] = next_byte(bytes) % (LONG_DATA - words[0] + 1);
             memcpy(words + 1, data + words[3], 4);
             if (kind > 240) words[2] = kind & 1 ? 1 : -1;
+            if (kind == 238) words[3] = LONG_DATA - 1;
         } else {
             memcpy(words + 1, data, (size_t)words[0]);
         }
         if (kind == 239) words[0] = -5;
         memcpy(views + 16 * row, words, 16);
         if (row < offset) continue;
-        int is_bad = words[0] < 0 || (words[0] > 12 && words[2] != 0);
+        int is_bad = words[0] < 0 || (words[0] > 12 && (words[2] != 0 || words[3] + words[0] > LONG_DATA));
         const uint8_t *from = words[0] > 12 ? kept + words[3] : kept;
         column->expected[row - offset] = (Payload){from, is_bad ? PAYLOAD_INVALID : words[0], NULL};
     }

@@ -59,7 +59,7 @@ static int64_t estimate(const RowsInput *rows) {
         if (column->kind == INPUT_LARGE_BINARY && column->data_end > column->data)
             bytes += column->data_end - column->data - ((const int64_t *)column->offsets)[column->first];
     }
-    return bytes;
+    return bytes < 0 ? 0 : bytes;  // offsets may fall: such a row is refused when its turn comes
 }
 
 // Whether the rows are of the kind that fast_rows takes.

@@ -131,7 +131,8 @@ def _entries(
     if len(lines) == 1:
         return
     entries = [(number, line) for number, line in enumerate(lines[2:], 3) if line.strip()]
-    if not INTEGER.fullmatch(lines[1].strip()) or int(lines[1]) != len(entries):
+    count = lines[1].strip()
+    if not INTEGER.fullmatch(count) or int(count) != len(entries):
         raise _wrong(path, 2, f"{lines[1]!r} entries but {len(entries)} follow")
     for number, line in entries:
         fields = line.split()
