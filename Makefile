@@ -16,7 +16,7 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz edits lock clean
+.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz edits wheel lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ fuzz: build  ## coverage-guided, under sanitizers, a minute a target or as ARGS 
 
 edits: build  ## random edits beside the slow oracle, for as long as ARGS says
 	@$(RUN) tests/fuzz/run.py $(ARGS)
+
+wheel: $(VENV)/.pip  ## sdist and wheel into dist/, tried where there is no compiler; ARGS="--python PATH ..." for others
+	@$(PY) tools/build_wheel.py $(ARGS)
 
 lock:  ## pin requirements/*.txt anew from pyproject.toml
 	@$(PYTHON) tools/lock_requirements.py $(ARGS)

@@ -46,6 +46,34 @@ def test_sdist_holds_every_source_of_the_package(sdist: tarfile.TarFile) -> None
     assert wanted - shipped == set()
 
 
+def test_sdist_holds_what_tests_and_readers_need(sdist: tarfile.TarFile) -> None:
+    """Whoever unpacks it can run `make test` and follow every link of the README."""
+    shipped = {name.partition("/")[2] for name in sdist.getnames()}
+    folders = ("tests", "tools", "benchmarks", "docs", "examples", "requirements")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+    assert len(wanted) > 300
+    assert wanted - shipped == set()
+    links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if link not in shipped and not any(name.startswith(link) for name in shipped)] == []
+
+
+def test_smoke_test_passes_here() -> None:
+    """What every wheel is asked; tools/build_wheel.py asks it of one that was installed."""
+    done = subprocess.run([sys.executable, "tests/smoke.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("smoke test passed: kcodec ")
+
+
+def test_every_version_of_python_that_is_promised_gets_a_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    classifiers = settings["project"]["classifiers"]
+    promised = {name.removeprefix("Programming Language :: Python :: 3.") for name in classifiers if ":: 3." in name}
+    built = settings["tool"]["cibuildwheel"]["build"]
+    assert {f"cp3{minor}-*" for minor in promised} | {"cp314t-*"} == set(built)
+
+
 def test_sdist_holds_nothing_compiled(sdist: tarfile.TarFile) -> None:
     assert [name for name in sdist.getnames() if name.endswith((".so", ".o", ".pyc"))] == []
 

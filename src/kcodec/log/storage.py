@@ -138,12 +138,33 @@ class Storage(ABC):
 # --------------------------------------------------------------------------------------------------------- this machine
 
 
+# What a system does not have is nothing there: Windows has neither the first flag nor pread.
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _seek_and_read(descriptor: int, window: memoryview, position: int) -> int:
+    """What pread does, where there is none: the place and the reading are two calls, so one thread at a time."""
+    with _seeking:
+        os.lseek(descriptor, position, os.SEEK_SET)
+        data = os.read(descriptor, len(window))
+    window[: len(data)] = data
+    return len(data)
+
+
+def _pread(descriptor: int, window: memoryview, position: int) -> int:
+    return os.preadv(descriptor, [window], position)
+
+
+_read_at = _pread if hasattr(os, "preadv") else _seek_and_read
+_seeking = Lock()
+
+
 class LocalFile(OpenFile):
     """By pread. No memory map: a mapped file that is cut while read is a SIGBUS."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, OPEN_FLAGS)
 
     def size(self) -> int:
         """Bytes in the file now."""
@@ -152,7 +173,7 @@ class LocalFile(OpenFile):
     def read_into(self, window: memoryview, position: int) -> int:
         """By one call to the system."""
         try:
-            return os.preadv(self._descriptor, [window], position)
+            return _read_at(self._descriptor, window, position)
         except OSError as error:
             error.filename = self._path
             raise
