@@ -9,7 +9,7 @@ own codec: base and last offset, sequence numbers, producer, leader epoch and fl
 producer's state stay true; base_timestamp and max_timestamp follow the records that are left. One that loses all is
 deleted, or kept as an empty header for its sequence numbers. When a tombstone (a null value), or the marker of an empty
 transaction, is met for the first time, the batch gets its delete horizon (KIP-534): the time from which on it may go,
-too. It is set once and kept.
+too. It is set once and kept. Batches of magic 0 and 1 are always written anew, as magic 2.
 
 Two things are done better than by Kafka's classes: a wrong CRC is an error, not given a right one; and a header name
 that is not UTF-8 keeps its bytes.
@@ -21,6 +21,7 @@ import struct
 
 from kcodec._fast import Record, batches, crc32c, encode_batch
 from kcodec.constants import NO_TIMESTAMP, BatchRetention, TimestampType
+from kcodec.errors import EncodeError
 from kcodec.limits import DEFAULT_LIMITS
 
 TYPE_CHECKING = False
@@ -121,13 +122,17 @@ def _filtered(
 
 
 def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None) -> bytes:
-    """MemoryRecords.buildRetainedRecordsInto. Where the broker set the time, all records take it on."""
+    """MemoryRecords.buildRetainedRecordsInto. Where the broker set the time, all records take it on.
+
+    Magic 0 and 1 become magic 2 on this occasion, from the first record left to the last.
+    """
+    is_current = batch.magic == 2
     is_stamped = batch.timestamp_type == TimestampType.LOG_APPEND_TIME
     return encode_batch(
         records,
         compression=batch.compression,
-        base_offset=batch.base_offset,
-        last_offset=batch.last_offset,
+        base_offset=batch.base_offset if is_current else records[0].offset,
+        last_offset=batch.last_offset if is_current else None,
         timestamp_type=TimestampType.LOG_APPEND_TIME if is_stamped else TimestampType.CREATE_TIME,
         timestamp=batch.max_timestamp if is_stamped else None,
         delete_horizon_ms=None if delete_horizon_ms is None or delete_horizon_ms < 0 else delete_horizon_ms,
@@ -143,6 +148,9 @@ def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms:
 
 def _emptied(batch: RecordBatch) -> bytes:
     """DefaultRecordBatch.writeEmptyHeader: whatever the fields hold stays, but for base_timestamp."""
+    if batch.magic != 2:
+        reason = f"a batch of magic {batch.magic} cannot be kept empty: it has no sequence to keep"
+        raise EncodeError(reason, field="batch_retention", value=BatchRetention.RETAIN_EMPTY)
     attributes = _LOG_APPEND_TIME if batch.timestamp_type == TimestampType.LOG_APPEND_TIME else 0
     attributes |= (_TRANSACTIONAL if batch.is_transactional else 0) | (_CONTROL if batch.is_control_batch else 0)
     header = bytearray(
