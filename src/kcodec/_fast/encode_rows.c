@@ -47,19 +47,22 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
     return 0;
 }
 
+enum { ESTIMATE_MOST = 256 << 20 };  // what is reserved on an exporter's word alone
+
+static int64_t bytes_of(const BinaryInput *column) {
+    if (column->index_width || column->kind > INPUT_LARGE_BINARY || column->kind == INPUT_ABSENT || !column->data) return 0;
+    int64_t begin = column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[column->first]
+                                                 : ((const int64_t *)column->offsets)[column->first];
+    int64_t bytes = column->data_end - column->data - begin;
+    return bytes < 0 ? 0 : bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
+}
+
 // Bytes that the rows will take, roughly: what is reserved at once need not grow.
 static int64_t estimate(const RowsInput *rows) {
-    const BinaryInput *columns[4] = {&rows->key, &rows->value, &rows->headers.name, &rows->headers.value};
-    int64_t bytes = rows->rows * 24;
-    for (int at = 0; at < 4; at++) {
-        const BinaryInput *column = columns[at];
-        if (column->index_width || (at > 1 && !rows->headers.width)) continue;
-        if (column->kind == INPUT_BINARY && column->data_end > column->data)
-            bytes += column->data_end - column->data - ((const int32_t *)column->offsets)[column->first];
-        if (column->kind == INPUT_LARGE_BINARY && column->data_end > column->data)
-            bytes += column->data_end - column->data - ((const int64_t *)column->offsets)[column->first];
-    }
-    return bytes < 0 ? 0 : bytes;  // offsets may fall: such a row is refused when its turn comes
+    int64_t bytes = (rows->rows < ESTIMATE_MOST / 24 ? rows->rows * 24 : ESTIMATE_MOST);
+    bytes += bytes_of(&rows->key) + bytes_of(&rows->value);
+    if (rows->headers.width) bytes += bytes_of(&rows->headers.name) + bytes_of(&rows->headers.value);
+    return bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
 }
 
 // Whether the rows are of the kind that fast_rows takes.
