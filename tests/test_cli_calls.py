@@ -175,6 +175,13 @@ def test_a_progress_bar_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
         assert stderr.getvalue().endswith("\r\x1b[K") == is_shown
 
 
+@pytest.mark.parametrize("has_data", [True, False])
+def test_a_progress_bar_is_not_mixed_into_data(monkeypatch: pytest.MonkeyPatch, has_data: bool) -> None:
+    monkeypatch.setattr(Output, "is_terminal", True)
+    monkeypatch.setattr(Output, "can_show_progress", True)
+    assert Progress(Output(), "reading", has_data=has_data).is_shown is not has_data
+
+
 # ------------------------------------------------------------------------------------------------------------ rendering
 
 

@@ -29,6 +29,7 @@ SANITIZED_TESTS = (
     "test_threads.py",
     "test_public_face.py",
     "test_batches.py",
+    "test_text.py",
 )
 NOT_UNDER_SANITIZERS = "not go_on_while and not outlive_an_interpreter and not import_time and not light"
 

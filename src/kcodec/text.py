@@ -50,9 +50,8 @@ def _number_or_word(name: str, null: bytes) -> Part:
 def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
     """A JSON object a record and line, its keys the names of `fields` (RECORD_FIELDS), in their order.
 
-    timestamp_type is "CreateTime" or "LogAppendTime", control_type Kafka's name ("COMMIT") or the number of one that is
-    unknown, null in a data record, as is coordinator_epoch. topic, partition: what these are. ValueError for an unknown
-    field.
+    timestamp_type is Kafka's name ("CreateTime"), control_type too ("COMMIT") or the number of an unknown one; it and
+    coordinator_epoch are null in data records. topic, partition: what these are. ValueError for an unknown field.
     """
     parts: list[Part] = []
     for name in _known(fields):

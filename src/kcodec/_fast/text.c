@@ -380,6 +380,10 @@ static int append_control_field(TextOutput *out, const Chunk *chunk, ColumnId co
 
 // --------------------------------------------------------------------------------------------------------------- rows
 
+static const char *timestamp_type_name(int timestamp_type) {
+    return timestamp_type == 0 ? "CreateTime" : timestamp_type == 1 ? "LogAppendTime" : "NoTimestampType";
+}
+
 static int append_part(TextOutput *out, const Chunk *chunk, const BatchSpan *span, const TextPart *part, int64_t row) {
     int32_t epoch;
     switch (part->kind) {
@@ -387,7 +391,7 @@ static int append_part(TextOutput *out, const Chunk *chunk, const BatchSpan *spa
         case TEXT_INTEGER: return append_fixed(out, chunk, part, row);
         case TEXT_BOOLEAN: return append_string(out, bitmap_get(chunk->fixed[part->column].data, row) ? "true" : "false");
         case TEXT_TIME: return append_time(out, ((const int64_t *)chunk->fixed[COLUMN_TIMESTAMP].data)[row]);
-        case TEXT_TIMESTAMP_TYPE: return append_string(out, span->timestamp_type ? "LogAppendTime" : "CreateTime");
+        case TEXT_TIMESTAMP_TYPE: return append_string(out, timestamp_type_name(span->timestamp_type));
         case TEXT_SIZE: return append_integer(out, field_at(chunk, part->column, row).size, part->width);
         case TEXT_CONTROL_TYPE:
             return span->is_control ? append_control_type(out, chunk, row, "\"") : append_string(out, "null");

@@ -19,7 +19,7 @@ typedef enum {
     TEXT_INTEGER,         // a fixed column, to `width` characters at least; bytes where it is null
     TEXT_BOOLEAN,         // true or false
     TEXT_TIME,            // of the timestamp: 2026-11-21T09:30:00.000Z, or the number where no such date is
-    TEXT_TIMESTAMP_TYPE,  // CreateTime or LogAppendTime
+    TEXT_TIMESTAMP_TYPE,  // CreateTime, LogAppendTime or, of magic 0, NoTimestampType
     TEXT_SIZE,            // bytes of key or value, -1 of null, to `width` characters at least
     TEXT_RAW,             // key or value; bytes where it is null; of a control record what it says
     TEXT_JSON,            // key, value or headers

@@ -105,7 +105,7 @@ class _Cat:
             follow=options.follow,
         )
         chunks = stream.promptly() if options.follow else iter(stream)
-        progress, done, size = Progress(output, "reading"), 0, self._log.size_in_bytes
+        progress, done, size = Progress(output, "reading", has_data=True), 0, self._log.size_in_bytes
         try:
             for text, read in in_order(self._format, self._limited(chunks), 1 if options.follow else 2):
                 output.write(text)

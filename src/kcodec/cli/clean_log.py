@@ -23,7 +23,6 @@ from kcodec.cli.parser import CommandError
 from kcodec.cli.sinks import atomic_file
 from kcodec.errors import CorruptBatchError, DecodeError
 from kcodec.log import Log, Verdict
-from kcodec.log.segment import records_in
 
 # FileRecords: positions in a segment are int32.
 LARGEST_SEGMENT_BYTES = (1 << 31) - 1
@@ -121,6 +120,10 @@ class _Cleaning:
             return self._options.has_markers
         return not (batch.is_transactional and self._aborted.covers(batch))
 
+    def _is_below(self, record: kcodec.Record) -> bool:
+        """Below the end; a control record that came along is never above it."""
+        return self._end is None or record.offset < self._end or record.control_type is not None
+
     def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
         """The bytes to write: as they are, or without the records outside the range; None where nothing is left."""
         data = batch.data
@@ -136,30 +139,33 @@ class _Cleaning:
         is_cut = batch.base_offset < self._start or (
             not batch.is_control_batch and self._end is not None and batch.last_offset >= self._end
         )
-        if is_cut:
-            records = list(
-                whole.decode(start_offset=self._start, end_offset=self._end, control_records="include").records()
-            )
+        count = batch.records_count
+        if is_cut or count is None:
+            every = batch.decode(control_records="include")
+            records = [record for record in every.records() if self._start <= record.offset and self._is_below(record)]
             if not records:
                 return None
-            is_cut = len(records) < records_in(whole)
-        if not is_cut:
-            self.done.whole_batches += 1
-            self.done.records += records_in(whole)
-        else:
-            self.done.rewritten_batches += 1
-            self.done.records += len(records)
-            data = memoryview(_batch_of(records, whole))
+            is_cut, count = len(records) < len(every), len(records)
+            data = memoryview(_written_anew(records, whole)) if is_cut else data
+        self.done.records += count
+        self.done.whole_batches += not is_cut
+        self.done.rewritten_batches += is_cut
         if batch.is_transactional and not self._options.has_markers:
             return _without_transaction(data)
         return data
 
 
-def _batch_of(records: list[kcodec.Record], like: kcodec.RecordBatch) -> bytes:
-    """Some records of a batch as the batch was; those of a message of magic 0 or 1 as a batch of today."""
-    if like.magic < 2:
-        return bytes(kcodec.encode(records, compression=like.compression))
-    return kcodec.encode_batch(records, like=like)
+def _written_anew(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes:
+    """What is left of a batch, with its own codec; of one of the old formats in the format of today."""
+    if batch.magic == 2:
+        return kcodec.encode_batch(records, like=batch)
+    is_stamped = batch.timestamp_type == kcodec.TimestampType.LOG_APPEND_TIME
+    return kcodec.encode_batch(
+        records,
+        compression=batch.compression,
+        timestamp_type=batch.timestamp_type if is_stamped else kcodec.TimestampType.CREATE_TIME,
+        timestamp=batch.max_timestamp if is_stamped else None,
+    )
 
 
 def _without_transaction(data: memoryview) -> bytes:

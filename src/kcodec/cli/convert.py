@@ -136,7 +136,6 @@ class _Conversion:
         self.errors: list[DecodeError] = []
         self._logs = logs
         self._options = options
-        self._output = output
         self._progress = Progress(output, "converting")
 
     def chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[DecodedRecords, Log]]:
@@ -167,7 +166,7 @@ class _Conversion:
 
     def _span(self, log: Log) -> tuple[int, int]:
         """Where its offsets begin and how many there are, for the progress bar; 0 where nobody looks at one."""
-        if not self._output.can_show_progress:
+        if not self._progress.is_shown:
             return 0, 0
         try:
             return log.log_start_offset, log.log_end_offset - log.log_start_offset

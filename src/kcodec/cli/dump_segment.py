@@ -15,7 +15,7 @@ from typing import Any
 import kcodec
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.places import Place
-from kcodec.cli.render import Cell, json_line, time_text, write_table
+from kcodec.cli.render import Cell, cell_text, json_line, time_text, write_table
 from kcodec.cli.status import ExitStatus
 from kcodec.cli.windows import Walk, Window, in_order
 from kcodec.errors import CorruptBatchError, DecodeError
@@ -90,7 +90,7 @@ def dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatu
     """One segment file."""
     start, end = options.offsets
     walk = Walk(str(place.path), place.is_active)
-    progress = Progress(output, place.path.name)
+    progress = Progress(output, place.path.name, has_data=True)
     problems: list[DecodeError] = []
     if options.records:
         _write_records(walk, options, output, progress, problems)
@@ -264,7 +264,8 @@ def batch_line(batch: kcodec.RecordBatch, position: int, fault: DecodeError | No
     """What stands above the records of a batch: all of its header, in words."""
     notes = [
         f"batch {batch.base_offset}..{batch.last_offset}: position {position}, {batch.size_in_bytes} bytes",
-        f"records_count {batch.records_count}, magic {batch.magic}, {batch.compression}, {batch.timestamp_type}",
+        f"records_count {cell_text(batch.records_count)}",
+        f"magic {batch.magic}, {batch.compression}, {batch.timestamp_type}",
         f"max_timestamp {batch.max_timestamp}, leader_epoch {batch.partition_leader_epoch}",
     ]
     if batch.producer_id >= 0:

@@ -39,8 +39,8 @@ class Output:
 
     @property
     def can_show_progress(self) -> bool:
-        """Whether stderr is a terminal, and stdout is none that the bar would be mixed into."""
-        return self._stderr is None and sys.stderr is not None and sys.stderr.isatty() and not self.is_terminal
+        """Whether stderr is a terminal."""
+        return self._stderr is None and sys.stderr is not None and sys.stderr.isatty()
 
     def write(self, data: Buffer) -> None:
         """Data for stdout; small pieces wait for company. BrokenPipeError where nobody reads any more."""
@@ -60,6 +60,7 @@ class Output:
             self._write_all(memoryview(waiting))
 
     def _write_all(self, view: memoryview) -> None:
+        self.clear_progress()
         if self._stdout is not None:
             self._stdout.write(view)
             return
@@ -92,9 +93,13 @@ class Output:
 
 
 class Progress:
-    """A bar on stderr for long work, only on a terminal: ``progress(bytes done, bytes in all)``."""
+    """A bar on stderr for long work, only on a terminal: ``progress(bytes done, bytes in all)``.
 
-    def __init__(self, output: Output, what: str) -> None:
+    has_data: the work writes data all the time, so that there is no bar where that goes to a terminal, too.
+    """
+
+    def __init__(self, output: Output, what: str, *, has_data: bool = False) -> None:
+        self.is_shown = output.can_show_progress and not (has_data and output.is_terminal)
         self._output = output
         self._what = what
         self._begin = self._shown = time.monotonic()
@@ -102,7 +107,7 @@ class Progress:
     def __call__(self, done: int, total: int) -> None:
         """So much is done."""
         now = time.monotonic()
-        if not self._output.can_show_progress or now - self._begin < BAR_AFTER_SECONDS:
+        if not self.is_shown or now - self._begin < BAR_AFTER_SECONDS:
             return
         if now - self._shown < BAR_SECONDS and done < total:
             return

@@ -73,16 +73,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
     scratch = folder / f".{path.name}.{os.getpid()}.unfinished"
     try:
         yield scratch
-        _sync(scratch)
+        _sync(scratch, os.O_RDWR)
         scratch.replace(path)
-        _sync(folder)
+        if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
+            _sync(folder, os.O_RDONLY)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path, flags: int) -> None:
     """fsync: after the rename neither the file's bytes nor its name can be lost any more."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
