@@ -21,6 +21,7 @@ from kcodec.cli import ExitStatus, clean_log
 from kcodec.log import Log
 
 PARTITIONS = [partition for partition in golden_data.partitions(2) if partition.name != "raw-refused-0"]
+OLD = [partition for partition in golden_data.partitions() if partition.magics & {0, 1}]
 TRANSACTIONAL = [p for p in PARTITIONS if p.name.startswith(("txn", "compact-txn", "deleted", "__consumer"))]
 
 
@@ -88,6 +89,23 @@ def test_a_range_cuts_batches_and_keeps_offsets(partition: Partition, tmp_path: 
     assert [bytes(batch.data) for batch in kcodec.batches(found) if batch.base_offset not in rewritten] == [
         one for one in whole if start <= int.from_bytes(one[:8], "big") < end
     ]
+
+
+@pytest.mark.parametrize("partition", OLD, ids=str)
+def test_old_formats_stay_unless_they_are_cut(partition: Partition, tmp_path: Path, judge: JavaJudge) -> None:
+    log = log_of(partition.path)
+    assert clean(partition.path, tmp_path / "out.log") == partition.log
+    for batch in log.batches:
+        offsets = [record.offset for record in batch.records()]
+        if len(offsets) < 3:
+            continue
+        found = clean(partition.path, tmp_path / "cut.log", "--offsets", f"{offsets[1]}:{offsets[-1]}")
+        expected = list(log.records(start_offset=offsets[1], end_offset=offsets[-1]))
+        delivered = judge.consumer(found)
+        assert delivered.error is None
+        assert [(one.offset, one.key, one.value) for one in delivered.records] == [
+            (one.offset, one.key, one.value) for one in expected
+        ]
 
 
 def test_aborted_and_open_data_goes_and_markers_stay(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kcodec.cli import ExitStatus
 from kcodec.text import unescape
 
 PARTITIONS = golden_data.partitions(2)
+OLD = [partition for partition in golden_data.partitions() if partition.magics & {0, 1}]
 COPIES = golden_data.copies("live") + golden_data.copies("killed")
 # Header field of Kafka's truth -> key of ours, where they are spelt alike but for the case.
 HEADER = {
@@ -89,6 +90,20 @@ def test_records_are_those_kafka_reads(partition: Partition) -> None:
         assert record["base_offset"] == batch["baseOffset"]
         assert (record["producer_id"], record["producer_epoch"]) == (batch["producerId"], batch["producerEpoch"])
         assert record["sequence"] == expected["sequence"]
+
+
+@pytest.mark.parametrize("partition", OLD, ids=str)
+def test_records_of_old_formats_are_those_kafka_reads(partition: Partition) -> None:
+    found = json_of("--records", partition.path)
+    told = [record for batch in partition.batches for record in batch["records"]]
+    assert [(one["offset"], one["timestamp"]) for one in found] == [(one["offset"], one["timestamp"]) for one in told]
+    for record, expected in zip(found, told, strict=True):
+        assert same_bytes(bytes_of(record["key"]), expected["key"])
+        assert same_bytes(bytes_of(record["value"]), expected["value"])
+    kinds = [(batch["magic"], batch["timestamp_type"], batch["records_count"]) for batch in json_of(partition.path)]
+    assert [kind[0] for kind in kinds] == [batch["magic"] for batch in partition.batches]
+    assert all((kind[1] == "NoTimestampType") == (kind[0] == 0) for kind in kinds)
+    assert ("records_count -" in run("dump", "--records", partition.path).out) == any(kind[2] is None for kind in kinds)
 
 
 LINE = re.compile(r" *(-?\d+)  ( *\S+)  +(-?\d+)  +(-?\d+)  +(-?\d+)  (.*)")
