@@ -4,18 +4,29 @@ record, and taken by a leader."""
 
 from __future__ import annotations
 
-import os
-import random
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import cramjam
-import lz4.block
 import pyarrow as pa
 import pytest
-import zstandard
+from encode_rows import (
+    ACCEPTING,
+    CODECS,
+    FEWER,
+    INT32_MAX,
+    INT64_MAX,
+    LONG,
+    NOW,
+    ROWS,
+    Row,
+    assert_taken,
+    dicts_of,
+    header_fields,
+    judged_of,
+    many_rows,
+    table_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from java_answers import JudgedRecord, ProduceSettings, WriterRefused
@@ -23,87 +34,11 @@ from java_judge import JavaJudge
 
 import kcodec
 
-LONG = os.environ.get("KCODEC_PROFILE") == "long"
-NOW = 1_767_225_600_000
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-LEVELS = {"gzip": (-1, *range(1, 10)), "lz4": tuple(range(1, 18)), "zstd": (-131072, -5, -1, 1, 3, 9, 19, 22)}
-FEWER = settings(max_examples=500 if LONG else 50)  # each asks the Java program several times
-XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-HEADER = 61
-INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
-
 
 @pytest.fixture(scope="module")
 def judge(java_home: object) -> Iterator[JavaJudge]:
     with JavaJudge() as running:
         yield running
-
-
-class Row(NamedTuple):
-    """A record before it has an offset."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp: int
-
-
-# ------------------------------------------------------------------------------------------------------------- inputs
-
-BYTES = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=70).map(lambda piece: piece * 4)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-TIMES = st.integers(NOW - 100, NOW + 100) | st.sampled_from([-1, 0, 1, INT64_MAX, NOW - (1 << 40)])
-HEADERS = st.lists(st.tuples(TEXT, st.none() | st.binary(max_size=80)), max_size=3).map(tuple)
-ROWS = st.lists(st.builds(Row, BYTES, BYTES, HEADERS, TIMES), min_size=1, max_size=12)
-
-
-@st.composite
-def header_fields(draw: st.DrawFn) -> dict[str, Any]:
-    """What a batch says besides its records; such that Kafka's writer takes it."""
-    fields: dict[str, Any] = {"base_offset": draw(st.sampled_from([0, 1, 127, 1 << 40, INT64_MAX - (1 << 32)]))}
-    fields["partition_leader_epoch"] = draw(st.sampled_from([-1, 0, 7, INT32_MAX]))
-    if draw(st.booleans()):
-        fields["producer_id"] = draw(st.sampled_from([0, 9001, INT64_MAX]))
-        fields["producer_epoch"] = draw(st.sampled_from([0, 3, (1 << 15) - 1]))
-        fields["base_sequence"] = draw(st.sampled_from([0, 40, INT32_MAX - 3, INT32_MAX]))
-        fields["is_transactional"] = draw(st.booleans())
-    return fields
-
-
-def table_of(rows: Sequence[Row], offsets: Sequence[int] | None = None, kind: pa.DataType | None = None) -> pa.Table:
-    """The rows as Arrow columns."""
-    kind = kind or pa.binary()
-    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    columns = {
-        "key": pa.array([row.key for row in rows], kind),
-        "value": pa.array([row.value for row in rows], kind),
-        "headers": pa.array([[{"key": n, "value": v} for n, v in row.headers] for row in rows], header),
-        "timestamp": pa.array([row.timestamp for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")),
-    }
-    if offsets is not None:
-        columns["offset"] = pa.array(offsets, pa.int64())
-    return pa.table(columns)
-
-
-def judged_of(rows: Sequence[Row], offsets: Sequence[int]) -> list[JudgedRecord]:
-    return [
-        JudgedRecord(offset, row.timestamp, row.key, row.value, row.headers)
-        for row, offset in zip(rows, offsets, strict=True)
-    ]
-
-
-def dicts_of(rows: Sequence[Row], offsets: Sequence[int]) -> list[dict[str, Any]]:
-    return [{**row._asdict(), "offset": offset} for row, offset in zip(rows, offsets, strict=True)]
-
-
-def many_rows(size: int, count: int = 300) -> list[Row]:
-    """Some `size` bytes of values: half of them repeat themselves, half do not."""
-    rng = random.Random(size)
-    piece = size // count
-    return [
-        Row(b"key-%d" % at, rng.randbytes(piece) if at % 2 else b"%010d" % at * (piece // 10), (), NOW + at)
-        for at in range(count)
-    ]
 
 
 # ----------------------------------------------------------------------------------------- uncompressed: byte for byte
@@ -254,138 +189,7 @@ def test_control_batches_are_kafkas_own(judge: JavaJudge, control_type: int) -> 
         assert kcodec.encode_batch(rows, **options) == told
 
 
-# -------------------------------------------------------------------------------------------- compressed: the framing
-
-
-def xerial_blocks(stream: bytes) -> list[bytes]:
-    """The blocks of a xerial stream, decompressed."""
-    assert stream.startswith(XERIAL_HEADER)
-    blocks, at = [], len(XERIAL_HEADER)
-    while at < len(stream):
-        (size,) = struct.unpack_from(">i", stream, at)
-        blocks.append(bytes(cramjam.snappy.decompress_raw(stream[at + 4 : at + 4 + size])))
-        at += 4 + size
-    assert at == len(stream)
-    return blocks
-
-
-def lz4_blocks(stream: bytes) -> list[bytes]:
-    """The blocks of a frame as Kafka writes one, decompressed: independent, nothing but an end mark behind."""
-    assert stream.startswith(b"\x04\x22\x4d\x18\x60\x40\x82")
-    blocks, at = [], 7
-    while True:
-        (word,) = struct.unpack_from("<I", stream, at)
-        at += 4
-        if word == 0:
-            break
-        piece = stream[at : at + (word & 0x7FFFFFFF)]
-        blocks.append(piece if word >> 31 else lz4.block.decompress(piece, uncompressed_size=65536))
-        at += len(piece)
-    assert at == len(stream)
-    return blocks
-
-
-def zstd_blocks(stream: bytes) -> list[bytes]:
-    """The one frame, decompressed: it says neither its content's size nor a checksum, and nothing lies behind it."""
-    parameters = zstandard.get_frame_parameters(stream)
-    assert stream[4] & 0xE4 == 0
-    assert (parameters.content_size, parameters.has_checksum) == (zstandard.CONTENTSIZE_UNKNOWN, False)
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
-    plain = decompressor.decompress(stream)
-    assert decompressor.eof
-    assert decompressor.unused_data == b""
-    return [plain]
-
-
-def gzip_blocks(stream: bytes) -> list[bytes]:
-    """The one member, decompressed: no time, no flags, no system."""
-    assert stream[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-    decompressor = zlib.decompressobj(31)
-    plain = decompressor.decompress(stream)
-    assert decompressor.eof
-    assert decompressor.unused_data == b""
-    return [plain]
-
-
-BLOCKS = {"gzip": gzip_blocks, "snappy": xerial_blocks, "lz4": lz4_blocks, "zstd": zstd_blocks}
-
-
-def assert_framed_alike(codec: str, told: bytes, made: bytes, plain: bytes) -> None:
-    """Same header but for what follows from the compressed bytes; same framing, block by block; same records."""
-    assert made[:8] == told[:8]
-    assert made[12:17] == told[12:17]
-    assert made[21:HEADER] == told[21:HEADER]
-    assert struct.unpack_from(">i", made, 8)[0] == len(made) - 12
-    blocks = BLOCKS[codec](made[HEADER:])
-    assert blocks == BLOCKS[codec](told[HEADER:])
-    assert b"".join(blocks) == plain[HEADER:]
-
-
-@pytest.mark.parametrize("codec", CODECS[1:])
-@FEWER
-@given(rows=ROWS, fields=header_fields())
-def test_compressed_batches_are_framed_as_kafka_frames_them(
-    judge: JavaJudge, codec: str, rows: list[Row], fields: dict[str, Any]
-) -> None:
-    offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
-    plain = judge.batch(judged_of(rows, offsets), **fields)
-    told = judge.batch(judged_of(rows, offsets), compression=CODECS.index(codec), **fields)
-    for source in (rows, table_of(rows)):
-        assert_framed_alike(codec, told, bytes(kcodec.encode(source, compression=codec, **fields)), plain)
-
-
-@pytest.mark.parametrize("codec", CODECS[1:])
-@pytest.mark.parametrize("size", [32_700, 65_500, 200_000, 700_000])
-def test_large_batches_are_cut_into_blocks_as_kafka_cuts_them(judge: JavaJudge, codec: str, size: int) -> None:
-    rows = many_rows(size)
-    judged = judged_of(rows, range(len(rows)))
-    plain = judge.batch(judged, partition_leader_epoch=-1)
-    told = judge.batch(judged, compression=CODECS.index(codec), partition_leader_epoch=-1)
-    made = bytes(kcodec.encode(table_of(rows), compression=codec))
-    assert_framed_alike(codec, told, made, plain)
-    assert len(made) < len(told) * 1.1 + 100
-
-
-@pytest.mark.parametrize("codec", ["snappy", "lz4"])
-@pytest.mark.parametrize("left", [-1, 0, 1])
-def test_blocks_end_where_kafkas_end(judge: JavaJudge, codec: str, left: int) -> None:
-    """Records of exactly one and two blocks, a byte less, a byte more."""
-    size = {"snappy": 32 << 10, "lz4": 64 << 10}[codec]
-    for blocks in (1, 2):
-        rows = [Row(None, b"x" * (blocks * size - 12 + left), (), NOW)]
-        length = len(kcodec.encode(rows)) - HEADER
-        rows = [Row(None, b"x" * (blocks * size - 12 + left + blocks * size + left - length), (), NOW)]
-        plain = judge.batch(judged_of(rows, [0]), partition_leader_epoch=-1)
-        assert len(plain) - HEADER == blocks * size + left
-        told = judge.batch(judged_of(rows, [0]), compression=CODECS.index(codec), partition_leader_epoch=-1)
-        assert_framed_alike(codec, told, bytes(kcodec.encode(rows, compression=codec)), plain)
-
-
-@pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec, levels in LEVELS.items() for level in levels])
-def test_every_level_is_read_and_framed_as_kafkas(judge: JavaJudge, codec: str, level: int) -> None:
-    rows = many_rows(150_000, 100)
-    judged = judged_of(rows, range(len(rows)))
-    plain = judge.batch(judged, partition_leader_epoch=-1)
-    told = judge.batch(judged, compression=CODECS.index(codec), level=level, partition_leader_epoch=-1)
-    made = bytes(kcodec.encode(table_of(rows), compression=codec, compression_level=level))
-    assert_framed_alike(codec, told, made, plain)
-    assert len(made) < len(told) * 1.03
-    assert_taken(judge, made, judged)
-
-
 # --------------------------------------------------------------------------------------- read, and taken by a leader
-
-
-def assert_taken(judge: JavaJudge, data: bytes, records: Sequence[JudgedRecord]) -> None:
-    """Kafka reads these records out of the one batch, and a leader appends it."""
-    (batch,) = judge.record_set(data).batches
-    assert batch.accepted
-    assert list(batch.records) == list(records)
-    for verdict in (judge.validated(data, ACCEPTING), judge.produced(data, ACCEPTING)):
-        assert (verdict.code, verdict.error) == (0, None)
-
-
-ACCEPTING = ProduceSettings(now=NOW, after_max_ms=INT64_MAX, max_message_bytes=INT32_MAX)
 
 
 @pytest.mark.parametrize("codec", CODECS)
