@@ -188,7 +188,7 @@ def test_a_bad_crc_that_a_batch_follows_is_damage(tmp_path: Path, large: bool) -
 
 @pytest.mark.parametrize("timeout", [0, None])
 def test_no_batch_at_all_is_damage_even_at_the_end_of_time(tmp_path: Path, timeout: float | None) -> None:
-    directory = partition(tmp_path, [BATCHES[0], b"\x01" * 100])
+    directory = partition(tmp_path, [BATCHES[0], BATCHES[1][:16] + b"\x09" + BATCHES[1][17:]])
     found, error = until_damage(directory, Script(looks=20), timeout=timeout)
     assert found == [0, 1, 2]
     assert error.position == len(BATCHES[0])

@@ -10,6 +10,7 @@ from typing import Any
 import golden_data
 import pytest
 from batch_writer import fix_crc
+from legacy_writer import MessageSpec, build_message
 from log_files import COMMIT, data, marker, offsets, partition, plain
 
 import kcodec
@@ -111,6 +112,16 @@ def test_a_large_last_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path) -> Non
     large = plain(6, count=3, size=1 << 20)
     log = opened(tmp_path, FIRST, SECOND, flip(large, 2 << 20))
     assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+
+
+@pytest.mark.parametrize("size", [10, 70_000, (1 << 20) - 34, 1_500_000])
+def test_a_short_old_message_behind_a_window_is_no_tail(tmp_path: Path, size: int) -> None:
+    """It is shorter than a header of magic 2, and the window before it ends at its beginning, or short of it."""
+    messages = [build_message(MessageSpec(value=b"v" * size)), build_message(MessageSpec(value=b"v"), 1)]
+    log = opened(tmp_path, *messages)
+    assert log.tail is None
+    assert offsets(log) == offsets(log, "read_committed") == [0, 1]
+    assert offsets(log, "read_committed", follow=True, timeout=0) == [0, 1]
 
 
 def test_a_bad_crc_that_a_valid_batch_follows_is_damage(tmp_path: Path) -> None:

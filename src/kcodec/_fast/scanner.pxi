@@ -65,8 +65,8 @@ cdef class TransactionScanner:
         cdef WalkResult result
         while True:
             offered = begin + size - at
-            if at >= file_end or offered <= 0:
-                return at, BATCH_OVERHEAD
+            if at >= file_end or offered <= 0:  # of what is left less may be a message of magic 0 or 1
+                return at, min(BATCH_OVERHEAD, file_end - at) if at < file_end else BATCH_OVERHEAD
             result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
             if result == WALK_FAULT:
                 raise _error_of(&fault, self.path)

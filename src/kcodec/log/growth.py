@@ -10,6 +10,7 @@ that is not there any more, the place is looked for again by its offset.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from kcodec.limits import DecodeLimits
 from kcodec.log.seek import place_of_offset
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
+    LEAST_BATCH,
     SEGMENT_NAME,
     Segment,
     batch_at,
@@ -263,13 +265,13 @@ class GrowingLog:
         self.scanner.above_offset = self.next_offset - 1 if is_ordered else None
         begin = self._position
         try:
-            needed = self._walk(file, end)
-            if self._position + needed > end and self._position != end:
+            self._walk(file, end)
+            if self._position - begin < STEP_BYTES and self._position != end:
                 raise cut_error(file, self._position, end)
         except DecodeError as error:
             self.damage = self._judged(file, error, end, is_last=False)
             return False
-        return self._position < end and self._position > begin
+        return self._position < end
 
     def _walk_last(self, file: SegmentFile, end: int) -> bool:
         """Walk the segment that is appended to, as far as its batches are there in full; True if there is more.
@@ -286,15 +288,13 @@ class GrowingLog:
                 return self._stay(file, end, error)
             if self._position > begin:
                 return True
-        probe = TransactionScanner(limits=self._limits, path=file.path)
-        windows = HeaderWindows(file, end)
-        ahead, needed, refused = self._position, BATCH_OVERHEAD, None
+        probe, is_more = TransactionScanner(limits=self._limits, path=file.path), False
+        ahead, refused = self._position, None
         try:
-            while ahead + needed <= end and ahead - self._position < STEP_BYTES:
-                ahead, needed = probe.feed(_step(windows, ahead, needed), ahead, end)
+            for ahead in _places(probe, file, self._position, end):
+                is_more = ahead - self._position >= STEP_BYTES
         except DecodeError as error:
-            ahead, refused = ahead if error.position is None else error.position, error
-        is_more = refused is None and ahead + needed <= end
+            ahead, refused, is_more = ahead if error.position is None else error.position, error, False
         if probe.last_position >= self._position:
             batch = batch_at(file, probe.last_position, ahead, self._limits)
             if batch is not None and computed_crc(file, batch) != batch.crc:
@@ -315,19 +315,15 @@ class GrowingLog:
             self._stuck = self._stuck._replace(damage=damage)
         return False
 
-    def _walk(self, file: SegmentFile, end: int) -> int:
-        """Walk up to `end`, or a step; returns the bytes that the batch behind needs."""
-        windows = HeaderWindows(file, end)
-        begin, needed = self._position, BATCH_OVERHEAD
+    def _walk(self, file: SegmentFile, end: int) -> None:
+        """Walk up to `end`, or a step, or the last batch that is there in full."""
         try:
-            while self._position + needed <= end and self._position - begin < STEP_BYTES:
-                ahead, needed = self.scanner.feed(_step(windows, self._position, needed), self._position, end)
-                self._note(file, ahead)
+            for position in _places(self.scanner, file, self._position, end):
+                self._note(file, position)
         except DecodeError as error:
             if error.position is not None:
                 self._note(file, error.position)
             raise
-        return needed
 
     def _note(self, file: SegmentFile, end: int) -> None:
         """Whole batches up to byte `end` have been walked."""
@@ -336,7 +332,7 @@ class GrowingLog:
             return
         first, self.next_offset = self.next_offset, max(self.next_offset, self.scanner.last_offset + 1)
         last = self.scanner.last_position
-        self._anchor = last, bytes(file.read(last, BATCH_OVERHEAD))
+        self._anchor = last, bytes(file.read(last, min(BATCH_OVERHEAD, end - last)))
         before = self.walked[-1] if self.walked else None
         if before is not None and before.segment.path == file.path and before.end == start:
             before.end, before.next_offset = end, self.next_offset
@@ -358,6 +354,23 @@ class GrowingLog:
         return None
 
 
-def _step(windows: HeaderWindows, position: int, needed: int) -> memoryview:
-    """A window, but no more of it than a step."""
-    return windows.at(position, needed)[: max(needed, STEP_BYTES)]
+def _places(scanner: TransactionScanner, file: SegmentFile, position: int, end: int) -> Iterator[int]:
+    """Walk from `position`, telling the place after each window: to a step, or the last batch that is there in full.
+
+    A batch of which nothing is known is asked for with as many bytes as a header of magic 2 has, where there are so
+    many: one of magic 0 or 1 may be shorter.
+    """
+    windows = HeaderWindows(file, end)
+    begin, needed = position, BATCH_OVERHEAD
+    while position - begin < STEP_BYTES and position + LEAST_BATCH <= end:
+        offered = min(needed, end - position)
+        window = windows.at(position, offered)[: max(offered, STEP_BYTES)]
+        ahead, needed = scanner.feed(window, position, end)
+        is_cut = position + needed > end if ahead == position else needed > BATCH_OVERHEAD and ahead + needed > end
+        if ahead > position:
+            yield ahead
+        elif needed <= offered:
+            return
+        if is_cut:
+            return
+        position = ahead
