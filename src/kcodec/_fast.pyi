@@ -24,6 +24,7 @@ _Aborted: TypeAlias = AbortedTransaction | tuple[int, int] | tuple[int, int, int
 
 COLUMNS: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
+FRAMING_COLUMNS: Final[tuple[str, ...]]
 
 def decode(
     data: Buffer,
@@ -40,6 +41,7 @@ def decode(
     limits: DecodeLimits = ...,
     binary_type: _BinaryType = "binary",
     threads: int = 1,
+    framing: Literal["confluent"] | None = None,
 ) -> DecodedRecords:
     """Decode the record batches in a bytes-like object to columns. Raises DecodeError, ValueError, TypeError."""
 
@@ -63,6 +65,8 @@ class Record:
         sequence: int = -1,
         control_type: ControlType | int | None = None,
         coordinator_epoch: int | None = None,
+        key_schema_id: int | None = None,
+        value_schema_id: int | None = None,
     ) -> None: ...
     @property
     def offset(self) -> int: ...
@@ -82,6 +86,10 @@ class Record:
     def control_type(self) -> ControlType | int | None: ...
     @property
     def coordinator_epoch(self) -> int | None: ...
+    @property
+    def key_schema_id(self) -> int | None: ...
+    @property
+    def value_schema_id(self) -> int | None: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
@@ -495,6 +503,7 @@ class Decoder:
         spark_layout: bool = False,
         keep_position: bool = False,
         above_offset: int | None = None,
+        framing: str | None = None,
     ) -> None: ...
     @property
     def counts(self) -> Counts: ...
@@ -532,11 +541,17 @@ class TextTemplate:
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 def stream_capsule(
-    columns: Iterable[str], binary_type: str, iterator: Iterable[DecodedRecords], spark_layout: bool = False
+    columns: Iterable[str],
+    binary_type: str,
+    iterator: Iterable[DecodedRecords],
+    spark_layout: bool = False,
+    framing: str | None = None,
 ) -> CapsuleType:
     """An ``arrow_array_stream`` over an iterator of results. Internal."""
 
-def schema_of(columns: Iterable[str], binary_type: str = "binary", spark_layout: bool = False) -> ColumnsSchema:
+def schema_of(
+    columns: Iterable[str], binary_type: str = "binary", spark_layout: bool = False, framing: str | None = None
+) -> ColumnsSchema:
     """The schema of results with these columns. Internal."""
 
 # -------------------------------------------------------------------------------------------------- keys to partitions

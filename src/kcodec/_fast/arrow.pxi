@@ -134,14 +134,14 @@ cdef object _stream_capsule(_Layout layout, object source, int column):
     return PyCapsule_New(stream, b"arrow_array_stream", _free_stream_capsule)
 
 
-def stream_capsule(columns, binary_type, iterator, spark_layout=False):
+def stream_capsule(columns, binary_type, iterator, spark_layout=False, framing=None):
     """An ``arrow_array_stream`` capsule over an iterator of DecodedRecords, drawn as the consumer asks.
 
     What the iterator raises becomes the stream's error, with its text.
     """
-    return _stream_capsule(_Layout(columns, binary_type, spark_layout, True), iter(iterator), -1)
+    return _stream_capsule(_Layout(columns, binary_type, spark_layout, True, framing), iter(iterator), -1)
 
 
-def schema_of(columns, binary_type="binary", spark_layout=False):
+def schema_of(columns, binary_type="binary", spark_layout=False, framing=None):
     """The ColumnsSchema of results with these columns."""
-    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True))
+    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True, framing))

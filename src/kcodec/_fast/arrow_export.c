@@ -10,6 +10,7 @@ enum { MOST_NODES = COLUMN_COUNT + 4 };  // the struct, its columns, and below h
 static const char *const column_names[COLUMN_COUNT] = {
     "offset", "timestamp", "timestamp_type", "key", "value", "headers", "base_offset", "producer_id", "producer_epoch",
     "sequence", "partition_leader_epoch", "is_transactional", "is_control", "control_type", "topic", "partition",
+    "key_schema_id", "value_schema_id",
 };
 
 const char *column_name(ColumnId column) { return column_names[column]; }
@@ -65,7 +66,8 @@ static const char *column_format(const ChunkLayout *layout, ColumnId column) {
 
 static int column_nullable(const ChunkLayout *layout, ColumnId column) {
     return column == COLUMN_KEY || column == COLUMN_VALUE || column == COLUMN_CONTROL_TYPE || column == COLUMN_TOPIC ||
-           column == COLUMN_PARTITION || (column == COLUMN_HEADERS && layout->null_empty_headers);
+           column == COLUMN_PARTITION || column == COLUMN_KEY_SCHEMA_ID || column == COLUMN_VALUE_SCHEMA_ID ||
+           (column == COLUMN_HEADERS && layout->null_empty_headers);
 }
 
 static void fill_column_schema(SchemaBlock *block, struct ArrowSchema *schema, const ChunkLayout *layout, ColumnId column,
@@ -201,12 +203,8 @@ static void fill_column(ArrayBlock *block, struct ArrowArray *array, ColumnId co
         if (column != COLUMN_TOPIC && chunk->layout.binary_type == BINARY_VIEW) fill_views(block, array, binary);
         return;
     }
-    int64_t nulls = column == COLUMN_CONTROL_TYPE ? chunk->control_type_nulls : 0;
-    const uint8_t *validity = chunk->control_type_validity.data;
-    if (column == COLUMN_PARTITION && !chunk->has_partition) {
-        nulls = chunk->rows;
-        validity = chunk->partition_validity.data;
-    }
+    int64_t nulls;
+    const uint8_t *validity = chunk_validity(chunk, column, &nulls);
     set_array(block, array, rows, row, nulls_of(chunk, nulls, rows), validity, 2, chunk->fixed[column].data, NULL);
 }
 

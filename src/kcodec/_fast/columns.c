@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "framing.h"
 #include "utf8.h"
 
 int column_width(ColumnId column) {
@@ -16,6 +17,8 @@ int column_width(ColumnId column) {
         case COLUMN_SEQUENCE:
         case COLUMN_PARTITION_LEADER_EPOCH:
         case COLUMN_PARTITION:
+        case COLUMN_KEY_SCHEMA_ID:
+        case COLUMN_VALUE_SCHEMA_ID:
             return 4;
         case COLUMN_PRODUCER_EPOCH:
         case COLUMN_CONTROL_TYPE:
@@ -49,6 +52,7 @@ static void binary_release(BinaryColumn *column, int64_t rows, BinaryType type) 
 // In the reverse order of chunk_reserve, so that each buffer comes back to the role it had.
 static void chunk_free(Chunk *chunk) {
     int64_t rows = chunk->rows;
+    for (int which = 1; which >= 0; which--) buffer_release(&chunk->schema_id_validity[which], (size_t)(rows + 7) / 8);
     buffer_release(&chunk->partition_validity, (size_t)(rows + 7) / 8);
     binary_release(&chunk->topic_rows, rows, BINARY);
     buffer_release(&chunk->view_arena, (size_t)chunk->view_arena_length);
@@ -378,7 +382,26 @@ static void count_nulls(BinaryColumn *column, int64_t rows) {
     column->null_count = rows - set;
 }
 
+const uint8_t *chunk_validity(const Chunk *chunk, ColumnId column, int64_t *nulls) {
+    *nulls = 0;
+    switch (column) {
+        case COLUMN_CONTROL_TYPE:
+            *nulls = chunk->control_type_nulls;
+            return chunk->control_type_validity.data;
+        case COLUMN_PARTITION:
+            *nulls = chunk->has_partition ? 0 : chunk->rows;
+            return chunk->partition_validity.data;
+        case COLUMN_KEY_SCHEMA_ID:
+        case COLUMN_VALUE_SCHEMA_ID:
+            *nulls = chunk->schema_id_nulls[column - COLUMN_KEY_SCHEMA_ID];
+            return chunk->schema_id_validity[column - COLUMN_KEY_SCHEMA_ID].data;
+        default:
+            return NULL;
+    }
+}
+
 int chunk_finish(Chunk *chunk, Fault *fault) {
+    if (chunk->layout.framing && framing_split(chunk)) return fault_set(fault, FAULT_NO_MEMORY, "framing", 0, 0);
     count_nulls(&chunk->key, chunk->rows);
     count_nulls(&chunk->value, chunk->rows);
     count_nulls(&chunk->header_value, chunk->header_count);

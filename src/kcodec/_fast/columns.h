@@ -26,6 +26,8 @@ typedef enum {
     COLUMN_CONTROL_TYPE,
     COLUMN_TOPIC,
     COLUMN_PARTITION,
+    COLUMN_KEY_SCHEMA_ID,    // these two with a framing alone
+    COLUMN_VALUE_SCHEMA_ID,
     COLUMN_COUNT,
 } ColumnId;
 
@@ -65,6 +67,7 @@ typedef struct {
     BinaryType binary_type;
     uint8_t timestamp_microseconds;  // Spark's unit; Kafka's milliseconds otherwise
     uint8_t null_empty_headers;      // Spark's rule: no headers is NULL, not an empty list
+    uint8_t framing;                 // schema ids are split off keys and values: framing.c
 } ChunkLayout;
 
 typedef struct Chunk {
@@ -76,6 +79,9 @@ typedef struct Chunk {
     Buffer fixed[COLUMN_COUNT];      // offset, timestamp and the columns that are constant in a batch
     Buffer control_type_validity;
     int64_t control_type_nulls;
+    Buffer schema_id_validity[2];    // of key and value, made when the chunk is closed
+    int64_t schema_id_nulls[2];
+    uint8_t is_split;
     BinaryColumn key, value;
     Buffer header_lists;             // rows + 1 of int32
     Buffer header_list_validity;     // made when the chunk is closed, with null_empty_headers only
@@ -120,6 +126,8 @@ static inline int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
 }
 int64_t chunk_longest_column(const Chunk *chunk);  // bytes in the variable column that holds most
 int chunk_reserve_headers(Chunk *chunk, int64_t headers);
+// Of a fixed column: its validity bitmap, NULL where nothing can be null, and how many are.
+const uint8_t *chunk_validity(const Chunk *chunk, ColumnId column, int64_t *nulls);
 // A validity bitmap that says "nothing null", for as many rows as there is room for.
 int chunk_begin_validity(Buffer *validity, int64_t capacity);
 // Fills the columns that are constant within a batch for the rows from `first_row` on.
@@ -128,7 +136,7 @@ void chunk_mark(const Chunk *chunk, ChunkMark *mark);
 void chunk_rollback(Chunk *chunk, const ChunkMark *mark);
 // Spark's unit for the rows from `first_row` on. On a fault, found is the timestamp, expected its offset.
 int chunk_to_microseconds(Chunk *chunk, int64_t first_row, Fault *fault);
-// What is left to do before a chunk is handed out: header names as Arrow strings, Spark's NULL for no headers.
+// What is left to do before a chunk is handed out: schema ids, header names as Arrow strings, Spark's NULL for no headers.
 int chunk_finish(Chunk *chunk, Fault *fault);
 
 static inline void bitmap_clear(uint8_t *bits, int64_t at) { bits[at >> 3] &= (uint8_t)~(1u << (at & 7)); }

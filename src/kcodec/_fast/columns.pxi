@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Columns by name.
 
-COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_COUNT))
+COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID))
+# what framing="confluent" brings
+FRAMING_COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID, COLUMN_COUNT))
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 cdef object _index(object index):
@@ -10,13 +12,13 @@ cdef object _index(object index):
     return index.__index__()
 
 
-cdef dict _COLUMN_IDS = {name: column for column, name in enumerate(COLUMNS)}
+cdef dict _COLUMN_IDS = {name: column for column, name in enumerate(COLUMNS + FRAMING_COLUMNS)}
 cdef dict _BINARY_TYPES = {"binary": BINARY, "large_binary": LARGE_BINARY, "binary_view": BINARY_VIEW}
 # numpy's name for each fixed-width column; bool columns are bits and are unpacked
 cdef dict _NUMPY_TYPES = {
     "offset": "<i8", "timestamp": "<M8[ms]", "timestamp_type": "<i4", "base_offset": "<i8", "producer_id": "<i8",
     "producer_epoch": "<i2", "sequence": "<i4", "partition_leader_epoch": "<i4", "is_transactional": "bool",
-    "is_control": "bool", "control_type": "<i2", "partition": "<i4",
+    "is_control": "bool", "control_type": "<i2", "partition": "<i4", "key_schema_id": "<i4", "value_schema_id": "<i4",
 }
 
 
@@ -25,10 +27,17 @@ cdef class _Layout:
 
     cdef ChunkLayout chunk
     cdef ColumnOrder order
+    cdef uint32_t asked       # chunk.wanted without what is built for the sake of another column
     cdef readonly tuple columns
     cdef readonly str binary_type
+    cdef readonly object framing
 
-    def __cinit__(self, columns, binary_type, bint spark_layout=False, source_columns=False):
+    def __cinit__(self, columns, binary_type, bint spark_layout=False, source_columns=False, framing=None):
+        if framing is not None:
+            self.chunk.framing = _choice("framing", framing, {"confluent": True})
+            self.framing = framing
+            if columns is DEFAULT_COLUMNS:
+                columns = DEFAULT_COLUMNS + FRAMING_COLUMNS
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
         try:
@@ -41,7 +50,11 @@ cdef class _Layout:
         self.chunk.null_empty_headers = spark_layout
         self.order.all_nullable = spark_layout
         possible = [name for name in COLUMNS if source_columns or name not in ("topic", "partition")]
+        if framing is not None:
+            possible += FRAMING_COLUMNS
         for name in self.columns:
+            if framing is None and name in FRAMING_COLUMNS:
+                raise ValueError(f'column {name!r} comes with framing="confluent" alone')
             if name not in possible:
                 raise _choice_error("column", name, possible)
             column = _COLUMN_IDS[name]
@@ -50,9 +63,14 @@ cdef class _Layout:
             self.chunk.wanted |= 1u << <int>column
             self.order.columns[self.order.count] = column
             self.order.count += 1
+        self.asked = self.chunk.wanted
+        if self.wants(COLUMN_KEY_SCHEMA_ID):
+            self.chunk.wanted |= 1u << <int>COLUMN_KEY
+        if self.wants(COLUMN_VALUE_SCHEMA_ID):
+            self.chunk.wanted |= 1u << <int>COLUMN_VALUE
 
     cdef bint wants(self, int column):
-        return self.chunk.wanted >> column & 1
+        return self.asked >> column & 1
 
 
 cdef _Layout _DEFAULT_LAYOUT = _Layout(DEFAULT_COLUMNS, "binary")
@@ -92,11 +110,9 @@ cdef class _ColumnMemory:
 cdef object _fixed_at(const Chunk *chunk, int column, int64_t row):
     cdef const uint8_t *data = chunk.fixed[column].data
     cdef int width = column_width(column)
-    if column == COLUMN_CONTROL_TYPE and chunk.control_type_nulls and not bitmap_get(
-        chunk.control_type_validity.data, row
-    ):
-        return None
-    if column == COLUMN_PARTITION and not chunk.has_partition:
+    cdef int64_t nulls
+    cdef const uint8_t *validity = chunk_validity(chunk, column, &nulls)
+    if nulls and not bitmap_get(validity, row):
         return None
     if width == 0:
         return bool(bitmap_get(data, row))

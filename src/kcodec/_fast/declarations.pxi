@@ -171,6 +171,8 @@ cdef extern from "_fast/columns.h" nogil:
         COLUMN_CONTROL_TYPE
         COLUMN_TOPIC
         COLUMN_PARTITION
+        COLUMN_KEY_SCHEMA_ID
+        COLUMN_VALUE_SCHEMA_ID
         COLUMN_COUNT
         CHUNK_BYTES
 
@@ -196,14 +198,17 @@ cdef extern from "_fast/columns.h" nogil:
     ctypedef struct ChunkLayout:
         uint32_t wanted
         BinaryType binary_type
-        uint8_t timestamp_microseconds, null_empty_headers
+        uint8_t timestamp_microseconds, null_empty_headers, framing
 
     ctypedef struct Chunk:
         ChunkLayout layout
         int64_t rows, row_capacity
-        Buffer fixed[16]
+        Buffer fixed[18]
         Buffer control_type_validity
         int64_t control_type_nulls
+        Buffer schema_id_validity[2]
+        int64_t schema_id_nulls[2]
+        uint8_t is_split
         BinaryColumn key, value
         Buffer header_lists
         Buffer header_list_validity
@@ -230,6 +235,7 @@ cdef extern from "_fast/columns.h" nogil:
     void chunk_retain(Chunk *chunk)
     void chunk_release(Chunk *chunk)
     int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload)
+    const uint8_t *chunk_validity(const Chunk *chunk, int column, int64_t *nulls)
     int chunk_finish(Chunk *chunk, Fault *fault)
     int bitmap_get(const uint8_t *bits, int64_t at)
 
@@ -394,8 +400,8 @@ cdef extern from "_fast/arrow_export.h" nogil:
         void *private_data
 
     ctypedef struct ColumnOrder:
-        uint8_t columns[16]
-        const char *names[16]
+        uint8_t columns[18]
+        const char *names[18]
         int count, all_nullable
 
     const char *column_name(int column)

@@ -389,7 +389,7 @@ cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, b
 
 def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
            last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", on_error="raise",
-           verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1):
+           verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None):
     """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
 
     columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
@@ -403,6 +403,9 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
                           batch where its own length leads to a batch that can be proved.
     verify_crc:           the CRC-32C of every whole batch, also of those that are ruled out.
     limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
+    framing:              "confluent": a key or value that begins with a zero byte and a schema id (int32) gives the id
+                          to the nullable columns key_schema_id and value_schema_id, which come with the default
+                          columns, and the rest to its own. Whatever begins otherwise stays whole, its id null.
     threads:              batches side by side; the records and their order are the same.
 
     Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
@@ -413,10 +416,10 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     """
     cdef _Decoding work = _Decoding.__new__(_Decoding)
     cdef DecodedRecords decoded
-    if columns is DEFAULT_COLUMNS and binary_type == "binary":
+    if columns is DEFAULT_COLUMNS and binary_type == "binary" and framing is None:
         work.layout = _DEFAULT_LAYOUT
     else:
-        work.layout = _Layout(columns, binary_type)
+        work.layout = _Layout(columns, binary_type, framing=framing)
     _settings_of(&work.settings, work.layout, limits, verify_crc, start_offset, end_offset)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)
     if isinstance(threads, bool) or not isinstance(threads, int):

@@ -133,9 +133,9 @@ cdef class DecodedRecords:
             raise ValueError(f"column {name!r} has no fixed width: numpy cannot hold it, take it by Arrow")
         cdef _Rows rows = self._one_part("to_numpy")
         cdef int column = _COLUMN_IDS[name]
-        if (column == COLUMN_CONTROL_TYPE and rows.chunk.control_type_nulls) or (
-            column == COLUMN_PARTITION and not rows.chunk.has_partition
-        ):
+        cdef int64_t nulls
+        chunk_validity(rows.chunk, column, &nulls)
+        if nulls:
             raise ValueError(f"column {name!r} holds nulls: numpy cannot hold them, take it by Arrow")
         cdef _ColumnMemory memory = _ColumnMemory.__new__(_ColumnMemory)
         cdef int64_t row
@@ -178,7 +178,7 @@ cdef class DecodedRecords:
     def __reduce__(self):
         layout = self._layout
         state = (self.counts, self.next_offset, self.error, self.remaining_bytes, self.bytes_needed)
-        settings = (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds))
+        settings = (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds), True, layout.framing)
         return _rebuild_decoded, (settings, [_pack_rows(rows) for rows in self._parts], state)
 
 
@@ -209,12 +209,13 @@ cdef class ColumnsSchema:
 
     def __reduce__(self):
         layout = self._layout
-        return _rebuild_schema, (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds))
+        return _rebuild_schema, (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds),
+                                 layout.framing)
 
 
-def _rebuild_schema(columns, binary_type, spark_layout):
+def _rebuild_schema(columns, binary_type, spark_layout, framing=None):
     """Undo ColumnsSchema.__reduce__."""
-    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True))
+    return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True, framing))
 
 
 cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=None):
@@ -243,6 +244,8 @@ def _iterate_records(DecodedRecords decoded):
     cdef bint has_offset = layout.wants(COLUMN_OFFSET), has_timestamp = layout.wants(COLUMN_TIMESTAMP)
     cdef bint has_key = layout.wants(COLUMN_KEY), has_value = layout.wants(COLUMN_VALUE)
     cdef bint has_headers = layout.wants(COLUMN_HEADERS)
+    cdef bint has_key_schema_id = layout.wants(COLUMN_KEY_SCHEMA_ID)
+    cdef bint has_value_schema_id = layout.wants(COLUMN_VALUE_SCHEMA_ID)
     timestamp_types = (TimestampType.NO_TIMESTAMP_TYPE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
     names = {}
     for rows in decoded._parts:
@@ -264,6 +267,10 @@ def _iterate_records(DecodedRecords decoded):
                 record._sequence = sequence_after(spans[span].base_sequence, offset - spans[span].base_offset)
             else:
                 record._offset = record._timestamp_type = record._sequence = _ABSENT
+            if has_key_schema_id:
+                record._key_schema_id = _fixed_at(chunk, COLUMN_KEY_SCHEMA_ID, row)
+            if has_value_schema_id:
+                record._value_schema_id = _fixed_at(chunk, COLUMN_VALUE_SCHEMA_ID, row)
             record._control_type = record._coordinator_epoch = None
             if not has_key or not has_value:
                 record._control_type = record._coordinator_epoch = _ABSENT_KEY if not has_key else _ABSENT_VALUE
@@ -315,9 +322,12 @@ cdef tuple _pack_rows(_Rows part):
     sources = [PyBytes_FromStringAndSize(<const char *>chunk.view_sources[at].base, chunk.view_sources[at].length)
                for at in range(chunk.view_source_count)]
     return (
-        (part.first, part.count, rows, headers, chunk.header_list_nulls, chunk.control_type_nulls),
+        (part.first, part.count, rows, headers, chunk.header_list_nulls, chunk.control_type_nulls,
+         chunk.schema_id_nulls[0], chunk.schema_id_nulls[1]),
         fixed,
         _buffer_bytes(&chunk.control_type_validity, (rows + 7) // 8),
+        [_buffer_bytes(&chunk.schema_id_validity[0], (rows + 7) // 8),
+         _buffer_bytes(&chunk.schema_id_validity[1], (rows + 7) // 8)],
         _pack_binary(&chunk.key, rows, element),
         _pack_binary(&chunk.value, rows, element),
         _buffer_bytes(&chunk.header_lists, (rows + 1) * 4),
@@ -332,8 +342,9 @@ cdef tuple _pack_rows(_Rows part):
 
 
 cdef _Rows _unpack_rows(_Layout layout, tuple packed):
-    (numbers, fixed, control, key, value, lists, name, header_value, spans, arena, sources, topic, partition) = packed
-    first, count, n_rows, headers, _list_nulls, control_nulls = numbers
+    (numbers, fixed, control, schema_ids, key, value, lists, name, header_value, spans, arena, sources, topic,
+     partition) = packed
+    first, count, n_rows, headers, _list_nulls, control_nulls, key_nulls, value_nulls = numbers
     cdef Chunk *chunk = chunk_new(&layout.chunk)
     cdef Fault fault
     if chunk == NULL:
@@ -342,6 +353,11 @@ cdef _Rows _unpack_rows(_Layout layout, tuple packed):
     for column in range(COLUMN_COUNT):
         _fill_buffer(&chunk.fixed[<int>column], fixed[column])
     _fill_buffer(&chunk.control_type_validity, control)
+    _fill_buffer(&chunk.schema_id_validity[0], schema_ids[0])
+    _fill_buffer(&chunk.schema_id_validity[1], schema_ids[1])
+    chunk.schema_id_nulls[0] = key_nulls
+    chunk.schema_id_nulls[1] = value_nulls
+    chunk.is_split = True  # as it was packed
     _unpack_binary(&chunk.key, key)
     _unpack_binary(&chunk.value, value)
     _fill_buffer(&chunk.header_lists, lists)
@@ -380,7 +396,7 @@ cdef _Rows _unpack_rows(_Layout layout, tuple packed):
 def _rebuild_decoded(settings, parts, state):
     """Undo DecodedRecords.__reduce__."""
     cdef DecodedRecords decoded
-    layout = _Layout(*settings, True)
+    layout = _Layout(*settings)
     decoded = _decoded_of(layout, [_unpack_rows(layout, part) for part in parts])
     decoded.counts, decoded.next_offset, decoded.error, decoded.remaining_bytes, decoded.bytes_needed = state
     return decoded

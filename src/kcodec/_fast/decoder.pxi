@@ -25,10 +25,10 @@ cdef class Decoder:
     def __init__(self, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", verify_crc=True,
                  limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
-                 spark_layout=False, keep_position=False, above_offset=None):
+                 spark_layout=False, keep_position=False, above_offset=None, framing=None):
         if self.layout is not None:
             raise TypeError("a Decoder is set up once")
-        self.layout = _Layout(columns, binary_type, spark_layout, True)
+        self.layout = _Layout(columns, binary_type, spark_layout, True, framing)
         _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, end_offset)
         self.settings.keep_position = keep_position
         self.settings.rising = above_offset is not None

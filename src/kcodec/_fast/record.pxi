@@ -2,7 +2,9 @@
 # One record as Python sees it.
 
 _RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
-                  "coordinator_epoch")
+                  "coordinator_epoch", "key_schema_id", "value_schema_id")
+
+_OPTIONAL_FIELDS = ("control_type", "coordinator_epoch", "key_schema_id", "value_schema_id")
 
 cdef object _ABSENT = object()
 # of what is read out of both key and value: which of the two is not there
@@ -38,14 +40,14 @@ cdef class Record:
     offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
     (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
     without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
-    coordinator_epoch (of an end-transaction marker). A column that decode() was not asked for is an AttributeError.
+    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. A column that decode() was not asked for is an AttributeError.
     """
 
     cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
-    cdef object _coordinator_epoch
+    cdef object _coordinator_epoch, _key_schema_id, _value_schema_id
 
     def __init__(self, offset, timestamp, timestamp_type, key, value, headers=(), sequence=-1, control_type=None,
-                 coordinator_epoch=None):
+                 coordinator_epoch=None, key_schema_id=None, value_schema_id=None):
         self._offset = int(offset)
         self._timestamp = int(timestamp)
         self._timestamp_type = TimestampType(timestamp_type)
@@ -55,6 +57,8 @@ cdef class Record:
         self._sequence = int(sequence)
         self._control_type = control_type
         self._coordinator_epoch = coordinator_epoch
+        self._key_schema_id = key_schema_id
+        self._value_schema_id = value_schema_id
 
     cdef object _get(self, object value, str name):
         if value is _ABSENT_KEY:
@@ -110,9 +114,20 @@ cdef class Record:
         """Of an end-transaction marker, else None."""
         return self._get(self._coordinator_epoch, "value")
 
+    @property
+    def key_schema_id(self):
+        """The id of its key's schema, with framing="confluent"; None where the key has none."""
+        return self._key_schema_id
+
+    @property
+    def value_schema_id(self):
+        """The id of its value's schema, with framing="confluent"; None where the value has none."""
+        return self._value_schema_id
+
     cdef tuple _fields(self):
         return (self._offset, self._timestamp, self._timestamp_type, self._key, self._value, self._headers,
-                self._sequence, self._control_type, self._coordinator_epoch)
+                self._sequence, self._control_type, self._coordinator_epoch, self._key_schema_id,
+                self._value_schema_id)
 
     def __eq__(self, other):
         return self._fields() == (<Record>other)._fields() if isinstance(other, Record) else NotImplemented
@@ -123,7 +138,7 @@ cdef class Record:
     def __repr__(self):
         parts = []
         for name, value in zip(_RECORD_FIELDS, self._fields()):
-            if _is_absent(value) or (name in ("control_type", "coordinator_epoch") and value is None):
+            if _is_absent(value) or (name in _OPTIONAL_FIELDS and value is None):
                 continue
             shown = repr(value)
             parts.append(f"{name}={shown if len(shown) <= 64 else shown[:60] + '...'}")
@@ -140,7 +155,8 @@ def _rebuild_record(fields, absent):
     cdef Record record = Record.__new__(Record)
     values = [_ABSENCES[absent[at]] if at in absent else value for at, value in enumerate(fields)]
     (record._offset, record._timestamp, record._timestamp_type, record._key, record._value, record._headers,
-     record._sequence, record._control_type, record._coordinator_epoch) = values
+     record._sequence, record._control_type, record._coordinator_epoch, record._key_schema_id,
+     record._value_schema_id) = values
     return record
 
 

@@ -74,6 +74,12 @@ cdef class _RowReader:
             () if _is_absent(row._headers) else row._headers, None if _is_absent(row._timestamp) else row._timestamp,
             None if _is_absent(row._offset) else row._offset,
         )
+        if self.framed:
+            self.take_schema_ids(row._key_schema_id, row._value_schema_id)
+        elif row._key_schema_id is not None or row._value_schema_id is not None:
+            name = "value_schema_id" if row._key_schema_id is None else "key_schema_id"
+            raise self.error(f'{name} of a Record takes framing="confluent", or it would be lost', name,
+                             row.value_schema_id if row._key_schema_id is None else row._key_schema_id)
         return 0
 
     cdef int _mapping(self, dict row) except -1:

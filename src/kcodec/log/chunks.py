@@ -73,6 +73,7 @@ class ReadOptions:
     topic: str | None = None
     partition: int | None = None
     spark_layout: bool = False
+    framing: str | None = None
     is_prompt: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class ReadOptions:
             partition=self.partition,
             path=path,
             spark_layout=self.spark_layout,
+            framing=self.framing,
             keep_position=True,
             above_offset=above_offset,
         )
@@ -337,7 +339,7 @@ class RecordsStream:
     def schema(self) -> _fast.ColumnsSchema:
         """An object with ``__arrow_c_schema__``."""
         options = self._options
-        return _fast.schema_of(options.columns, options.binary_type, options.spark_layout)
+        return _fast.schema_of(options.columns, options.binary_type, options.spark_layout, options.framing)
 
     def __iter__(self) -> Chunks:
         return self._read(self._options)
@@ -351,7 +353,8 @@ class RecordsStream:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         options = self._options
-        return _fast.stream_capsule(options.columns, options.binary_type, iter(self), options.spark_layout)
+        layout = (options.spark_layout, options.framing)
+        return _fast.stream_capsule(options.columns, options.binary_type, iter(self), *layout)
 
     def __repr__(self) -> str:
         return f"<RecordsStream {', '.join(self._options.columns)}; {self._options.isolation_level}>"

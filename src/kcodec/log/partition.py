@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from kcodec._fast import AbortedTransactions, Record
+from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
@@ -204,6 +204,7 @@ class Log:
         *,
         control_records: str = "skip",
         on_error: str = "raise",
+        framing: str | None = None,
         follow: bool = False,
         poll_interval: float = POLL_INTERVAL,
         timeout: float | None = None,
@@ -211,8 +212,9 @@ class Log:
     ) -> Iterator[Record]:
         """The records with offsets in [start_offset, end_offset), in order, at constant memory.
 
-        isolation_level, control_records: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage; "skip" goes
-        on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell the error).
+        isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage;
+        "skip" goes on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell
+        the error).
         follow, poll_interval, timeout, stop: as of ``to_arrow``.
         """
         stream = self.to_arrow(
@@ -221,6 +223,7 @@ class Log:
             end_offset=end_offset,
             control_records=control_records,
             on_error=on_error,
+            framing=framing,
             follow=follow,
             poll_interval=poll_interval,
             timeout=timeout,
@@ -241,6 +244,7 @@ class Log:
         binary_type: str = "binary",
         threads: int = 1,
         on_error: str = "raise",
+        framing: str | None = None,
         follow: bool = False,
         poll_interval: float = POLL_INTERVAL,
         timeout: float | None = None,
@@ -249,6 +253,7 @@ class Log:
         """The same records as a stream of Arrow batches of at most max_rows rows or about 32 MB.
 
         columns: names out of ``kcodec.COLUMNS``, topic and partition too. ValueError for an unknown column or option.
+        framing: as of ``kcodec.decode``; key_schema_id and value_schema_id come with the default columns.
         Files are read as the stream is drawn; a DecodeError names file and position, and what came before it has come.
         threads: ranges of about 2 MB side by side, after a walk over headers; records and their order are the same, the
         batches may be smaller. It pays for compressed or large batches; tiny plain ones are quicker on one thread.
@@ -261,6 +266,8 @@ class Log:
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
+        if framing is not None and columns is DEFAULT_COLUMNS:
+            columns = DEFAULT_COLUMNS + FRAMING_COLUMNS
         options = ReadOptions(
             columns=tuple(columns),
             isolation_level=isolation_level,
@@ -271,6 +278,7 @@ class Log:
             verify_crc=self._verify_crc,
             limits=self._limits,
             binary_type=binary_type,
+            framing=framing,
             max_rows=max_rows,
             topic=self.topic,
             partition=self.partition,
