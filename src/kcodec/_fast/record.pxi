@@ -40,7 +40,8 @@ cdef class Record:
     offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
     (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
     without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
-    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. A column that decode() was not asked for is an AttributeError.
+    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. A
+    column that decode() was not asked for is an AttributeError.
     """
 
     cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
