@@ -154,6 +154,10 @@ int timestamp_input_bind(IntegerInput *input, const struct ArrowSchema *schema, 
     }
 }
 
+static int is_named(const struct ArrowSchema *schema, const char *name) {
+    return schema->name && strcmp(schema->name, name) == 0;
+}
+
 int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array) {
     memset(input, 0, sizeof *input);
     const char *format = schema->format;
@@ -164,8 +168,10 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     const struct ArrowSchema *entries = schema->children[0];
     const struct ArrowArray *entry_array = array->children[0];
     if (strcmp(entries->format, "+s") != 0 || entries->n_children != 2 || entry_array->n_children != 2) return -1;
-    int failed = binary_input_bind(&input->name, entries->children[0], entry_array->children[0]);
-    if (!failed) failed = binary_input_bind(&input->value, entries->children[1], entry_array->children[1]);
+    // by place, whatever they are called; but what says itself that it is the other way round is believed
+    int name = is_named(entries->children[0], "value") && is_named(entries->children[1], "key");
+    int failed = binary_input_bind(&input->name, entries->children[name], entry_array->children[name]);
+    if (!failed) failed = binary_input_bind(&input->value, entries->children[!name], entry_array->children[!name]);
     if (failed) return failed;
     input->width = large ? 8 : 4;
     input->first = array->offset;

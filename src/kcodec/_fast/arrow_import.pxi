@@ -16,7 +16,7 @@ cdef class _ArrowSource:
         if hasattr(source, "__arrow_c_stream__"):
             self.capsules = source.__arrow_c_stream__()
             self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
-            if self.stream.release == NULL:
+            if self.stream.release == NULL:  # moved to whoever took it
                 raise ValueError("the Arrow stream has been read before: it gives its rows once")
             if self.stream.get_schema(self.stream, &self.own_schema):
                 raise self._stream_error()
@@ -25,6 +25,8 @@ cdef class _ArrowSource:
             self.capsules = source.__arrow_c_array__()
             self.schema = <ImportedSchema *>PyCapsule_GetPointer(self.capsules[0], b"arrow_schema")
             self.array = <ImportedArray *>PyCapsule_GetPointer(self.capsules[1], b"arrow_array")
+            if self.schema.release == NULL or self.array.release == NULL:
+                raise ValueError("the Arrow array has been read before: its capsules give it once")
             self.has_single = True
 
     def __dealloc__(self):
@@ -98,7 +100,9 @@ cdef class _ArrowRows:
             raise ValueError(f"an Arrow table or struct array is needed, not {source.format_of(source.schema)}")
         used = (*DEFAULT_COLUMNS, "key_schema_id", "value_schema_id") if self.framed else DEFAULT_COLUMNS
         for at in range(source.schema.n_children):
-            name = source.schema.children[at].name.decode("utf-8", "replace")
+            name = ""
+            if source.schema.children[at].name != NULL:
+                name = source.schema.children[at].name.decode("utf-8", "replace")
             if name in self.places:
                 raise ValueError(f"column {name!r} is there twice")
             if name in used:
@@ -116,14 +120,30 @@ cdef class _ArrowRows:
         """Point the input at the arrays of this turn."""
         self.release()
         memset(&self.input, 0, sizeof(RowsInput))
-        if source.array.null_count != 0 and source.array.n_buffers > 0 and source.array.buffers[0] != NULL:
-            raise ValueError("a row of the Arrow table is null as a whole: fill or drop it")
+        self.check_rows(source)
         self.input.rows = source.array.length
         if self.default_timestamp is not None:
             self.input.has_timestamp = True
             self.input.default_timestamp = self.default_timestamp
         for name in self.places:
             self.bind_column(source, name, self.places[name])
+        return 0
+
+    cdef int check_rows(self, _ArrowSource source) except -1:
+        """ValueError for rows that are null as a whole, and for columns that lack some."""
+        cdef ImportedArray *array = source.array
+        cdef int64_t at
+        if array.n_children != source.schema.n_children:
+            raise ValueError(f"the Arrow array has {array.n_children} columns, its schema {source.schema.n_children}")
+        if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
+            for at in range(array.offset, array.offset + array.length):
+                if input_is_null(<const uint8_t *>array.buffers[0], at):
+                    row = at - array.offset
+                    raise ValueError(f"row {row} of the Arrow table is null as a whole: fill or drop it")
+        for name, at in self.places.items():
+            if array.children[at].length < array.offset + array.length:
+                found = array.children[at].length - array.offset
+                raise ValueError(f"column {name!r} has {found} rows, the Arrow table {array.length}")
         return 0
 
     cdef int bind_column(self, _ArrowSource source, str name, int64_t at) except -1:

@@ -2,7 +2,7 @@
 # RecordBatchBuilder: one batch, record after record, as a producer or broker fills it.
 
 cdef class RecordBatchBuilder:
-    """Fills one batch record by record (MemoryRecordsBuilder). Not for several threads at once.
+    """Fills one batch record by record (MemoryRecordsBuilder). One caller at a time: a second is a RuntimeError.
 
     Options are those of encode(). size_in_bytes counts before compression, header included. After close() nothing can
     be appended.
@@ -17,12 +17,15 @@ cdef class RecordBatchBuilder:
     cdef _Writer writer
     cdef _RowReader reader
     cdef bytes built
+    cdef int in_use
 
     def __init__(self, *, compression="none", compression_level=None, base_offset=None, timestamp=None,
                  timestamp_type="CreateTime", producer_id=-1, producer_epoch=-1, base_sequence=-1,
                  is_transactional=False, partition_leader_epoch=-1, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES,
                  framing=None, skip_useless_compression=False):
         cdef _Writer writer = _Writer()
+        if self.writer is not None:
+            raise TypeError("a RecordBatchBuilder is made once: make another for the next batch")
         writer.set_header(base_offset, partition_leader_epoch, producer_id, producer_epoch, base_sequence,
                           is_transactional)
         writer.set_compression(compression, compression_level, skip_useless_compression)
@@ -34,31 +37,56 @@ cdef class RecordBatchBuilder:
         self.reader = _RowReader(timestamp, writer.framed)
         self.writer = writer
 
-    cdef int ensure_open(self) except -1:
+    cdef int enter(self) except -1:
+        """Begin to use writer and reader; leave() is due. What a header or a number runs may call the builder again,
+        and another thread may while close() compresses."""
+        if self.writer is None:
+            raise TypeError("the RecordBatchBuilder was not made: its __init__ did not run")
+        if not use_begin(&self.in_use):
+            raise RuntimeError("the builder is in use: by another thread, or by the record that is being appended")
         if self.built is not None:
+            use_end(&self.in_use)
             raise ValueError("the builder is closed: its batch is made")
         return 0
 
+    cdef int leave(self) except -1:
+        self.reader.forget()
+        use_end(&self.in_use)
+        return 0
+
     def has_room_for(self, key, value, headers=()):
-        """Whether such a record surely fits: its size is reckoned at the most it can take (21 bytes and its fields)."""
-        self.ensure_open()
+        """Whether such a record surely fits: its size is reckoned at the most it can take, 36 bytes beside its fields,
+        10 more with framing, 10 for each header."""
+        self.enter()
+        try:
+            return self.size_in_bytes + self.most_bytes(key, value, headers) <= self.writer.settings.max_batch_bytes
+        finally:
+            self.leave()
+
+    cdef int64_t most_bytes(self, object key, object value, object headers) except -1:
         cdef _RowReader reader = self.reader
-        cdef int64_t size = RECORD_ROOM, at
+        cdef int64_t size = RECORD_ROOM + (2 * SCHEMA_ID_BYTES if self.writer.framed else 0), at
         reader.forget()
         reader.row = self.writer.writer.count
         reader.take(key, value, headers, 0, None)
         size += max(reader.fields.key.length, 0) + max(reader.fields.value.length, 0)
         for at in range(reader.fields.headers_count):
             size += HEADER_ROOM + reader.fields.headers[at].name.length + max(reader.fields.headers[at].value.length, 0)
-        reader.forget()
-        return self.size_in_bytes + size <= self.writer.settings.max_batch_bytes
+        return size
 
     def append(self, key, value, headers=(), timestamp=None, offset=None, *, key_schema_id=None, value_schema_id=None):
         """Append a record; its offset delta is returned. timestamp: ms, or the builder's. offset: the next, or later.
 
         EncodeError if it does not fit (ask has_room_for), or makes no record; the batch is as it was.
         """
-        self.ensure_open()
+        self.enter()
+        try:
+            return self.append_record(key, value, headers, timestamp, offset, key_schema_id, value_schema_id)
+        finally:
+            self.leave()
+
+    cdef int64_t append_record(self, object key, object value, object headers, object timestamp, object offset,
+                               object key_schema_id, object value_schema_id) except -1:
         cdef _RowReader reader = self.reader
         cdef BatchWriter *writer = &self.writer.writer
         cdef Fault fault
@@ -70,7 +98,6 @@ cdef class RecordBatchBuilder:
                 raise EncodeError("schema ids are written with framing='confluent' only", field="framing", value=None)
             reader.take_schema_ids(key_schema_id, value_schema_id)
         result = writer_append(writer, &reader.fields, reader.row, &fault)
-        reader.forget()
         if result == APPEND_FULL:
             raise self.writer.full_error(writer.count)
         if result == APPEND_FAULT:
@@ -95,22 +122,36 @@ cdef class RecordBatchBuilder:
 
     def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional):
         """Who sends it; may be said, and said anew, until close() (ProducerBatch.setProducerState)."""
-        self.ensure_open()
+        self.enter()
         cdef _Writer writer = self.writer
-        writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
-        writer.writer.settings.header = writer.settings.header
-        writer.writer.base_sequence = writer.settings.header.base_sequence
+        try:
+            writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
+            writer.writer.settings.header = writer.settings.header
+            writer.writer.base_sequence = writer.settings.header.base_sequence
+        finally:
+            self.leave()
 
     def close(self):
         """The batch; b"" if it has no record; called again, the same. EncodeError if its producer state is none."""
         if self.built is None:
-            _check_producer(&self.writer.settings.header)
-            count = self.writer.writer.count
-            self.writer.finish_batch()
-            self.built = bytes(self.writer.take())
-            self.writer.writer.count = count
-            self.writer.writer.finished = len(self.built)
+            self.enter()
+            try:
+                self.build()
+            finally:
+                self.leave()
         return self.built
+
+    cdef int build(self) except -1:
+        _check_producer(&self.writer.settings.header)
+        count = self.writer.writer.count
+        self.writer.finish_batch()
+        self.built = bytes(self.writer.take())
+        self.writer.writer.count = count
+        self.writer.writer.finished = len(self.built)
+        return 0
+
+    def __reduce__(self):
+        raise TypeError("a RecordBatchBuilder is neither copied nor pickled: close() gives its batch")
 
     def __repr__(self):
         state = "closed" if self.is_closed else "open"

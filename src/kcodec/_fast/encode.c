@@ -15,8 +15,16 @@ void writer_begin(BatchWriter *writer, const BatchSettings *settings) {
     writer->length_width = 1;
 }
 
+// The open batch's buffer was written up to `length` bytes of the batch: the pool keeps it, or not, by that.
+static void note_touched(BatchWriter *writer, int64_t length) {
+    int64_t begin;
+    Buffer *buffer = writer_open_buffer(writer, &begin);
+    if ((size_t)(begin + length) > buffer->touched) buffer->touched = (size_t)(begin + length);
+}
+
 void writer_free(BatchWriter *writer) {
-    buffer_release(&writer->scratch, (size_t)writer->length);
+    if (writer->is_open) note_touched(writer, writer->length);
+    buffer_release(&writer->scratch, 0);
     buffer_release(&writer->out, (size_t)writer->finished);
 }
 
@@ -102,6 +110,8 @@ static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const
         }
         p = put_bytes(put_varint(p, (uint64_t)header.name.length << 1), &header.name);
         p = put_payload(p, &header.value, 0, 0);
+        // more of the record is not needed to refuse it; one dictionary entry many times over would fill the memory
+        if (unlikely(p - buffer->data - begin > writer->settings.max_batch_bytes)) return p;
     }
     return p;
 }
@@ -159,6 +169,9 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
 }
 
 static __attribute__((noinline)) AppendResult refuse(BatchWriter *writer) {
+    int64_t begin;
+    Buffer *buffer = writer_open_buffer(writer, &begin);
+    buffer->touched = buffer->capacity;  // how far the record came is not known
     if (!writer->count) writer->is_open = 0;  // what the refused record set as the batch's own is forgotten
     return APPEND_FAULT;
 }
@@ -173,6 +186,7 @@ AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const
     int64_t length = 0;
     if (unlikely(put_record(writer, record, headers, row, &length, fault))) return refuse(writer);
     if (unlikely(length > writer->settings.max_batch_bytes)) {
+        note_touched(writer, length);
         if (writer->count) return APPEND_FULL;
         row_fault(fault, FAULT_ENCODE_TOO_LARGE, "record", length, writer->settings.max_batch_bytes, row);
         return refuse(writer);
@@ -238,6 +252,7 @@ int writer_finish_batch(BatchWriter *writer, Fault *fault) {
     if (!writer->is_open) return 0;
     const BatchSettings *settings = &writer->settings;
     BatchHeader header = settings->header;
+    note_touched(writer, writer->length);
     int64_t delta = writer->last_offset - writer->base_offset, length = writer->length;
     if (settings->has_last_offset && header.last_offset_delta > delta) delta = header.last_offset_delta;
     if (delta > INT64_MAX - 1 - writer->base_offset)

@@ -164,15 +164,12 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
         header.base_timestamp = _field_in(delete_horizon_ms, "delete_horizon_ms", 0, INT64_MAX)
         _attribute(header, ATTRIBUTE_DELETE_HORIZON, True)
         writer.settings.has_base_timestamp = True
-    if last_offset is not None:
-        least = header.base_offset
-        most = min(<object>least + 0x7FFFFFFF, INT64_MAX - 1)
-        header.last_offset_delta = <int32_t>(_field_in(last_offset, "last_offset", least, most) - header.base_offset)
-        writer.settings.has_last_offset = True
     if like is None:
         _check_producer(header)
     writer.begin()
     writer.append_source(source, True)
+    if last_offset is not None:
+        writer.set_last_offset(last_offset)
     if writer.writer.is_open:
         writer.finish_batch()
     else:
@@ -182,7 +179,7 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
 
 cdef int _empty_batch(_Writer writer, object like) except -1:
     cdef Fault fault
-    if not writer.settings.has_last_offset:
+    if not writer.writer.settings.has_last_offset:
         raise EncodeError("a batch without records needs last_offset", field="last_offset", value=None)
     cdef BatchHeader *header = &writer.writer.settings.header
     _attribute(header, 0x07, False)

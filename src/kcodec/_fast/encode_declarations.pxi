@@ -45,6 +45,7 @@ cdef extern from "_fast/arrow_import.h" nogil:
         int64_t first
         BinaryInput name, value
 
+    bint input_is_null(const uint8_t *validity, int64_t at)
     int binary_input_bind(BinaryInput *input, const ImportedSchema *schema, const ImportedArray *array)
     void binary_input_free(BinaryInput *input)
     int integer_input_bind(IntegerInput *input, const ImportedSchema *schema, const ImportedArray *array)
@@ -102,6 +103,8 @@ cdef extern from "_fast/encode.h" nogil:
         APPEND_FULL
         APPEND_FAULT
 
+    bint use_begin(int *in_use)
+    void use_end(int *in_use)
     void writer_begin(BatchWriter *writer, const BatchSettings *settings)
     void writer_free(BatchWriter *writer)
     AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int64_t row, Fault *fault)

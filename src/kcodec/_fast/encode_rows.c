@@ -49,19 +49,35 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
 
 enum { ESTIMATE_MOST = 256 << 20 };  // what is reserved on an exporter's word alone
 
-static int64_t bytes_of(const BinaryInput *column) {
-    if (column->index_width || column->kind > INPUT_LARGE_BINARY || column->kind == INPUT_ABSENT || !column->data) return 0;
-    int64_t begin = column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[column->first]
-                                                 : ((const int64_t *)column->offsets)[column->first];
-    int64_t bytes = column->data_end - column->data - begin;
+static int64_t offset_at(const BinaryInput *column, int64_t at) {
+    return column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[at] : ((const int64_t *)column->offsets)[at];
+}
+
+// Bytes of `count` rows of a column, where that is told by two of its offsets.
+static int64_t bytes_of(const BinaryInput *column, int64_t row, int64_t count) {
+    int is_told = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
+    if (column->index_width || !is_told || count <= 0 || column->data_end <= column->data) return 0;
+    int64_t bytes = offset_at(column, column->first + row + count) - offset_at(column, column->first + row);
+    if (bytes > column->data_end - column->data) bytes = 0;
     return bytes < 0 ? 0 : bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
 }
 
-// Bytes that the rows will take, roughly: what is reserved at once need not grow.
+static int64_t list_at(const HeadersInput *headers, int64_t row) {
+    int64_t at = headers->first + row;
+    return headers->width == 4 ? ((const int32_t *)headers->offsets)[at] : ((const int64_t *)headers->offsets)[at];
+}
+
+// Bytes that the rows will take, roughly: what is reserved at once need not grow. The columns may hold much more than the
+// rows, as those of a slice do.
 static int64_t estimate(const RowsInput *rows) {
-    int64_t bytes = (rows->rows < ESTIMATE_MOST / 24 ? rows->rows * 24 : ESTIMATE_MOST);
-    bytes += bytes_of(&rows->key) + bytes_of(&rows->value);
-    if (rows->headers.width) bytes += bytes_of(&rows->headers.name) + bytes_of(&rows->headers.value);
+    const HeadersInput *headers = &rows->headers;
+    int64_t bytes = rows->rows < ESTIMATE_MOST / 24 ? rows->rows * 24 : ESTIMATE_MOST;
+    bytes += bytes_of(&rows->key, 0, rows->rows) + bytes_of(&rows->value, 0, rows->rows);
+    if (headers->width && rows->rows) {
+        int64_t first = list_at(headers, 0), count = list_at(headers, rows->rows) - first;
+        first += headers->struct_first;
+        bytes += bytes_of(&headers->name, first, count) + bytes_of(&headers->value, first, count);
+    }
     return bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
 }
 
@@ -192,7 +208,7 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
 static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
                                                                 int *is_full) {
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
-    int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset + 1 - writer->base_offset;
+    int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset - writer->base_offset + 1;
     Buffer *buffer = writer_open_buffer(writer, &begin);
     uint8_t *batch = buffer->data + begin, *p = batch + writer->length, *end = buffer->data + buffer->capacity;
     int guess = writer->length_width;
@@ -231,7 +247,7 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
         if (timestamp > max_timestamp) max_timestamp = timestamp;
     }
     writer->length = p - batch;
-    writer->last_offset = writer->base_offset + delta - 1;
+    writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));  // checked when the batch ends
     writer->max_timestamp = max_timestamp;
     writer->count += row - first_row;
     writer->length_width = guess;

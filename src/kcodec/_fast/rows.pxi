@@ -17,8 +17,8 @@ cdef object _shown(object value):
 
 
 cdef class _RowReader:
-    """Fills RecordFields from a row. What the fields point into stays alive as long as the row does, and until the next
-    row, or forget()."""
+    """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget(): held by
+    the row where it cannot change, else kept, as reading headers and numbers may run anybody's code."""
 
     cdef RecordFields fields
     cdef HeaderField *header_fields
@@ -87,7 +87,10 @@ cdef class _RowReader:
         for name in row:
             if name not in names:
                 raise self.error(str(_choice_error("field", name, names)), str(name), row[name])
-        self.take(row.get("key"), row.get("value"), row.get("headers", ()), row.get("timestamp"), row.get("offset"))
+        key, value = row.get("key"), row.get("value")
+        self.kept.append(key)
+        self.kept.append(value)
+        self.take(key, value, row.get("headers"), row.get("timestamp"), row.get("offset"))
         if self.framed:
             self.take_schema_ids(row.get("key_schema_id"), row.get("value_schema_id"))
         return 0
@@ -95,7 +98,7 @@ cdef class _RowReader:
     cdef int take(self, object key, object value, object headers, object timestamp, object offset) except -1:
         self.payload(key, "key", &self.fields.key)
         self.payload(value, "value", &self.fields.value)
-        if headers is not None and headers != ():
+        if headers is not None and (type(headers) is not tuple or len(<tuple>headers)):
             self.take_headers(headers)
         if timestamp is None:
             timestamp = self.default_timestamp
@@ -162,9 +165,10 @@ cdef class _RowReader:
         elif isinstance(headers, (str, bytes)):
             raise self.no_pairs(headers)
         try:
-            pairs = list(headers)
+            each = iter(headers)
         except TypeError:
             raise self.no_pairs(headers) from None
+        pairs = list(each)  # what it raises is its own
         self.kept.append(pairs)
         count = len(pairs)
         if count > self.header_capacity:

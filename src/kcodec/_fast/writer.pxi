@@ -168,6 +168,7 @@ cdef class _Writer:
                 if one_batch:
                     raise self.full_error(reader.row)
                 self.finish_batch()
+                PyErr_CheckSignals()
                 result = writer_append(&self.writer, &reader.fields, reader.row, &fault)
             if result == APPEND_FAULT:
                 raise _encode_error(&fault)
@@ -191,6 +192,7 @@ cdef class _Writer:
             if failed:
                 raise _encode_error(&fault)
             first_row += rows.input.rows
+            PyErr_CheckSignals()
         return 0
 
     cdef int finish_batch(self) except -1:
@@ -200,6 +202,17 @@ cdef class _Writer:
             failed = writer_finish_batch(&self.writer, &fault)
         if failed:
             raise _encode_error(&fault)
+        return 0
+
+    cdef int set_last_offset(self, object last_offset) except -1:
+        """Of the open batch, or of one without records."""
+        cdef BatchHeader *header = &self.writer.settings.header
+        cdef int64_t base = header.base_offset, least = header.base_offset
+        if self.writer.is_open:
+            base, least = self.writer.base_offset, self.writer.last_offset
+        most = min(<object>base + 0x7FFFFFFF, INT64_MAX - 1)
+        header.last_offset_delta = <int32_t>(_field_in(last_offset, "last_offset", least, most) - base)
+        self.writer.settings.has_last_offset = True
         return 0
 
     cdef EncodedBatches take(self):
