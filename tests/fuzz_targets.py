@@ -160,6 +160,14 @@ def _values() -> Iterator[bytes]:
     )
 
 
+def _legacy() -> Iterator[bytes]:
+    import golden_data
+
+    for number, (_, data, _) in enumerate(golden_data.legacy()):
+        if len(data) <= SEED_BYTES:
+            yield bytes([2 + number % 2, 10, 60, 0]) + data
+
+
 def _noise() -> Iterator[bytes]:
     """What nobody wrote; for targets that make their values out of any bytes."""
     chooser = random.Random(7)
@@ -177,6 +185,7 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "batches": _batches,
     "decompress": _streams,
     "encode": _noise,
+    "legacy": _legacy,
     "values": _values,
 }
 

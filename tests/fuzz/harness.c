@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include "checks.h"
+#include "crc32.h"
 #include "crc32c.h"
 #include "visibility.h"
 
@@ -12,6 +13,7 @@ void harness_initialise(void) {
     if (done) return;
     done = 1;
     REQUIRE(crc32c_choose(NULL) == 0);
+    crc32_initialise();
     pool_initialise();
     decompressor_initialise();
     visibility_initialise();
