@@ -233,6 +233,9 @@ cdef class ClientRecords:
     batch_type = ClientBatch
     legacy_batch_type = ClientBatch
 
+    def __cinit__(self):
+        self.result = WALK_CUT
+
     def __init__(self, bytes_data):
         self.source = _Source(bytes_data)
         _read_limits(DEFAULT_LIMITS, &self.limits)

@@ -102,6 +102,9 @@ cdef class ClientRows:
     def __iter__(self):
         return self
 
+    def __reduce__(self):
+        raise TypeError("an iterator over records cannot be pickled")
+
     cdef object name_of(self, int64_t place, const char *name, int32_t length):
         if place >= NAMES_KEPT:
             return PyUnicode_DecodeUTF8(name, length, "surrogateescape")

@@ -26,6 +26,9 @@ cdef class RecordSteps:
     cdef bint ended
     cdef object error
 
+    def __cinit__(self):
+        self.ended = True
+
     def __init__(self, data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  start_offset=None, control_records="skip", verify_crc=True, limits=DEFAULT_LIMITS,
                  keep_position=False):
@@ -50,6 +53,7 @@ cdef class RecordSteps:
         self.walked_epoch = -1
         self.run.stop_at_bytes = 1  # a chunk that is finished is given away before there is another
         scan_begin(&self.table)
+        self.ended = False
 
     def __dealloc__(self):
         decode_reset(&self.run)
