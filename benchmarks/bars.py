@@ -33,6 +33,7 @@ NOTHING_ABORTED = 1.03
 # Uncompressed, from Arrow, against aiokafka's builder and against the floor.
 ENCODE_TIMES_AIOKAFKA = {"a": 7.5, "b": 11.0, "c": 7.5, "d": 9.0}
 ENCODE_OVER_FLOOR = 1.25
+ENCODE_OVER_RUST = 1.0  # level with kafka-protocol, uncompressed
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MEGABYTES = 200.0

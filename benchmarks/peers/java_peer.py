@@ -39,9 +39,9 @@ def fetch_jars() -> None:
 def compile_worker() -> None:
     """The worker's classes, anew when the source is newer."""
     fetch_jars()
-    source = SOURCES.joinpath(*MAIN.split(".")).with_suffix(".java")
+    sources = sorted(SOURCES.rglob("*.java"))
     built = CLASSES.joinpath(*MAIN.split(".")).with_suffix(".class")
-    if built.is_file() and built.stat().st_mtime >= source.stat().st_mtime:
+    if built.is_file() and built.stat().st_mtime >= max(source.stat().st_mtime for source in sources):
         return
     (compiler,) = LIBS.glob("ecj-*.jar")
     command = [
@@ -54,7 +54,7 @@ def compile_worker() -> None:
         f"{LIBS}/*",
         "-d",
         str(CLASSES),
-        str(source),
+        *map(str, sources),
     ]
     command[command.index("-cp") + 1] = os.pathsep.join(str(jar) for jar in sorted(LIBS.glob("*.jar")))
     subprocess.run(command, check=True)

@@ -2,17 +2,19 @@
 """`make bench-peers`: kcodec and the C floor beside Java's consumer, and Go's and Rust's where their tools are there.
 
 Usage: python benchmarks/peers/run.py [--shapes abcd] [--codecs none,zstd] [--builders aiokafka,java] [--quick]
-                                      [--json FILE]
+                                      [--part decode encode] [--json FILE]
 
 The same bytes for all, CRC on, contestants in turn within one run, ns a record. Java: CompletedFetch.fetchRecords, keys
 and values as byte[], all records of the fetch in one call, a fresh JVM for each codec and a second of warming for each
 blob. Columns are hashed and must agree. The bar: kcodec is quicker than Java for every shape and codec.
+The part "encode" is encoding_peers.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import sys
 import tempfile
@@ -25,7 +27,7 @@ import contestants
 import measure
 import parts
 import shapes
-from peers import go_peer, java_peer, rust_peer
+from peers import encoding_peers, go_peer, java_peer, rust_peer
 from peers.worker import Worker
 
 CODECS = ("none", "lz4", "zstd", "gzip", "snappy")
@@ -82,6 +84,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--codecs", default=",".join(CODECS))
     parser.add_argument("--builders", default="aiokafka,java")
     parser.add_argument("--contestants", default="kcodec,floor", help="of this process, beside the workers")
+    parser.add_argument("--part", nargs="+", choices=("decode", "encode"), default=["decode", "encode"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.025, help="length of one slice")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds of warming for each blob and worker")
@@ -93,10 +96,9 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def main() -> None:
-    given = arguments()
-    shapes.check_digests(given.shapes)
-    before, rows = os.getloadavg()[0], []
+def decoding(given: argparse.Namespace) -> list[parts.Row]:
+    """The part "peers": every blob, its figures printed."""
+    rows = []
     with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as folder:
         for codec in given.codecs.split(","):
             workers = start_workers()
@@ -109,15 +111,28 @@ def main() -> None:
                     rows.append({"builder": builder, "codec": codec, "shape": shape, "records": blob.records} | row)
             for worker in workers.values():
                 worker.close()
-    shown = [{name: value["min"] if isinstance(value, dict) else value for name, value in row.items()} for row in rows]
-    measure.print_table("decode, one thread, CRC on (ns a record)", shown, COLUMNS)
-    load = (before, os.getloadavg()[0])
+    measure.print_table("decode, one thread, CRC on (ns a record)", encoding_peers.minima(rows), COLUMNS)
     missed = sum(row.get("java_over_kcodec_met") is False for row in rows)
-    print(f"\nload average {load[0]:.1f} before, {load[1]:.1f} after; blobs where Java is quicker: {missed}")
+    print(f"blobs where Java is quicker: {missed}")
+    return rows
+
+
+def main() -> None:
+    given = arguments()
+    shapes.check_digests(given.shapes)
+    before, found = os.getloadavg()[0], {}
+    if "decode" in given.part:
+        found["peers"] = decoding(given)
+    if "encode" in given.part:
+        found["encode"] = encoding_peers.encode_part(given)
+    load = (before, os.getloadavg()[0])
+    print(f"\nload average {load[0]:.1f} before, {load[1]:.1f} after")
     if given.json:
         told = {"rounds": given.rounds, "seconds_a_slice": given.seconds, "seconds_of_warming": given.warm}
         told["peers"] = java_peer.version() | go_peer.version() | rust_peer.version()
-        measure.write_json(given.json, measure.report({"peers": rows}, told, load))
+        # a part that was not measured now stays as it was
+        kept = json.loads(given.json.read_text(encoding="utf-8"))["parts"] if given.json.is_file() else {}
+        measure.write_json(given.json, measure.report(kept | found, told, load))
 
 
 if __name__ == "__main__":

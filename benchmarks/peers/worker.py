@@ -6,6 +6,11 @@ A command is one line of words separated by tabs, its answer one line:
     load NAME FILE          keeps the bytes of a file                         -> ok
     time NAME MILLISECONDS  decodes again and again for so long               -> nanoseconds a call, records
     digest NAME             hashes the columns as contestants.digest does     -> SHA-256, records
+
+Those that encode take two more: the records of NAME, decoded once, are made into batches of as many records again.
+
+    encode NAME CODEC MILLISECONDS  encodes again and again for so long       -> nanoseconds a call, records
+    made NAME CODEC FILE            writes what it makes                      -> ok
 """
 
 from __future__ import annotations
@@ -52,6 +57,15 @@ class Worker:
     def digest(self, name: str) -> str:
         """The hash of the columns."""
         return self.ask("digest", name).split()[0]
+
+    def encode(self, name: str, codec: str, seconds: float) -> float:
+        """Mean seconds to encode the records of a blob, over calls that take `seconds` together."""
+        return float(self.ask("encode", name, codec, str(max(1, round(seconds * 1000)))).split()[0]) / 1e9
+
+    def made(self, name: str, codec: str, path: Path) -> bytes:
+        """What it encodes."""
+        self.ask("made", name, codec, str(path))
+        return path.read_bytes()
 
     def close(self) -> None:
         """Let the process end."""

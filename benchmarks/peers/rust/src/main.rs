@@ -2,7 +2,10 @@
 //! Answers what benchmarks/peers/worker.py asks: kafka-protocol's RecordBatchDecoder on the bytes of one fetch, CRCs
 //! checked (it always does), fields as reference-counted views.
 
+mod encoding;
+
 use bytes::Bytes;
+use encoding::Encoding;
 use kafka_protocol::records::{RecordBatchDecoder, RecordSet};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -84,6 +87,7 @@ fn digest(data: &Bytes) -> String {
 
 fn main() {
     let mut loaded: HashMap<String, Bytes> = HashMap::new();
+    let mut encodings: HashMap<String, Encoding> = HashMap::new();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("standard input is text");
         let words: Vec<&str> = line.split('\t').collect();
@@ -94,6 +98,16 @@ fn main() {
             }
             "time" => println!("{}", measure(&loaded[words[1]], words[2].parse().expect("milliseconds"))),
             "digest" => println!("{}", digest(&loaded[words[1]])),
+            "encode" | "made" => {
+                let data = &loaded[words[1]];
+                let encoding = encodings.entry(words[1].into()).or_insert_with(|| Encoding::new(data));
+                if words[0] == "encode" {
+                    println!("{}", encoding.measure(words[2], words[3].parse().expect("milliseconds")));
+                } else {
+                    std::fs::write(words[3], encoding.made(words[2])).expect("the file can be written");
+                    println!("ok");
+                }
+            }
             other => panic!("no command {other}"),
         }
     }

@@ -45,6 +45,7 @@ import org.slf4j.LoggerFactory;
  * time NAME MILLISECONDS  calls for so long                              -> nanoseconds a call, records
  * digest NAME             the columns as benchmarks/contestants.py does  -> SHA-256, records
  * build CODEC FILE TO     the batches anew by MemoryRecordsBuilder       -> ok
+ * encode NAME CODEC MILLISECONDS, made NAME CODEC FILE: see BatchEncoding
  * </pre>
  */
 public final class FetchWorker {
@@ -61,6 +62,7 @@ public final class FetchWorker {
         new Deserializers<>(new ByteArrayDeserializer(), new ByteArrayDeserializer(), new Metrics());
     private final BufferSupplier buffers = BufferSupplier.create();
     private final Map<String, byte[]> loaded = new HashMap<>();
+    private final Map<String, BatchEncoding> encodings = new HashMap<>();
 
     private FetchWorker() {
         subscriptions.assignFromUser(Set.of(PARTITION));
@@ -168,6 +170,10 @@ public final class FetchWorker {
         Files.write(to, all.toByteArray());
     }
 
+    private BatchEncoding encoding(String name) {
+        return encodings.computeIfAbsent(name, loadedAs -> new BatchEncoding(loaded.get(loadedAs)));
+    }
+
     private String answer(String[] words) throws Exception {
         switch (words[0]) {
             case "load":
@@ -179,6 +185,11 @@ public final class FetchWorker {
                 return digest(loaded.get(words[1]));
             case "build":
                 build(words[1], Path.of(words[2]), Path.of(words[3]));
+                return "ok";
+            case "encode":
+                return encoding(words[1]).time(words[2], Long.parseLong(words[3]));
+            case "made":
+                Files.write(Path.of(words[3]), encoding(words[1]).made(words[2]));
                 return "ok";
             default:
                 throw new IllegalArgumentException("no command " + words[0]);
