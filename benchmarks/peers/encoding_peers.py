@@ -24,7 +24,7 @@ from peers.worker import Worker
 
 COLUMNS = ("codec", "shape", "kcodec", "floor", "java", "rust", "kcodec_over_rust", "kcodec_over_rust_met",
            "java_over_kcodec")  # fmt: skip
-GO_LEFT_OUT = "franz-go is left out: its batch encoder (kgo's recBatch) is private; kmsg writes lengths its caller has reckoned"
+GO_LEFT_OUT = "franz-go is left out: its batch encoder (kgo's recBatch) is private"
 
 
 def minima(rows: list[parts.Row]) -> list[parts.Row]:
