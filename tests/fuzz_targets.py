@@ -3,7 +3,8 @@
 
     C_TARGETS, PYTHON_TARGETS       their names; tests/fuzz/target_<name>.c and python_targets.py say what each holds
     TARGETS                         both
-    build(name, folder, engine)     the program; engine "replay", "own" (gcc alone) or "libfuzzer" (clang)
+    build(name, folder, engine)     the program; engine "replay", "own" (gcc alone), "libfuzzer" (clang), or "arm64",
+                                    a replay without sanitizers that qemu-aarch64 runs
     write_seeds(name, folder)       inputs out of the golden bytes and generated batches, beside the committed corpus
 
 All C is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
@@ -31,12 +32,19 @@ PYTHON_TARGETS = ("lying_index", "small_files")
 TARGETS = C_TARGETS + PYTHON_TARGETS
 HELPERS = ("arrow_walk", "harness", "slow_codecs")
 DRIVER = ("driver", "mutate")
-ENGINES = ("replay", "own", "libfuzzer")
+ENGINES = {"replay": "gcc", "own": "gcc", "libfuzzer": "clang", "arm64": "aarch64-linux-gnu-gcc"}  # and their compilers
 
 WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
 SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
-FLAGS = [*WARNINGS, *SANITIZERS, "-pthread", "-DKCODEC_EXACT_BUFFERS", f"-I{CORE}", f"-I{FUZZ}"]
-COVERAGE = {"replay": [], "own": ["-fsanitize-coverage=trace-pc,trace-cmp"], "libfuzzer": ["-fsanitize=fuzzer-no-link"]}
+INCLUDE = ["-pthread", "-DKCODEC_EXACT_BUFFERS", f"-I{CORE}", f"-I{FUZZ}"]
+FLAGS = [*WARNINGS, *SANITIZERS, *INCLUDE]
+COVERAGE = {
+    "replay": [],
+    "own": ["-fsanitize-coverage=trace-pc,trace-cmp"],
+    "libfuzzer": ["-fsanitize=fuzzer-no-link"],
+    "arm64": [],
+}
+LINK = {"libfuzzer": ["-fsanitize=fuzzer,address,undefined"], "arm64": ["-static"]}
 SEED_BYTES = 6_000  # of one input that a run starts from: small ones are quick
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
@@ -57,8 +65,9 @@ def has_libfuzzer() -> bool:
         return subprocess.run(command, input=program, capture_output=True, check=False).returncode == 0
 
 
-def _compile(compiler: str, source: Path, out: Path, flags: list[str]) -> Path:
-    command = [compiler, *FLAGS, *flags, "-c", str(source), "-o", str(out)]
+def _compile(engine: str, source: Path, out: Path, flags: list[str]) -> Path:
+    every = [*WARNINGS, "-O2", *INCLUDE] if engine == "arm64" else FLAGS
+    command = [ENGINES[engine], *every, *flags, "-c", str(source), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-4000:]}")
@@ -67,22 +76,20 @@ def _compile(compiler: str, source: Path, out: Path, flags: list[str]) -> Path:
 
 def build_core(folder: Path, engine: str) -> list[Path]:
     """The objects that all targets share, in `folder`."""
-    compiler = "clang" if engine == "libfuzzer" else "gcc"
     drivers = () if engine == "libfuzzer" else DRIVER
-    work: list[tuple[Path, list[str]]] = [(path, COVERAGE[engine]) for path in sorted(CORE.glob("*.c"))]
+    work: list[tuple[Path, list[str]]] = [(path, COVERAGE.get(engine, [])) for path in sorted(CORE.glob("*.c"))]
     work += [(FUZZ / f"{name}.c", []) for name in (*HELPERS, *drivers)]
     with ThreadPoolExecutor(2) as pool:
-        made = [pool.submit(_compile, compiler, source, folder / f"{source.stem}.o", flags) for source, flags in work]
+        made = [pool.submit(_compile, engine, source, folder / f"{source.stem}.o", flags) for source, flags in work]
         return [future.result() for future in made]
 
 
 def build(name: str, folder: Path, engine: str, core: list[Path]) -> Path:
     """The program of one target, from the objects of build_core of the same engine."""
-    compiler = "clang" if engine == "libfuzzer" else "gcc"
-    object_file = _compile(compiler, FUZZ / f"target_{name}.c", folder / f"target_{name}.o", COVERAGE[engine])
+    object_file = _compile(engine, FUZZ / f"target_{name}.c", folder / f"target_{name}.o", COVERAGE.get(engine, []))
     program = folder / f"fuzz_{name}"
-    link = ["-fsanitize=fuzzer,address,undefined"] if engine == "libfuzzer" else ["-fsanitize=address,undefined"]
-    command = [compiler, *link, "-pthread", str(object_file), *map(str, core), "-o", str(program), "-ldl"]
+    link = LINK.get(engine, ["-fsanitize=address,undefined"])
+    command = [ENGINES[engine], *link, "-pthread", str(object_file), *map(str, core), "-o", str(program), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} does not link:\n{done.stderr[-4000:]}")

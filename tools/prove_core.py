@@ -9,12 +9,16 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, build_with, judged, run
+from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, Done, build_with, judged, run
 
 COMPILERS = ("gcc", "clang")
 WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
+KNOWN_ANSWERS = ROOT / "tests" / "c" / "known_answers.c"
+MINGW = ("x86_64-w64-mingw32-gcc-posix", "x86_64-w64-mingw32-gcc")
+WINE = ("wine64", "wine", "/usr/lib/wine/wine64")
 # Under a sanitizer the memory bounds and the ten milliseconds of a stall say nothing.
 SANITIZED_TESTS = (
     "test_golden.py",
@@ -150,26 +154,46 @@ def prove_leaks(arguments: argparse.Namespace) -> tuple[str, str]:
     return PASSED, "no lost block of the core (those of interpreter and libraries are not counted)"
 
 
-def prove_arm64(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The C files compiled for ARM64, and the checksum's ARM64 path run by qemu."""
-    missing = [tool for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64") if shutil.which(tool) is None]
-    if "aarch64-linux-gnu-gcc" in missing:
-        return NOT_RUN, f"not installed: {', '.join(missing)}"
-    folder = SCRATCH / "arm64"
+def prove_fuzz(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Every fuzz target for two minutes under sanitizers, on libFuzzer where there is clang."""
+    return judged(
+        run([sys.executable, "tests/fuzz/hunt.py", "--seconds", "120"]), "see tests/results/fuzz-*.txt for longer runs"
+    )
+
+
+def compile_alone(compiler: str, folder: Path, program: Path, flags: Sequence[str]) -> Done:
+    """The C files and a program over them by a cross compiler; the program lies in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     sources = sorted((ROOT / "src" / "kcodec" / "_fast").glob("*.c"))
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static", "-pthread"]
-    program = ROOT / "tests" / "c" / "known_answers.c"
-    command: list[str | Path] = [
-        "aarch64-linux-gnu-gcc",
-        *flags,
-        "-I",
-        ROOT / "src" / "kcodec" / "_fast",
-        program,
-        *sources,
-    ]
-    built = run([*command, "-o", folder / "known_answers", "-ldl"])
+    include = ROOT / "src" / "kcodec" / "_fast"
+    command: list[str | Path] = [compiler, *WARNINGS, "-O2", "-static", "-I", include, program, *sources]
+    return run([*command, "-o", folder / "program.exe", *flags])
+
+
+def prove_arm64(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The C files compiled for ARM64: known answers, and the fuzz corpus with all its properties, run by qemu."""
+    missing = [tool for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64") if shutil.which(tool) is None]
+    if "aarch64-linux-gnu-gcc" in missing:
+        return NOT_RUN, f"not installed: {', '.join(missing)}"
+    built = compile_alone("aarch64-linux-gnu-gcc", SCRATCH / "arm64", KNOWN_ANSWERS, ["-ldl"])
     if built.status or missing:
         return judged(built, f"compiles; not run, as not installed: {', '.join(missing)}")
-    return judged(run(["qemu-aarch64", folder / "known_answers"]))
+    known = run(["qemu-aarch64", SCRATCH / "arm64" / "program.exe"])
+    if known.status:
+        return judged(known)
+    replayed = run([sys.executable, "tests/fuzz/hunt.py", "--replay-on", "arm64"])
+    return judged(replayed, f"known answers: {known.last_line}; corpus: {replayed.last_line}")
+
+
+def prove_windows(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The C files compiled for Windows by mingw, and known answers run by wine; not the extension itself."""
+    compiler = next((name for name in MINGW if shutil.which(name)), None)
+    if compiler is None:
+        return NOT_RUN, f"not installed: {MINGW[0]}"
+    built = compile_alone(compiler, SCRATCH / "windows", KNOWN_ANSWERS, [])
+    wine = next((path for name in WINE if (path := shutil.which(name))), None)
+    if built.status or wine is None:
+        return judged(built, "compiles; not run, as wine is not installed")
+    environment = {"WINEPREFIX": str(SCRATCH / "wine"), "WINEDEBUG": "-all"}
+    return judged(run([wine, SCRATCH / "windows" / "program.exe"], environment))

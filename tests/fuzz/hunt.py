@@ -2,14 +2,15 @@
 """Coverage-guided fuzzing of the C core and of the Python parsers of files, under sanitizers.
 
     python tests/fuzz/hunt.py [--target NAME ...] [--seconds 60] [--engine own|libfuzzer] [--seed N] [--work FOLDER]
-                              [--shrink] [--results FILE] [--list]
+                              [--shrink | --replay-on arm64] [--results FILE] [--list]
 
 Each target changes inputs at random and keeps those that reach code none reached before, beginning with the committed
 corpus (tests/fuzz/corpus/<target>), golden bytes and generated batches. Its properties are in its own source. C targets
 run on clang's libFuzzer where clang is installed, else on our own driver, which needs gcc alone.
 
 What breaks a property, crashes, hangs or loses memory is written to WORK/<target>/found-*, and the exit status is 1.
---shrink rewrites the corpus: the smallest set found that reaches everything. --results appends a line a target.
+--shrink rewrites the corpus: the smallest set found that reaches everything. --replay-on arm64 asks the C targets about
+the corpus and the seeds once, compiled for ARM64 and run by qemu. --results appends a line a target.
 """
 
 from __future__ import annotations
@@ -116,6 +117,21 @@ def shrink(name: str, program: list[str], folder: Path) -> str:
     return f"{done.stdout.strip().splitlines()[-1]}; {count} committed, {total} bytes"
 
 
+def replay_on_arm64(folder: Path) -> int:
+    """The exit status."""
+    core = fuzz.build_core(folder, "arm64")
+    failed = 0
+    for name in fuzz.C_TARGETS:
+        program = fuzz.build(name, folder, "arm64", core)
+        fuzz.write_seeds(name, folder / name)
+        command = ["qemu-aarch64", str(program), "--replay", str(folder / name), str(fuzz.CORPUS / name)]
+        done = fuzz.run(command, 900)
+        failed += done.returncode != 0
+        print(f"{name}: {done.stdout.strip().splitlines()[-1] if done.stdout else 'no word'}", flush=True)
+    print(f"{len(fuzz.C_TARGETS)} targets on ARM64, {failed} failed")
+    return 1 if failed else 0
+
+
 def engine_for(asked: str | None) -> str:
     """What C targets run on."""
     return asked or ("libfuzzer" if fuzz.has_libfuzzer() else "own")
@@ -129,12 +145,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000_007, help="of what is random")
     parser.add_argument("--work", type=Path, help="where finds and logs go (default: a folder that is removed)")
     parser.add_argument("--shrink", action="store_true", help="rewrite the committed corpus from WORK instead")
+    parser.add_argument("--replay-on", choices=("arm64",), help="replay what is committed there, nothing else")
     parser.add_argument("--results", type=Path, help="a file that gets a line a target")
     parser.add_argument("--list", action="store_true", help="what the targets are")
     arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(fuzz.TARGETS))
         return 0
+    if arguments.replay_on:
+        with tempfile.TemporaryDirectory(prefix="kcodec-fuzz-") as scratch:
+            return replay_on_arm64(Path(scratch))
     for_c = "own" if arguments.shrink else engine_for(arguments.engine)
     with tempfile.TemporaryDirectory(prefix="kcodec-fuzz-") as scratch:
         build = Path(scratch, "build")

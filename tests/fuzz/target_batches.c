@@ -15,7 +15,7 @@
 enum { OPTIONS = 8, MOST_ABORTED = 4, SLAB = 5, ALL_COLUMNS = (1 << COLUMN_COUNT) - 1 };
 
 typedef struct {
-    int verify_crc, repair, skip, keep_position, rising, spark, threads, include_control;
+    int verify_crc, repair, skip, keep_position, rising, spark, threads, include_control, framing;
     Isolation isolation;
     uint32_t wanted;
     int64_t start_offset, end_offset, limit, max_rows, aborted_count, aborted_reach;
@@ -23,6 +23,7 @@ typedef struct {
 } Options;
 
 static Options read_options(const uint8_t *p) {
+    const uint32_t ids = 1u << COLUMN_KEY_SCHEMA_ID | 1u << COLUMN_VALUE_SCHEMA_ID;
     static const uint32_t wanted[4] = {ALL_COLUMNS, 0x3f, 1u << COLUMN_VALUE, ALL_COLUMNS & ~(1u << COLUMN_HEADERS)};
     Options options = {
         .verify_crc = p[0] & 1, .repair = p[0] >> 1 & 1, .skip = p[0] >> 2 & 1, .keep_position = p[0] >> 3 & 1,
@@ -33,6 +34,8 @@ static Options read_options(const uint8_t *p) {
         .aborted_count = p[5] % (MOST_ABORTED + 1), .aborted_reach = p[7] < 128 ? NO_LAST_OFFSET : p[7] - 128,
         .limits = {1 << 20, (int64_t)61 << (p[4] & 15)},
     };
+    options.framing = p[6] & 1;
+    if (!options.framing) options.wanted &= ~ids;
     return options;
 }
 
@@ -125,7 +128,9 @@ static void finish(DecodeRun *run, Answer *answer) {
 
 static Answer decode_all(const Options *options, BinaryType type, int threads, const uint8_t *data, int64_t size) {
     DecodeSettings settings = {
-        .layout = {options->wanted, type, (uint8_t)options->spark, (uint8_t)options->spark}, .limits = options->limits,
+        .layout = {.wanted = options->wanted, .binary_type = type, .timestamp_microseconds = (uint8_t)options->spark,
+                   .null_empty_headers = (uint8_t)options->spark, .framing = (uint8_t)options->framing},
+        .limits = options->limits,
         .verify_crc = options->verify_crc, .start_offset = options->start_offset, .end_offset = options->end_offset,
         .max_rows = options->max_rows, .keep_position = options->keep_position, .rising = options->rising,
         .package = harness_package, .topic = "topic", .topic_length = 5, .partition = 7,
@@ -169,7 +174,8 @@ static void require_same(const Answer *a, const Answer *b) {
 // ----------------------------------------------------------------------------------------------------- the two readers
 
 static Answer read_records(const Options *options, const RecordsJob *like, int checked) {
-    ChunkLayout layout = {options->wanted, BINARY, (uint8_t)options->spark, 0};
+    ChunkLayout layout = {.wanted = options->wanted, .timestamp_microseconds = (uint8_t)options->spark,
+                          .framing = (uint8_t)options->framing};
     DecodeSettings settings = {.layout = layout};
     RecordsJob job = *like;
     Answer answer = {0};

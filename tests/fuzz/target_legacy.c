@@ -209,7 +209,7 @@ static int64_t end_of_legacy(const uint8_t *data, int64_t size) {
 
 static void decode_and_compare(const uint8_t *data, int64_t size, int verify_crc, BinaryType type, const Rows *rows,
                                int64_t start, int64_t end) {
-    DecodeSettings settings = {.layout = {USED, type, 0, 0}, .limits = {LARGEST, DECOMPRESSED},
+    DecodeSettings settings = {.layout = {.wanted = USED, .binary_type = type}, .limits = {LARGEST, DECOMPRESSED},
                                .verify_crc = verify_crc, .start_offset = start, .end_offset = end,
                                .limit = INT64_MAX, .max_rows = INT64_MAX, .package = harness_package};
     Visibility visibility = {.isolation = READ_UNCOMMITTED, .start_offset = start, .end_offset = end,
