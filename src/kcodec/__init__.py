@@ -23,7 +23,6 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
-from kcodec.compaction import filter_to
 from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
     CorruptBatchError,
@@ -36,20 +35,35 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.rewrite import (
-    set_base_offset,
-    set_log_append_time,
-    set_max_timestamp,
-    set_partition_leader_epoch,
-    set_producer_state,
-)
-from kcodec.validation import validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kcodec.compaction import filter_to
     from kcodec.log import open  # noqa: A004  the builtin is not used here
     from kcodec.offsets import OffsetAndMetadata, TopicPartition
+    from kcodec.rewrite import (
+        set_base_offset,
+        set_log_append_time,
+        set_max_timestamp,
+        set_partition_leader_epoch,
+        set_producer_state,
+    )
+    from kcodec.validation import validate
 del TYPE_CHECKING
+
+# Imported when first asked for: reading batches needs none of them.
+_HOMES = {
+    "OffsetAndMetadata": "offsets",
+    "TopicPartition": "offsets",
+    "filter_to": "compaction",
+    "open": "log",
+    "set_base_offset": "rewrite",
+    "set_log_append_time": "rewrite",
+    "set_max_timestamp": "rewrite",
+    "set_partition_leader_epoch": "rewrite",
+    "set_producer_state": "rewrite",
+    "validate": "validation",
+}
 
 __version__ = "0.1.0"
 
@@ -105,12 +119,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """`open`, `spark` and the names of offsets.py are imported when first asked for."""
+    """`spark` and the names of _HOMES are imported when first asked for."""
     import importlib
 
     if name == "spark":
         return importlib.import_module("kcodec.spark")
-    home = {"open": "log", "OffsetAndMetadata": "offsets", "TopicPartition": "offsets"}.get(name)
+    home = _HOMES.get(name)
     if home is not None:
         found: object = getattr(importlib.import_module(f"kcodec.{home}"), name)
         globals()[name] = found

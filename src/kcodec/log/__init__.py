@@ -13,47 +13,94 @@ opening.py finds what lies at a path, siblings.py which files count where a clea
 broker's whole log directory, growth.py and follow.py read a log while it grows. Beside the records: indexes.py,
 snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py begins at an index
 entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything. internal_records.py
-tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads; transaction_states.py
-and group_offsets.py make of them what the coordinators know.
+tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads; coordinator_states.py
+and committed_offsets.py make of them what the coordinators know.
 """
 
 from kcodec.log.batches import Batches
-from kcodec.log.check import check_file
-from kcodec.log.checkpoints import (
-    LeaderEpoch,
-    MetaProperties,
-    PartitionMetadata,
-    read_leader_epochs,
-    read_meta_properties,
-    read_offsets,
-    read_partition_metadata,
-)
 from kcodec.log.chunks import Chunks, RecordsStream
-from kcodec.log.cluster_topics import cluster_topics
-from kcodec.log.directory import LogDirectory, OtherEntry, open_log_directory
-from kcodec.log.findings import Finding
-from kcodec.log.group_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
-from kcodec.log.indexes import (
-    OffsetIndex,
-    OffsetIndexEntry,
-    TimeIndex,
-    TimeIndexEntry,
-    TransactionIndex,
-    TransactionIndexEntry,
-    read_offset_index,
-    read_time_index,
-    read_transaction_index,
-)
-from kcodec.log.internal_records import decode_internal_record, internal_record
 from kcodec.log.opening import open, open_partition, open_segment  # noqa: A004  kcodec.open is the public name
 from kcodec.log.partition import Log
-from kcodec.log.partition_transactions import PartitionTransaction, partition_transactions
-from kcodec.log.record_kinds import InternalRecord
 from kcodec.log.segment import Segment, Tail
-from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
 from kcodec.log.splits import Split, read_split
 from kcodec.log.timeline import Transaction, Verdict
-from kcodec.log.transaction_states import TransactionState, transaction_states
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.log.check import check_file
+    from kcodec.log.checkpoints import (
+        LeaderEpoch,
+        MetaProperties,
+        PartitionMetadata,
+        read_leader_epochs,
+        read_meta_properties,
+        read_offsets,
+        read_partition_metadata,
+    )
+    from kcodec.log.committed_offsets import CommittedOffset, GroupOffsets, PendingOffset, group_offsets
+    from kcodec.log.coordinator_states import TransactionState, transaction_states
+    from kcodec.log.directory import LogDirectory, OtherEntry, open_log_directory
+    from kcodec.log.findings import Finding
+    from kcodec.log.indexes import (
+        OffsetIndex,
+        OffsetIndexEntry,
+        TimeIndex,
+        TimeIndexEntry,
+        TransactionIndex,
+        TransactionIndexEntry,
+        read_offset_index,
+        read_time_index,
+        read_transaction_index,
+    )
+    from kcodec.log.internal_records import decode_internal_record, internal_record
+    from kcodec.log.record_kinds import InternalRecord
+    from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
+    from kcodec.log.topic_names import cluster_topics
+    from kcodec.log.transaction_holders import PartitionTransaction, partition_transactions
+del TYPE_CHECKING
+
+# Imported when first asked for: opening and reading a log needs none of them. No module may be called like what it
+# gives, or importing it would put itself in the place of that.
+_HOMES = {
+    "CommittedOffset": "committed_offsets",
+    "Finding": "findings",
+    "GroupOffsets": "committed_offsets",
+    "InternalRecord": "record_kinds",
+    "LeaderEpoch": "checkpoints",
+    "LogDirectory": "directory",
+    "MetaProperties": "checkpoints",
+    "OffsetIndex": "indexes",
+    "OffsetIndexEntry": "indexes",
+    "OtherEntry": "directory",
+    "PartitionMetadata": "checkpoints",
+    "PartitionTransaction": "transaction_holders",
+    "PendingOffset": "committed_offsets",
+    "ProducerSnapshot": "snapshots",
+    "ProducerState": "snapshots",
+    "TimeIndex": "indexes",
+    "TimeIndexEntry": "indexes",
+    "TransactionIndex": "indexes",
+    "TransactionIndexEntry": "indexes",
+    "TransactionState": "coordinator_states",
+    "check_file": "check",
+    "cluster_topics": "topic_names",
+    "decode_internal_record": "internal_records",
+    "group_offsets": "committed_offsets",
+    "internal_record": "internal_records",
+    "open_log_directory": "directory",
+    "pack_snapshot": "snapshots",
+    "partition_transactions": "transaction_holders",
+    "read_leader_epochs": "checkpoints",
+    "read_meta_properties": "checkpoints",
+    "read_offset_index": "indexes",
+    "read_offsets": "checkpoints",
+    "read_partition_metadata": "checkpoints",
+    "read_snapshot": "snapshots",
+    "read_time_index": "indexes",
+    "read_transaction_index": "indexes",
+    "transaction_states": "coordinator_states",
+    "write_snapshot": "snapshots",
+}
 
 __all__ = [
     "Batches",
@@ -108,3 +155,19 @@ __all__ = [
     "transaction_states",
     "write_snapshot",
 ]
+
+
+def __dir__() -> list[str]:
+    """All public names, those too that are not imported yet."""
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> object:
+    """The names of _HOMES, when first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kcodec.log' has no attribute {name!r}")
+    import importlib
+
+    found: object = getattr(importlib.import_module(f"kcodec.log.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

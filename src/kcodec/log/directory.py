@@ -22,15 +22,15 @@ from kcodec.log.checkpoints import (
     read_offsets,
     read_partition_metadata,
 )
-from kcodec.log.cluster_topics import cluster_topics
+from kcodec.log.committed_offsets import GroupOffsets, group_offsets
 from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from kcodec.log.group_offsets import GroupOffsets, group_offsets
+from kcodec.log.coordinator_states import TransactionState, transaction_states
 from kcodec.log.opening import CLUSTER_METADATA, PARTITION_DIRECTORY, Source, open_partition
 from kcodec.log.partition import Log
-from kcodec.log.partition_transactions import PartitionTransaction, partition_transactions
 from kcodec.log.siblings import has_segments
 from kcodec.log.storage import Entry, Storage, storage_at
-from kcodec.log.transaction_states import TransactionState, transaction_states
+from kcodec.log.topic_names import cluster_topics
+from kcodec.log.transaction_holders import PartitionTransaction, partition_transactions
 from kcodec.offsets import TopicPartition
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

@@ -10,7 +10,6 @@ from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
-from kcodec.log.check import LogCheck
 from kcodec.log.checkpoints import log_start_offset
 from kcodec.log.chunks import (
     DEFAULT_COLUMNS,
@@ -21,16 +20,18 @@ from kcodec.log.chunks import (
     Stretch,
     check_on_error,
 )
-from kcodec.log.findings import Finding
 from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
-from kcodec.log.producers import producer_states
 from kcodec.log.seek import START, IndexDisagreesError, Place, place_of_offset
 from kcodec.log.segment import Segment, Tail, walk_headers
-from kcodec.log.snapshots import ProducerState
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.log.timestamps import find_by_index, find_by_walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.log.findings import Finding
+    from kcodec.log.snapshots import ProducerState
 
 
 class Log:
@@ -154,6 +155,8 @@ class Log:
         From the newest ``.snapshot`` whose producers the log bears out, and the batches behind it; without one from all
         batches, where nothing is known of a producer whose batches were deleted.
         """
+        from kcodec.log.producers import producer_states
+
         return producer_states(self.segments, self.log_end_offset, self._limits)
 
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
@@ -187,6 +190,8 @@ class Log:
     def findings(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Finding]:
         """The findings of ``check``, as they are found."""
         is_directory = self.path != self.segments[0].path
+        from kcodec.log.check import LogCheck
+
         return LogCheck(self.segments, self._limits, progress, is_directory=is_directory).findings()
 
     # ------------------------------------------------------------------------------------------------------- reading

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from kcodec._fast import Record
 from kcodec.constants import NO_PRODUCER_ID, ControlType
 from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, COORDINATOR_RECORDS, decode_coordinator_record
+from kcodec.log.coordinator_states import logs_of
 from kcodec.log.group_records import (
     ConsumerGroupMetadataValue,
     GroupKey,
@@ -27,7 +28,6 @@ from kcodec.log.message_schema import ZERO_UUID
 from kcodec.log.partition import Log
 from kcodec.log.record_kinds import InternalRecord
 from kcodec.log.share_records import ShareGroupMetadataValue, StreamsGroupMetadataValue
-from kcodec.log.transaction_states import logs_of
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 COLUMNS = ("offset", "timestamp", "key", "value", "producer_id")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from kcodec.log.coordinator_states import TransactionState
 from kcodec.log.partition import Log
 from kcodec.log.timeline import Transaction
-from kcodec.log.transaction_states import TransactionState
 
 STATES = ("open", "committed", "aborted")
 
