@@ -161,6 +161,7 @@ def test_signatures_are_those_that_people_call() -> None:
         "limits": kcodec.DEFAULT_LIMITS,
         "binary_type": "binary",
         "threads": 1,
+        "framing": None,
     }
     assert {parameter.kind for parameter in list(parameters.values())[1:]} == {inspect.Parameter.KEYWORD_ONLY}
     assert list(inspect.signature(kcodec.batches).parameters) == ["data", "limits"]
