@@ -56,6 +56,15 @@ def prove_big(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, SCRATCH]))
 
 
+def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """aiokafka's and kafka-python's own record tests on kcodec.compat, where --peers says where they lie."""
+    if not arguments.peers:
+        return NOT_RUN, "give --peers aiokafka=CHECKOUT kafka-python=CHECKOUT"
+    written = arguments.results / "peer-record-tests.txt"
+    command = [sys.executable, ROOT / "tools" / "peer_record_tests.py", *arguments.peers, "--write", written]
+    return judged(run(command), "see peer-record-tests.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "warnings": core.prove_warnings,
@@ -67,6 +76,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "big": prove_big,
     "long": prove_long,
     "spark": prove_spark,
+    "peers": prove_peers,
 }
 
 
@@ -109,6 +119,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts")
     parser.add_argument("--edits", type=int, default=100_000, help="random edits (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results", help="folder of the result files")
+    parser.add_argument("--peers", nargs="+", metavar="CLIENT=CHECKOUT", help="for the part of that name")
     parser.add_argument("--list", action="store_true", help="what the parts are")
     arguments = parser.parse_args()
     if arguments.list:
