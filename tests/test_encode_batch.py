@@ -26,6 +26,14 @@ def test_encode_batch_sets_every_field() -> None:
     assert decoded(data)[0].timestamp == 5
 
 
+def test_last_offset_counts_from_the_batch_s_own_base() -> None:
+    row = {"value": b"", "timestamp": 0, "offset": 5_000_000_000}
+    batch = kcodec.batches(encode_batch([row], last_offset=5_000_000_010))[0]
+    assert (batch.base_offset, batch.last_offset) == (5_000_000_000, 5_000_000_010)
+    with pytest.raises(EncodeError, match="last_offset 11 is outside 14"):
+        encode_batch([(None, b"", (), 0)] * 5, base_offset=10, last_offset=11)
+
+
 def test_an_empty_batch_stands_for_what_was_there() -> None:
     with pytest.raises(EncodeError, match="needs last_offset"):
         encode_batch([])
