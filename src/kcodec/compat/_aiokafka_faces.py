@@ -211,7 +211,7 @@ class FetchResult(fetcher.FetchResult):  # type: ignore[misc]
     would cost it their records.
     """
 
-    def __new__(cls, tp: Any, *, assignment: Any, partition_records: PartitionRecords, backoff: float) -> Any:
-        if getattr(partition_records, "damage", None) is None:
+    def __new__(cls, tp: Any, *, assignment: Any, partition_records: Any, backoff: float) -> Any:
+        if not isinstance(partition_records, PartitionRecords) or partition_records.damage is None:
             return super().__new__(cls)
         return DamagedFetch(tp, assignment, partition_records, backoff)
