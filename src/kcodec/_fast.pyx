@@ -10,7 +10,7 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     decompress.c   codec -> function                     snappy.c lz4.c zstd.c
     records.c      one batch -> columns                  columns.c      a chunk: columns that are Arrow buffers
     legacy.c       messages of magic 0 and 1 -> columns  crc32.c        their checksum
-    framing.c      schema ids split off keys and values
+    framing.c      schema ids split off keys, values     opening.c      old messages, views
     decode.c       the run over a table, threads         pool.c         output memory that is used again
     utf8.c         header names                          arrow_export.c chunks as Arrow
     encode.c       records -> batches                    arrow_import.c columns that others made

@@ -5,6 +5,7 @@
 
 #include "crc32c.h"
 #include "legacy.h"
+#include "opening.h"
 #include "platform.h"
 #include "records.h"
 
@@ -20,14 +21,6 @@ static void place_fault(Fault *fault, const BatchHeader *header) {
     fault->position = header->position;
     fault->base_offset = header->base_offset;
     fault->has_base_offset = 1;
-}
-
-static const uint8_t *records_of(const uint8_t *data, int64_t origin, const BatchHeader *header) {
-    return data + (header->position - origin) + BATCH_OVERHEAD;
-}
-// Of magic 0 and 1 the message but its offset and size: for estimates alone.
-static int64_t records_length(const BatchHeader *header) {
-    return header_size(header) - (header_is_legacy(header) ? LOG_OVERHEAD : BATCH_OVERHEAD);
 }
 
 static int check_crc(const uint8_t *data, int64_t origin, const BatchHeader *header, Fault *fault) {
@@ -179,23 +172,6 @@ static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
     return longest + most <= CHUNK_MAX_BYTES;
 }
 
-// The bytes of an uncompressed batch as a view's buffer: the source the last batch used, if both fit into 31 bits.
-static int view_source_for(Chunk *chunk, RecordsJob *job) {
-    ViewSource *source = chunk->view_source_count ? &chunk->view_sources[chunk->view_source_count - 1] : NULL;
-    const uint8_t *end = job->records + job->length;
-    if (!source || job->records < source->base || end - source->base > CHUNK_MAX_BYTES) {
-        source = realloc(chunk->view_sources, (size_t)(chunk->view_source_count + 1) * sizeof *source);
-        if (!source) return -1;
-        chunk->view_sources = source;
-        source += chunk->view_source_count++;
-        *source = (ViewSource){job->records, 0};
-    }
-    source->length = end - source->base;
-    job->view_buffer = chunk->view_source_count;  // buffer 0 is the arena
-    job->view_base = job->records - source->base;
-    return 0;
-}
-
 static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, RecordsJob *job,
                         Fault *fault) {
     Chunk *chunk = run->open;
@@ -222,39 +198,9 @@ static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchH
         job->view_base = chunk->view_arena_length;
         chunk->view_arena_length += records.length;
     } else {
-        if (view_source_for(chunk, job)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
+        if (decode_view_source(chunk, job)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
         chunk->output_bytes += records.length;
     }
-    return 0;
-}
-
-// The same for magic 0 and 1: job->records is the message itself, or the messages inside a wrapper.
-static int open_messages(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, RecordsJob *job,
-                         Fault *fault) {
-    Chunk *chunk = run->open;
-    int views = chunk->layout.binary_type == BINARY_VIEW;
-    int codec = header_compression(header);
-    job->records = run->data + (header->position - run->origin);
-    job->length = header_size(header);
-    job->readable_end = run->data + run->size;
-    if (codec == COMPRESSION_NONE) {
-        if (!views) return 0;
-        chunk->output_bytes += job->length;
-        return view_source_for(chunk, job) ? fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0) : 0;
-    }
-    Field value;
-    Decompressed messages;
-    if (legacy_wrapper_value(job->records, job->length, &value, fault)) return -1;
-    if (codec == COMPRESSION_LZ4 && header->magic == 0) codec = LZ4_OF_MAGIC_0;
-    if (decompress(decompressor, codec, value.bytes, value.size, run->settings->limits.max_decompressed_bytes,
-                   views ? &chunk->view_arena : NULL, chunk->view_arena_length, &messages, fault))
-        return -1;
-    job->records = messages.data;
-    job->length = messages.length;
-    job->readable_end = messages.readable_end;
-    job->view_buffer = 0;
-    job->view_base = chunk->view_arena_length;
-    if (views) chunk->view_arena_length += messages.length;
     return 0;
 }
 
@@ -276,7 +222,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
     chunk_mark(run->open, &mark);
     int result;
     if (header_is_legacy(header)) {
-        result = open_messages(run, decompressor, header, &job, fault);
+        result = decode_open_messages(run, decompressor, header, &job, fault);
         if (!result) result = legacy_append(run->open, &job, settings->verify_crc, &header->reached_offset, fault);
     } else if (!(result = open_records(run, decompressor, header, &job, fault))) {
         if (fuse) {

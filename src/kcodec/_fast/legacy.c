@@ -19,7 +19,7 @@ void legacy_header_parse(const uint8_t *p, BatchHeader *header) {
     header->crc = load_be32(p + 12);
     header->magic = magic;
     header->message_attributes = attributes;
-    header->attributes = attributes & (magic ? ATTRIBUTE_COMPRESSION | ATTRIBUTE_LOG_APPEND_TIME : ATTRIBUTE_COMPRESSION);
+    header->attributes = attributes & (ATTRIBUTE_COMPRESSION | (magic ? ATTRIBUTE_LOG_APPEND_TIME : 0));
     header->max_timestamp = magic ? (int64_t)load_be64(p + 18) : -1;
     header->last_offset_delta = 0;
     header->records_count = header_compression(header) ? 1 + header->batch_length / LEGACY_LEAST_SIZE_1 : 1;
@@ -154,8 +154,8 @@ static int check_inside(const Message *message, int verify_crc, Fault *fault) {
     return stored == computed ? 0 : fault_set(fault, FAULT_MESSAGE_CRC, "crc", stored, computed);
 }
 
-// The timestamp type of every record is the wrapper's, also of a message of another magic inside: so Kafka's consumer shows
-// it (CompletedFetch.parseRecord takes the batch's).
+// The timestamp type of every record is the wrapper's, also of a message of another magic inside: so Kafka's consumer
+// shows it (CompletedFetch.parseRecord takes the batch's).
 int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reached, Fault *fault) {
     BatchHeader header = *job->header;
     const int is_wrapper = header_is_wrapper(&header);
