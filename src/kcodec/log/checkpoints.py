@@ -89,7 +89,7 @@ def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOC
     found = topic_id[2].strip()
     if topic_id[0].strip() != "topic_id" or not _is_uuid(found):
         raise _wrong(path, 2, f"{lines[1]!r}, expected 'topic_id: ' and 22 letters of base64")
-    return PartitionMetadata(int(version[2]), found)
+    return PartitionMetadata(int(VERSION), found)
 
 
 def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
