@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 import batch_writer
+import numpy
 import pyarrow as pa
 import pytest
 
@@ -157,6 +158,7 @@ def test_rows_of_every_kind_are_the_same_record() -> None:
         named(b"k", b"v", 7),
         Record(0, 7, "CreateTime", b"k", b"v"),
         (b"k", b"v", {}, 7),
+        (b"k", b"v", None, numpy.int64(7)),
     ):
         assert bytes(encode([row])) == expected
     assert decoded(encode([(b"k",), (b"k", b"v")], timestamp=1))[0].value is None

@@ -121,6 +121,8 @@ cdef class _RowReader:
         return 0
 
     cdef int64_t integer(self, object value, str field) except? -1:
+        if not isinstance(value, int) and hasattr(value, "__index__"):
+            value = value.__index__()  # a numpy integer
         if not isinstance(value, int):
             remedy = "; in milliseconds since 1970" if field == "timestamp" else ""
             raise self.error(f"{field} must be an int, not {type(value).__name__}{remedy}", field, value)
