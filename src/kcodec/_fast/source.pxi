@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The caller's bytes, held for as long as somebody reads them.
 
-# no_gc: Cython's own clearing of a cycle would forget view.obj without releasing the buffer, and the memoryview that lent
-# it would then crash the collector. Nothing held here leads back to who holds it.
+# no_gc: Cython's own clearing of a cycle would forget view.obj without releasing the buffer, and the memoryview that
+# lent it would then crash the collector. Nothing held here leads back to who holds it.
 @cython.no_gc
 cdef class _Source:
     """A bytes-like object and the memory it lent."""

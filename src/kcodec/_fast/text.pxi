@@ -49,8 +49,9 @@ cdef class TextBytes:
 cdef class TextTemplate:
     """What each record is written as. Frozen.
 
-    parts: bytes, written as they are; or a tuple (kind, column, width, null), trailing ones optional: width is the least
-    number of characters (of numbers only), null the bytes written where there is nothing. Kinds are those of text.h.
+    parts: bytes, written as they are; or a tuple (kind, column, width, null), trailing ones optional: width is the
+    least number of characters (of numbers only), null the bytes written where there is nothing. Kinds are those of
+    text.h.
     ValueError for an unknown kind, or a column that a kind does not take.
     """
 
