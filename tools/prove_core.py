@@ -35,7 +35,9 @@ SANITIZED_TESTS = (
     "test_batches.py",
     "test_text.py",
 )
-NOT_UNDER_SANITIZERS = "not go_on_while and not outlive_an_interpreter and not import_time and not light"
+NOT_UNDER_SANITIZERS = (
+    "not go_on_while and not outlive_an_interpreter and not import_time and not light and not stay_in_the_pool"
+)
 
 
 def sanitizer_library(name: str) -> Path | None:
