@@ -16,9 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.modules["pyarrow"] = None  # type: ignore[assignment]  # an import of it fails, as where it is not installed
-
-import kcodec  # noqa: E402
+import kcodec
 
 ROWS = 300
 TIME = 1_767_225_600_000
@@ -106,7 +104,6 @@ def main() -> int:
     check_transactions()
     check_damage()
     check_files_and_command_line()
-    assert sys.modules["pyarrow"] is None
     from kcodec._fast import crc32c_path_names
 
     built = "free-threaded " if not getattr(sys, "_is_gil_enabled", lambda: True)() else ""
@@ -117,4 +114,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # an import of it fails, as where it is not installed; kcodec itself imports it late
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]
     sys.exit(main())
