@@ -21,7 +21,7 @@ from java_answers import JudgedBatch, JudgedRecord, JudgedRecordSet
 from java_edits import HEADER, field
 from java_logs import ABORT, COMMIT
 from java_subjects import Outcome
-from reference_codecs import decompress
+from reference_codecs import StreamError, StreamLimit, decompress
 from reference_legacy import with_right_checksum
 
 Decode = Callable[..., Outcome]
@@ -79,6 +79,18 @@ def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
     return False
 
 
+def lz4_size_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
+    """Kafka's reader skips the content size. Of magic 2 records_count tells what is missing, here nothing does."""
+    frame = stream_of(raw)
+    if batch.magic > 1 or codec(raw) != LZ4 or len(frame) < 15 or not frame[4] & 8:
+        return False
+    unsized = with_right_checksum(frame[:4] + bytes([frame[4] & ~8]) + frame[5:6] + frame[14:])
+    try:
+        return len(decompress(LZ4, unsized, 128 << 20)) != struct.unpack_from("<Q", frame, 6)[0]
+    except (StreamError, StreamLimit):
+        return False
+
+
 def lz4_blocks(raw: bytes) -> list[tuple[int, bytes]]:
     """The length word and the bytes of each block of an lz4 frame, as far as there are any."""
     stream = stream_of(raw)
@@ -128,6 +140,22 @@ def xerial_leftover(raw: bytes) -> int:
     return max(0, len(stream) - position)
 
 
+def has_odd_xerial_block(raw: bytes) -> bool:
+    """A block length of 0 or below, which snappy-java takes for the end; a later header that only begins as one."""
+    stream, position = stream_of(raw), XERIAL_HEADER
+    if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
+        return False
+    while len(stream) - position >= 4:
+        length = struct.unpack_from(">i", stream, position)[0]
+        if stream.startswith(XERIAL_MAGIC, position):
+            position += XERIAL_HEADER
+        elif length <= 0:
+            return True
+        else:
+            position += 4 + length
+    return False
+
+
 def xerial_version(raw: bytes) -> int:
     """The version in a xerial stream's header, 1 if it has none: snappy-java does not look at it."""
     if codec(raw) != SNAPPY or not stream_of(raw).startswith(XERIAL_MAGIC):
@@ -140,7 +168,10 @@ def holds_another_magic(raw: bytes) -> bool:
     """Whether a compressed message of magic 0 or 1 holds one of neither: Java reads whatever is not 0 as 1."""
     if not is_message(raw, 0) or not raw[17] & 7:
         return False
-    messages, at = decompress(codec(raw), stream_of(raw), 128 << 20), 0
+    try:
+        messages, at = decompress(codec(raw), stream_of(raw), 128 << 20), 0
+    except (StreamError, StreamLimit):
+        return False
     while len(messages) - at > 16:
         if messages[at + 16] > 1:
             return True
@@ -209,6 +240,8 @@ STRICTER: Table = {
         batch.magic == 2 and field(raw, "base_offset") + field(raw, "last_offset_delta") >= 2**63 - 1
     ),
     "a wrong lz4 content checksum": lz4_checksum_is_wrong,
+    "a wrong lz4 content size": lz4_size_is_wrong,
+    "a xerial block of no length, or no whole header": lambda batch, raw: has_odd_xerial_block(raw),
     "an lz4 end mark with its top bit set": lambda batch, raw: ODD_END_MARK in dict(lz4_blocks(raw)),
     "an lz4 match of offset 0": lambda batch, raw: has_lz4_match_of_offset_0(raw),
     "one to three bytes behind the last xerial block": lambda batch, raw: 0 < xerial_leftover(raw) < 4,

@@ -7,6 +7,8 @@ import struct
 
 from reference_batch import DecodeError, Header, check_fields, crc_is_right, parse_header
 
+LOWEST_OFFSET = -(1 << 63)  # is above nothing, also where nothing came before
+
 
 def provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> bool:
     """Whether a header stands there that can be believed although what came before it was damaged."""
@@ -17,7 +19,7 @@ def provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> b
         check_fields(header)
     except DecodeError:
         return False
-    return crc_is_right(data, header) and (above is None or header.base_offset > above)
+    return crc_is_right(data, header) and header.base_offset > (LOWEST_OFFSET if above is None else above)
 
 
 def skip_target(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> int | None:
