@@ -295,3 +295,17 @@ def test_a_half_made_object_is_an_error_not_a_crash(expression: str) -> None:
         "print(json.dumps('alive'))"
     )
     assert run(program) == "alive"
+
+
+def test_modules_are_there_as_soon_as_they_are_asked_for() -> None:
+    code = (
+        "import sys, kcodec\n"
+        "before = [name for name in sys.modules if name.startswith('kcodec.')]\n"
+        "found = [kcodec.compat.aiokafka.install, kcodec.compat.kafka_python.uninstall, kcodec.log.check_file,\n"
+        "         kcodec.text, kcodec.validate, kcodec.filter_to]\n"
+        "late = ('compat', 'log', 'text', 'validation', 'compaction')\n"
+        "print([name for name in before if name.split('.')[1] in late])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert {"compat", "log", "spark", "text"} <= set(dir(kcodec))

@@ -64,6 +64,7 @@ _HOMES = {
     "set_producer_state": "rewrite",
     "validate": "validation",
 }
+_SUBMODULES = ("compat", "log", "spark", "text")
 
 __version__ = "0.1.0"
 
@@ -115,15 +116,15 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """All public names, those too that are not imported yet."""
-    return sorted({*globals(), *__all__, "spark"})
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 def __getattr__(name: str) -> object:
-    """`spark` and the names of _HOMES are imported when first asked for."""
+    """The names of _HOMES and _SUBMODULES are imported when first asked for."""
     import importlib
 
-    if name == "spark":
-        return importlib.import_module("kcodec.spark")
+    if name in _SUBMODULES:
+        return importlib.import_module(f"kcodec.{name}")
     home = _HOMES.get(name)
     if home is not None:
         found: object = getattr(importlib.import_module(f"kcodec.{home}"), name)

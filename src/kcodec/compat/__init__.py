@@ -10,3 +10,19 @@
 Call install() before consumers and producers are made. The client itself has to be there: `pip install aiokafka` or
 `pip install kafka-python`. docs/compat.md says what changes and what stays.
 """
+
+_CLIENTS = ("aiokafka", "kafka_python")
+
+
+def __dir__() -> list[str]:
+    """The clients, too, whose modules are imported when first asked for."""
+    return sorted({*globals(), *_CLIENTS})
+
+
+def __getattr__(name: str) -> object:
+    """The module of a client."""
+    if name in _CLIENTS:
+        import importlib
+
+        return importlib.import_module(f"kcodec.compat.{name}")
+    raise AttributeError(f"module 'kcodec.compat' has no attribute {name!r}")
