@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kcodec raises about bytes. A caller's own mistake (an unknown column) is a plain ValueError or TypeError.
+"""What kcodec raises: about bytes, about values, about brokers. A caller's own mistake (an unknown column, an unknown
+option) is a plain ValueError or TypeError.
 
     KcodecError
     ├─ DecodeError(ValueError)      their bytes are wrong
@@ -8,7 +9,19 @@
     │  ├─ UnsupportedError          a magic or compression id that cannot be read
     │  └─ LimitExceededError        a limit of DecodeLimits
     ├─ EncodeError(ValueError)      your values are wrong
-    └─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
+    ├─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
+    ├─ TransactionStateError        this call is illegal now
+    ├─ BrokerError                  a broker answered with an error code
+    │  ├─ ProducerFencedError       another producer with this transactional id took over
+    │  ├─ TransactionTimedOutError  the coordinator ended the transaction: its time was up
+    │  ├─ AbortableTransactionError the transaction must be aborted; the producer lives on
+    │  ├─ FatalTransactionError     the producer must be closed
+    │  └─ AuthorizationError        a permission is missing; `resource` says on what
+    └─ TransportError(ConnectionError)      no answer, or none that can be trusted
+       ├─ RequestTimedOutError(TimeoutError)    one request, by its own deadline
+       ├─ DeliveryTimeoutError(TimeoutError)    a record, or a call, by the user's deadline
+       ├─ UnknownOutcomeError       a transaction was asked to end and nobody said whether it did
+       └─ AuthenticationError       TLS or SASL refused us, or we them
 
 Texts say where, what was found and what was expected:
 ``batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain``.
@@ -194,3 +207,110 @@ class RecordValidationError(KcodecError, ValueError):
 
     def __reduce__(self) -> tuple[Callable[..., RecordValidationError], tuple[str, dict[str, Any]]]:
         return _rebuild_validation_error, (self.reason, {field: getattr(self, field) for field in self._FIELDS})
+
+
+def _rebuild_with(cls: type[Any], arguments: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    return cls(*arguments, **fields)
+
+
+class TransactionStateError(KcodecError):
+    """This call is illegal in the state the transaction is in. state, event: by the names of `kcodec.txn.state`."""
+
+    def __init__(self, reason: str, *, state: str, event: str) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.event = event
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_with, (type(self), self.args, {"state": self.state, "event": self.event})
+
+
+class BrokerError(KcodecError):
+    """A broker answered with an error code (Kafka: org.apache.kafka.common.protocol.Errors).
+
+    reason:    what was asked, of whom, and what the code means.
+    code:      Kafka's number; name: Kafka's name of it, "UNKNOWN" for one that this table does not hold.
+    retriable: whether Kafka calls it so: the same request may succeed later.
+    remedy:    what the application should do: "retry" (the same call), "abort" (the transaction, then go on),
+               "recreate" (close this producer, make another), "stop" (something must be changed first).
+    resource:  the topic, group, transactional id or partition that is meant, where one is.
+    """
+
+    _FIELDS: tuple[str, ...] = ("code", "name", "retriable", "remedy", "resource")
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: int,
+        name: str,
+        retriable: bool = False,
+        remedy: str = "stop",
+        resource: object = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.name = name
+        self.retriable = retriable
+        self.remedy = remedy
+        self.resource = resource
+
+    def __str__(self) -> str:
+        return f"{self.reason} [{self.name}, {self.code}; remedy: {self.remedy}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_with, (type(self), (self.reason,), {name: getattr(self, name) for name in self._FIELDS})
+
+
+class ProducerFencedError(BrokerError):
+    """Another producer with the same transactional id took over (its epoch is higher): this one can write no more."""
+
+
+class TransactionTimedOutError(BrokerError):
+    """The coordinator aborted the transaction because `transaction_timeout_ms` was over; nobody else took over."""
+
+
+class AbortableTransactionError(BrokerError):
+    """The transaction cannot be committed any more; abort it, and the producer is usable again."""
+
+
+class FatalTransactionError(BrokerError):
+    """The producer cannot go on, with or without an abort: close it and make another."""
+
+
+class AuthorizationError(BrokerError):
+    """A permission is missing. ``resource`` is the topic, group or transactional id (None: the cluster)."""
+
+
+class TransportError(KcodecError, ConnectionError):
+    """A connection failed, or was refused, or ended before the answer.
+
+    possibly_sent: whether bytes of the request may have reached the broker, so that it may yet act on them.
+    """
+
+    _FIELDS: tuple[str, ...] = ("possibly_sent",)
+
+    def __init__(self, reason: str, *, possibly_sent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.possibly_sent = possibly_sent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_with, (type(self), (self.reason,), {name: getattr(self, name) for name in self._FIELDS})
+
+
+class RequestTimedOutError(TransportError, TimeoutError):
+    """No answer to one request within `request_timeout_ms`. The broker may have acted, and may yet."""
+
+
+class DeliveryTimeoutError(TransportError, TimeoutError):
+    """A record was not acknowledged within `delivery_timeout_ms`, or a call did not end by its deadline."""
+
+
+class UnknownOutcomeError(TransportError):
+    """EndTxn was sent and not answered by the deadline: the transaction may be committed, aborted, or still open."""
+
+
+class AuthenticationError(TransportError):
+    """TLS or SASL: one side does not trust the other. Trying again with the same credentials does not help."""
