@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which identity a producer writes: what the sender asks, and what it tells, whoever hands the identity out.
+
+A broker knows a writer by (producer id, epoch) and numbers its batches per partition (KIP-98). The `Sender` owns the
+sequence numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and judges the errors that
+concern it. Three sources: `kcodec.txn.idempotent.IdempotentProducerId` and `WithoutProducerId`, and the transaction
+manager of a transactional producer.
+
+How the two work together:
+
+- Before each batch of a partition the sender looks at `refuses()`, then `current`, then `may_send(partition)`. Where one
+  says no, the batch stays in the buffer and the sender comes back when `changed` is set.
+- A partition takes up a new `current` when none of its batches is unsettled; its sequence numbers then restart at 0, and
+  its first batch under that identity goes out alone.
+- Every batch that was numbered ends in exactly one `on_success` or `on_failure`.
+- On `Verdict.BUMP` the source sees to it that `current` changes (at once, or later with `changed`). The sender waits
+  until no request of that partition is outstanding, renumbers its kept batches from 0 under the new identity and sends
+  them again.
+
+All of it is called on the loop's thread, between two yields of a flow; no method may block or yield.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from kcodec.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.flow import Signal
+
+#: The highest epoch a producer id can have; at it the next bump is a new id from InitProducerId.
+HIGHEST_EPOCH = 32767
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """The identity that a batch carries (Kafka: ProducerIdAndEpoch)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+#: Of batches without one: neither numbered nor checked for duplicates.
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class Verdict(Enum):
+    """What is to become of a batch that a broker refused because of who sent it."""
+
+    #: Send it again as it is: same identity, same sequence, same bytes.
+    RETRY = "retry"
+    #: It fails, with the broker's error; `on_failure` follows.
+    FAIL = "fail"
+    #: The identity changes; then it is renumbered and sent again.
+    BUMP = "bump"
+
+
+class ProducerIdSource(Protocol):
+    """Who a sender writes as.
+
+    transactional_id: goes into every ProduceRequest; None outside transactions.
+    changed:          set whenever an answer of `current`, `may_send` or `refuses` may have changed.
+    """
+
+    transactional_id: str | None
+    changed: Signal
+
+    @property
+    def current(self) -> ProducerIdAndEpoch | None:
+        """The identity to write under now; None: not to be had yet, the sender holds its batches back."""
+        ...
+
+    def produce_highest_version(self) -> int:
+        """The highest version a ProduceRequest may have: 11 in the transaction flow before KIP-890, else 32767."""
+        ...
+
+    def may_send(self, partition: TopicPartition) -> bool:
+        """Whether `current` may write to the partition now.
+
+        The old transaction flow answers False, asks for AddPartitionsToTxn and sets `changed` when it is answered.
+        """
+        ...
+
+    def refuses(self) -> BaseException | None:
+        """An error that every batch still in the buffer fails with (fatal, fenced, abortable); None: go on.
+
+        Batches that are in flight are waited for, not failed.
+        """
+        ...
+
+    def on_success(self, partition: TopicPartition) -> None:
+        """A batch was acknowledged (a duplicate of its own retry included)."""
+        ...
+
+    def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
+        """A batch failed for good; a transaction can then only be aborted.
+
+        possibly_written: a request with it may have been, or may yet be, acted on. Also called for batches that were
+        never numbered or sent (expired in the buffer, refused for their size), with False.
+        """
+        ...
+
+    def on_unanswered(self, api: str) -> None:
+        """A request ("Produce") that may have been sent got no answer: cut off or timed out; its copy may arrive late.
+
+        In the old transaction flow that spends the epoch.
+        """
+        ...
+
+    def on_error_code(self, partition: TopicPartition, code: int) -> Verdict:
+        """A broker answered with 45, 47, 48, 49, 53, 59, 90 or 120, for the earliest unsettled batch of the partition.
+
+        Codes that are about the partition and not about the producer (6, 3, 19, 7 ...) are the sender's own business.
+        """
+        ...
