@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 #: A clock gives monotonic seconds.
 Clock = Callable[[], float]
+#: Called once with what came of something: a value, or an error.
+Done = Callable[[Any, BaseException | None], None]
 
 #: Any known broker, the least busy first; before the first metadata, one of the bootstrap addresses.
 ANY_NODE = -1
@@ -54,6 +56,7 @@ class Call:
                      allow.
     timeout:         seconds until RequestTimedOutError, counted from the call on (connecting included).
     lowest, highest: bounds on the version, beside those of the message class.
+    channel:         calls of one channel to one node share a connection; a long poll has one of its own.
 
     Raised into the flow: TransportError (`possibly_sent` says whether the broker may have got it), its
     RequestTimedOutError, AuthenticationError; UnsupportedError when no version suits both (nothing was sent).
@@ -65,6 +68,7 @@ class Call:
     lowest: int = 0
     highest: int = 32767
     expects_reply: bool = True
+    channel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,21 @@ class Join:
     timeout: float | None
 
 
-Effect = Call | Sleep | Wait | Spawn | Join
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Run a function that may block (DNS, a token server) outside the loop; sent back is its result, or its error."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """For the network: `start(done)` begins something and returns how to give it up; ``done(value, error)`` ends it."""
+
+    start: Callable[[Done], Callable[[], None]]
+
+
+Effect = Call | Sleep | Wait | Spawn | Join | Blocking | Perform
 Flow = Generator[Effect, Any, T]
 
 
@@ -176,10 +194,17 @@ class CancelledFlow(Exception):
 
 
 def call(
-    node: int, request: Any, *, timeout: float, lowest: int = 0, highest: int = 32767, expects_reply: bool = True
+    node: int,
+    request: Any,
+    *,
+    timeout: float,
+    lowest: int = 0,
+    highest: int = 32767,
+    expects_reply: bool = True,
+    channel: str = "",
 ) -> Flow[Any]:
     """`Call` as a flow: ``reply = yield from call(node, request, timeout=30.0)``."""
-    return (yield Call(node, request, timeout, lowest, highest, expects_reply))
+    return (yield Call(node, request, timeout, lowest, highest, expects_reply, channel))
 
 
 def sleep(seconds: float) -> Flow[None]:
@@ -201,4 +226,10 @@ def spawn(flow: Flow[T], name: str) -> Flow[Task[T]]:
 def join(task: Task[T], timeout: float | None = None) -> Flow[T]:
     """`Join` as a flow: the task's result."""
     result: T = yield Join(task, timeout)
+    return result
+
+
+def blocking(function: Callable[[], T]) -> Flow[T]:
+    """Run `function` where it may block (a worker thread of the carrier) and go on with its result or its error."""
+    result: T = yield Blocking(function)
     return result
