@@ -279,6 +279,11 @@ class JavaJudge:
         """What a leader answers to a produce request with this record set."""
         return read_verdict(self._ask(b"P" + settings.question() + data))
 
+    def errors(self) -> list[dict[str, Any]]:
+        """Kafka's table of errors: code, name, exception and retriable of each."""
+        found: list[dict[str, Any]] = self._ask(b"N")["errors"]
+        return found
+
     def partitions(self, keys: Sequence[bytes], partitions: int) -> list[int]:
         """The partition of each key."""
         question = struct.pack(">cii", b"K", partitions, len(keys)) + b"".join(map(bytes_question, keys))

@@ -35,7 +35,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *   <li>{@code K int32 partitions, int32 n, n x key}: the partition of each key.
  *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code D path}: a partition directory
  *       as a broker loads it, {@code T}: offsets of timestamps in it ({@link DirectoryJudge}); {@code G bytes}: what the
- *       group coordinator knows from a log ({@link GroupJudge}).
+ *       group coordinator knows from a log ({@link GroupJudge}); {@code N}: the table of errors ({@link ErrorsJudge}).
  * </ul>
  *
  * <p>No rule of the record format is written down here: whatever is judged, a class of Kafka judges. An exception of
@@ -93,6 +93,7 @@ public final class KafkaJudge {
                 case 'D' -> DirectoryJudge.write(question, out);
                 case 'T' -> DirectoryJudge.writeOffsets(question, out);
                 case 'G' -> GroupJudge.write(question, out);
+                case 'N' -> ErrorsJudge.write(out);
                 default -> throw new IOException("unknown command " + command);
             }
             out.writeEndObject();
