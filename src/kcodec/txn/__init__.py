@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Kafka client does, as flows: generators that are sent responses and yield requests. No socket, clock, thread."""
+"""What a Kafka client does, as flows: generators that yield requests and are sent responses."""

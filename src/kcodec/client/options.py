@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every client can be told: where brokers are, how long to wait, how much to keep. Names are Kafka's own.
+
+Each face (Producer, Admin ...) takes its own options first and gives the rest to `ClientOptions.take`; what is left
+then is nobody's, and `refuse_unknown` says so with a suggestion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from kcodec.client.metrics import Metrics, NoMetrics
+from kcodec.client.security import SECURITY_OPTIONS, Security
+from kcodec.protocol.flow import Address
+
+DEFAULT_PORT = 9092
+Options = TypeVar("Options", bound="OptionSet")
+
+
+def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
+    """Addresses from "host:port,host:port" or a list of such; ``[::1]:9092`` for IPv6; the port defaults to 9092.
+
+    Raises ValueError naming the entry that is no address.
+    """
+    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = tuple(_address(entry.strip()) for entry in entries if entry.strip())
+    if not addresses:
+        raise ValueError('bootstrap_servers is empty: expected "host:port", or a list of such')
+    return addresses
+
+
+def _address(entry: str) -> Address:
+    host, colon, port = entry.rpartition(":")
+    if not colon or entry.endswith("]"):
+        host, port = entry, str(DEFAULT_PORT)
+    elif ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"bootstrap_servers: {entry!r} is ambiguous: write an IPv6 address in brackets, [::1]:9092")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"bootstrap_servers: {entry!r} is no host:port")
+    return Address(host, int(port))
+
+
+def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
+    """Raise TypeError for an option that nobody took, with the nearest known name (Java's dots are understood)."""
+    known = sorted(known)
+    for name in options:
+        near = difflib.get_close_matches(name.replace(".", "_"), known, n=1)
+        raise TypeError(f"{what} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptionSet:
+    """Options that check themselves: a number below MINIMUM is a ValueError, as is a word not in CHOICES."""
+
+    MINIMUM: ClassVar[dict[str, float]] = {}
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def __post_init__(self) -> None:
+        for name, least in self.MINIMUM.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
+                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
+        for name, choices in self.CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                near = difflib.get_close_matches(str(value), choices, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """What can be set."""
+        return {field.name for field in dataclasses.fields(cls) if field.init}
+
+    @classmethod
+    def take(cls: type[Options], options: dict[str, Any]) -> Options:
+        """Take one's own out of `options`; the rest stays in it."""
+        return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientOptions(OptionSet):
+    """What all clients share. Times are milliseconds, sizes bytes, defaults those of Kafka's Java client.
+
+    bootstrap_servers:          "host:port,host:port" or a list; any of the cluster's brokers, asked first.
+    client_id:                  how brokers name us in logs, quotas and metrics.
+    request_timeout_ms:         how long one request may stay unanswered.
+    default_api_timeout_ms:     how long a call without a deadline of its own may take, retries included.
+    retry_backoff_ms, retry_backoff_max_ms:           pause before a request is repeated: doubled each time, jitter.
+    reconnect_backoff_ms, reconnect_backoff_max_ms:   the same before a broker is dialled again.
+    socket_connection_setup_timeout_ms:               for TCP, TLS, version negotiation and SASL together.
+    connections_max_idle_ms:    a connection nobody uses is closed after so long.
+    metadata_max_age_ms:        metadata older than this is asked for again.
+    metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): with no broker to be reached, begin at
+                                bootstrap_servers again; "none": go on with the brokers known.
+    metadata_recovery_rebootstrap_trigger_ms:         the same after so long without an answer to metadata requests.
+    client_dns_lookup:          "use_all_dns_ips", or "resolve_canonical_bootstrap_servers_only".
+    max_response_bytes:         a longer answer is refused (Kafka: socket.request.max.bytes of the other side).
+    max_pipelined_requests:     requests sent to a broker and not answered yet; more wait on our side.
+    security:                   TLS and SASL, made from the options of `kcodec.client.security`.
+    metrics:                    an object that hears of counts and latencies (`kcodec.client.metrics.Metrics`).
+    """
+
+    MINIMUM: ClassVar[dict[str, float]] = {
+        "request_timeout_ms": 1,
+        "default_api_timeout_ms": 1,
+        "retry_backoff_ms": 0,
+        "retry_backoff_max_ms": 0,
+        "reconnect_backoff_ms": 0,
+        "reconnect_backoff_max_ms": 0,
+        "socket_connection_setup_timeout_ms": 1,
+        "connections_max_idle_ms": 1,
+        "metadata_max_age_ms": 1,
+        "metadata_recovery_rebootstrap_trigger_ms": 0,
+        "max_response_bytes": 1024,
+        "max_pipelined_requests": 1,
+    }
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "metadata_recovery_strategy": ("rebootstrap", "none"),
+        "client_dns_lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    }
+
+    bootstrap_servers: str | Iterable[str]
+    client_id: str = "kcodec"
+    request_timeout_ms: float = 30_000
+    default_api_timeout_ms: float = 60_000
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1_000
+    reconnect_backoff_ms: float = 50
+    reconnect_backoff_max_ms: float = 1_000
+    socket_connection_setup_timeout_ms: float = 10_000
+    connections_max_idle_ms: float = 540_000
+    metadata_max_age_ms: float = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: float = 300_000
+    client_dns_lookup: str = "use_all_dns_ips"
+    max_response_bytes: int = 100 * 1024 * 1024
+    max_pipelined_requests: int = 64
+    security: Security = dataclasses.field(default_factory=lambda: Security.from_options({}))
+    metrics: Metrics = dataclasses.field(default_factory=NoMetrics)
+    addresses: tuple[Address, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "addresses", parse_bootstrap_servers(self.bootstrap_servers))
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> ClientOptions:
+        """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
+        if "bootstrap_servers" not in options:
+            raise TypeError('bootstrap_servers is missing: "host:port" of any broker of the cluster')
+        secure = {name: options.pop(name) for name in SECURITY_OPTIONS & options.keys()}
+        taken = {name: options.pop(name) for name in cls.names() & options.keys()}
+        if secure:
+            taken["security"] = Security.from_options(secure)
+        return cls(**taken)
+
+    def retry_backoff(self, attempt: int, random: float) -> float:
+        """Seconds to wait before the attempt'th repeat (0 the first); random: 0 to 1, for jitter of 20 % (KIP-580)."""
+        return _backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, attempt, random)
+
+    def reconnect_backoff(self, attempt: int, random: float) -> float:
+        """Seconds to wait before a broker is dialled again."""
+        return _backoff(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms, attempt, random)
+
+
+def _backoff(first_ms: float, most_ms: float, attempt: int, random: float) -> float:
+    return float(min(first_ms * 2.0 ** min(attempt, 30), most_ms) * (0.8 + 0.4 * random) / 1000)

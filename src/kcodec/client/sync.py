@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a client on a thread of its own, with plain sockets; calls from any thread wait for their flow.
+
+The thread is a daemon and starts with the first call. It belongs to the process that made it: in a forked child the
+copies of its sockets are closed (the parent's connections live on), and a call says that the child needs a client of
+its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar
+
+from kcodec.client.client import Client
+from kcodec.client.connection import Connection
+from kcodec.client.sockets import SocketTransport, dial, resolve
+from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.protocol.flow import Address, CancelledFlow, Done, Flow, Task
+
+T = TypeVar("T")
+log = logging.getLogger("kcodec.client")
+# A flow has a deadline of its own and ends by it; this much later the caller is let go all the same.
+GRACE_SECONDS = 5.0
+_carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
+
+
+class Carrier:
+    """One thread, one selector, one client."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._posted: deque[Callable[[], None]] = deque()
+        self._running: set[Future[Any]] = set()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._is_awake = False
+        _carriers.add(self)
+
+    # For any thread
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop's thread, soon."""
+        self._check()
+        self._start()
+        self._posted.append(action)
+        self._wake()
+
+    def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        """Run a flow to its end and give its result. timeout: seconds its own deadline allows; a little later it is
+        cancelled and DeliveryTimeoutError raised. Interrupting the wait (Ctrl-C) cancels the flow."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call on the client's own thread (from a callback) would wait for itself")
+        waiter: Future[T] = Future()
+        tasks: list[Task[T]] = []
+
+        def begin() -> None:
+            task = self.client.scheduler.spawn(flow, "call")
+            tasks.append(task)
+            task.when_done(ended)
+
+        def ended(task: Task[T]) -> None:
+            self._running.discard(waiter)
+            if waiter.set_running_or_notify_cancel():
+                if isinstance(task.error, CancelledFlow):
+                    waiter.set_exception(TransportError("the client was closed before the call ended"))
+                elif task.error is not None:
+                    waiter.set_exception(task.error)
+                else:
+                    waiter.set_result(task.result)  # type: ignore[arg-type]
+
+        self._running.add(waiter)
+        self.post(begin)
+        try:
+            return waiter.result(None if timeout is None else timeout + GRACE_SECONDS)
+        except FutureTimeoutError as error:
+            if waiter.done():
+                raise
+            self.post(lambda: [task.cancel() for task in tasks])
+            raise DeliveryTimeoutError(f"the call did not end within {timeout:g} s") from error
+        except (KeyboardInterrupt, SystemExit):
+            self.post(lambda: [task.cancel() for task in tasks])
+            raise
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End the thread; flows that still run are cancelled. Idempotent."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            was_closing, self._is_closing = self._is_closing, True
+        if self._thread is None:
+            if not was_closing:
+                self._release()
+            return
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close was called, or the loop failed."""
+        return self._is_closing or self._error is not None
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise TransportError(
+                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
+            )
+        if self._error is not None:
+            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
+        if self._is_closing:
+            raise TransportError("the client is closed")
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self.selector.register(self._wake_in, selectors.EVENT_READ, None)
+                    self._thread = threading.Thread(target=self._loop, name="kcodec-client", daemon=True)
+                    self._thread.start()
+
+    def _wake(self) -> None:
+        if not self._is_awake:
+            self._is_awake = True
+            try:
+                self._wake_out.send(b"\0")
+            except BlockingIOError:
+                log.debug("the loop has been woken already")
+
+    # The loop's thread
+
+    def _loop(self) -> None:
+        try:
+            self.client.start(self, self.run_blocking)
+            while not self._is_closing:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, and nobody above can
+            self._error = error
+            self.client.crash(error)
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        scheduler = self.client.scheduler
+        while self._posted:
+            self._posted.popleft()()
+        scheduler.run_ready()
+        if self._posted:
+            return
+        when = scheduler.next_wakeup()
+        for key, events in self.selector.select(None if when is None else max(when - self.client.clock(), 0.0)):
+            if key.data is None:
+                # In this order: a post that still finds us awake is seen in the next turn, which comes without sleep.
+                self._wake_in.recv(4096)
+                self._is_awake = False
+            else:
+                key.data(events)
+
+    def _end(self) -> None:
+        try:
+            self.client.stop()
+            self.client.scheduler.run_ready()
+        finally:
+            reason = self._error or TransportError("the client was closed")
+            for waiter in list(self._running):
+                if waiter.set_running_or_notify_cancel():
+                    waiter.set_exception(TransportError(f"the call was given up: {reason}"))
+            self._running.clear()
+            self._release()
+
+    def _release(self) -> None:
+        self.selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
+        """Run a function on a thread of its own; `done` hears of it on the loop's."""
+
+        def work() -> None:
+            value: Any = None
+            failure: BaseException | None = None
+            try:
+                value = function()
+            except Exception as error:  # noqa: BLE001  raised in the flow that asked
+                failure = error
+            if not self.is_closed:
+                self.post(lambda: done(value, failure))
+
+        threading.Thread(target=work, name="kcodec-blocking", daemon=True).start()
+
+    def open(self, address: Address, connection: Connection) -> None:
+        """Resolve the host on another thread, then dial its addresses in turn."""
+
+        def resolved(found: Any, error: BaseException | None) -> None:
+            if error is not None:
+                connection.closed(error)
+            elif not connection.is_closed:
+                dial(self.selector, self.client.scheduler, found, connection, SocketTransport)
+
+        self.run_blocking(lambda: resolve(address), resolved)
+
+    def forget_in_child(self) -> None:
+        """In a forked child: close the copies of the parent's sockets, without a word to the other side."""
+        for key in list(self.selector.get_map().values()) if self._thread is not None else []:
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self.selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+
+def _forget_all() -> None:
+    for carrier in list(_carriers):
+        if not carrier.is_closed:
+            carrier.forget_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS between bytes and bytes: the standard library's own, over memory, so that any carrier can carry it."""
+
+from __future__ import annotations
+
+import ssl
+
+READ_BYTES = 256 * 1024
+
+
+class TlsLayer:
+    """The client's side of one TLS connection. server_hostname: for SNI and the check of the name."""
+
+    def __init__(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        self.is_established = False
+        self.is_ended = False
+
+    def receive(self, data: bytes) -> bytes:
+        """Take what arrived, go on with the handshake, give what is readable. Raises ssl.SSLError."""
+        if data:
+            self._incoming.write(data)
+        if not self.is_established:
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                return b""
+            self.is_established = True
+        pieces = []
+        while not self.is_ended:
+            try:
+                piece = self._object.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                piece = b""
+            if not piece:
+                self.is_ended = True
+                break
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Encrypt; `outgoing` gives the result."""
+        if len(data):
+            self._object.write(data)
+
+    def outgoing(self) -> bytes:
+        """What is to be sent."""
+        return self._outgoing.read()
