@@ -46,7 +46,7 @@ MAY_IMPORT = {
 }
 PURE = {"_fast", "batch", "protocol", "txn"}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
-LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka"}
+LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", "botocore"}
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.
 LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 PUBLIC_ONLY = {"spark", "cli"}

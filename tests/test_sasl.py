@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SASL exchanges without a network: the RFCs' own examples, and servers that lie, stumble or ask too much."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from typing import Any
+
+import pytest
+
+from kcodec.protocol.sasl import (
+    Exchange,
+    ExchangeRefused,
+    plain,
+)
+from kcodec.protocol.sasl_oauth import check_extensions, oauthbearer
+from kcodec.protocol.sasl_prep import saslprep
+from kcodec.protocol.sasl_scram import MAXIMUM_ITERATIONS, Scram, parse_challenge
+from kcodec.protocol.secret import Secret
+
+# RFC 7677 section 3.
+SHA256_NONCE = "rOprNGfwEbeRWgbNEkqO"
+SHA256_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+SHA256_CHALLENGE = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+SHA256_PROOF = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SHA256_SIGNATURE = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def finish(exchange: Exchange, answer: bytes) -> None:
+    """Send the server's last word; the exchange must be content and say no more."""
+    with pytest.raises(StopIteration):
+        exchange.send(answer)
+
+
+def scram(mechanism: str = "SCRAM-SHA-256", username: str = "user", password: str = "pencil") -> Scram:
+    return Scram(mechanism, username, Secret(password))
+
+
+class ScramServer:
+    """RFC 5802's server, from its text."""
+
+    def __init__(
+        self, hash_name: str, password: str, salt: bytes = b"salt-of-a-server", iterations: int = 4096
+    ) -> None:
+        self.hash_name = hash_name
+        self.salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+        self.first = b""
+        self.challenge_end = b",s=" + b64encode(salt) + b",i=" + str(iterations).encode()
+
+    def challenge(self, client_first: bytes) -> bytes:
+        self.bare = client_first.removeprefix(b"n,,")
+        self.first = b"r=" + self.bare.partition(b",r=")[2] + b"server" + self.challenge_end
+        return self.first
+
+    def verify(self, client_final: bytes) -> bytes:
+        without_proof, _, proof = client_final.partition(b",p=")
+        signed = self.bare + b"," + self.first + b"," + without_proof
+        stored = hashlib.new(self.hash_name, self._mac(self.salted, b"Client Key")).digest()
+        client_key = bytes(a ^ b for a, b in zip(b64decode(proof), self._mac(stored, signed), strict=True))
+        if hashlib.new(self.hash_name, client_key).digest() != stored:
+            return b"e=invalid-proof"
+        return b"v=" + b64encode(self._mac(self._mac(self.salted, b"Server Key"), signed))
+
+    def _mac(self, key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, self.hash_name)
+
+
+def test_scram_sha_256_says_what_rfc_7677_shows() -> None:
+    exchange = scram().exchange(SHA256_NONCE)
+    assert next(exchange) == SHA256_FIRST
+    assert exchange.send(SHA256_CHALLENGE) == SHA256_PROOF
+    finish(exchange, SHA256_SIGNATURE)
+
+
+@pytest.mark.parametrize(("mechanism", "hash_name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
+def test_scram_convinces_a_server_written_from_the_rfc_again_and_again(mechanism: str, hash_name: str) -> None:
+    user, server = scram(mechanism, "al,i=ce", "пароль"), ScramServer(hash_name, "пароль")
+    for nonce in ("first", "second"):
+        exchange = user.exchange(nonce)
+        first = next(exchange)
+        assert first == b"n,,n=al=2Ci=3Dce,r=" + nonce.encode()
+        finish(exchange, server.verify(exchange.send(server.challenge(first))))
+
+
+def test_keys_are_derived_anew_when_the_server_changes_its_salt() -> None:
+    user = scram()
+    for salt in (b"one salt", b"another salt"):
+        server, exchange = ScramServer("sha256", "pencil", salt), user.exchange("nonce")
+        finish(exchange, server.verify(exchange.send(server.challenge(next(exchange)))))
+
+
+def test_a_server_that_does_not_know_the_password_is_not_believed() -> None:
+    exchange = scram().exchange(SHA256_NONCE)
+    next(exchange)
+    exchange.send(SHA256_CHALLENGE)
+    with pytest.raises(ExchangeRefused, match="does not know this user's password"):
+        exchange.send(b"v=" + b64encode(bytes(32)))
+
+
+@pytest.mark.parametrize("final", [b"", b"v=", b"v=!", b"v=abc", b"x=y", b"\xff\xfe", b"v=AAAA" * 1000])
+def test_a_last_answer_out_of_grammar_is_refused(final: bytes) -> None:
+    exchange = scram().exchange(SHA256_NONCE)
+    next(exchange)
+    exchange.send(SHA256_CHALLENGE)
+    with pytest.raises(ExchangeRefused, match=r"not SCRAM's|not base64|does not know"):
+        exchange.send(final)
+
+
+def test_an_error_of_the_server_is_shown() -> None:
+    exchange = scram().exchange(SHA256_NONCE)
+    next(exchange)
+    exchange.send(SHA256_CHALLENGE)
+    with pytest.raises(ExchangeRefused, match="'other-error'"):
+        exchange.send(b"e=other-error")
+
+
+@pytest.mark.parametrize(
+    ("challenge", "reason"),
+    [
+        (b"", "not SCRAM's"),
+        (b"r=abcX,s=c2FsdA==", "not SCRAM's"),
+        (b"m=ext,r=abcX,s=c2FsdA==,i=4096", "not SCRAM's"),
+        (b"r=abcX,s=c2FsdA==,i=-1", "not SCRAM's"),
+        (b"r=abcX,s=c2FsdA==,i=4096\n", "not SCRAM's"),
+        (b"r=abcX,s=c2FsdA==,i=" + b"9" * 5000, "not SCRAM's"),
+        (b"r=abcX,s=c2F=dA,i=4096", "not base64"),
+        (b"r=abc,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=xyzX,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=abcX,s=c2FsdA==,i=4095", "fewer than 4096"),
+        (b"r=abcX,s=c2FsdA==,i=1", "fewer than 4096"),
+        (f"r=abcX,s=c2FsdA==,i={MAXIMUM_ITERATIONS + 1}".encode(), "more than"),
+        (b"r=abcX,s=c2FsdA==,i=9999999999", "more than"),
+    ],
+)
+def test_a_challenge_that_breaks_the_rules_costs_no_work(challenge: bytes, reason: str) -> None:
+    with pytest.raises(ExchangeRefused, match=reason):
+        parse_challenge(challenge, "abc")
+
+
+def test_extensions_behind_the_iterations_are_ignored() -> None:
+    assert parse_challenge(b"r=abcX,s=c2FsdA==,i=4096,x=later", "abc").iterations == 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "prepared"),
+    [  # RFC 4013 section 3
+        ("I\u00adX", "IX"),
+        ("user", "user"),
+        ("USER", "USER"),
+        ("\u00aa", "a"),
+        ("\u2168", "IX"),
+        ("a\u00a0b", "a b"),
+        ("\u0627\u0628", "\u0627\u0628"),
+    ],
+)
+def test_saslprep_as_its_rfc_shows(text: str, prepared: str) -> None:
+    assert saslprep(text) == prepared
+
+
+@pytest.mark.parametrize("text", ["\u0007", "\u06271", "\u0627a\u0628", "\ue000", "\ufffd", "\u0221", "a\u200e"])
+def test_saslprep_refuses_without_showing(text: str) -> None:
+    with pytest.raises(ValueError, match="SASLprep") as caught:
+        saslprep("hidden" + text if text != "\u06271" else text)
+    assert "hidden" not in str(caught.value)
+
+
+def test_names_may_hold_code_points_that_unicode_3_2_had_not() -> None:
+    assert saslprep("\u0221", stored=False) == "\u0221"
+
+
+def test_plain_is_one_message() -> None:
+    exchange = plain("alice", Secret("se=cr,et"))
+    assert next(exchange) == b"\0alice\0se=cr,et"
+    finish(exchange, b"")
+
+
+@pytest.mark.parametrize(("username", "password"), [("a\0b", "c"), ("a", "b\0c")])
+def test_plain_cannot_say_nul(username: str, password: str) -> None:
+    with pytest.raises(ExchangeRefused, match="NUL"):
+        next(plain(username, Secret(password)))
+
+
+def test_oauthbearer_is_one_message_with_extensions() -> None:
+    exchange = oauthbearer(Secret("a.b-c_d~e+f/g=="), {"logicalCluster": "lkc-1", "pool": "x y"})
+    assert next(exchange) == (b"n,,\x01auth=Bearer a.b-c_d~e+f/g==\x01logicalCluster=lkc-1\x01pool=x y\x01\x01")
+    finish(exchange, b"")
+
+
+def test_oauthbearer_without_extensions_ends_with_two_separators() -> None:
+    assert next(oauthbearer(Secret("token"), {})) == b"n,,\x01auth=Bearer token\x01\x01"
+
+
+def test_oauthbearer_lets_the_server_finish_its_refusal() -> None:
+    exchange = oauthbearer(Secret("token"), {})
+    next(exchange)
+    assert exchange.send(b'{"status":"invalid_token"}') == b"\x01"
+    with pytest.raises(ExchangeRefused, match="invalid_token"):
+        exchange.send(b"")
+
+
+@pytest.mark.parametrize("token", ["", "Bearer x", "a\n", "a\x01b", "é"])
+def test_a_token_that_could_break_the_message_is_not_sent(token: str) -> None:
+    with pytest.raises(ExchangeRefused, match="RFC 6750"):
+        next(oauthbearer(Secret(token), {}))
+
+
+@pytest.mark.parametrize("extensions", [{"auth": "x"}, {"a1": "x"}, {"": "x"}, {"a": "\x01"}, {"a": "é"}, {"a": 1}])
+def test_extensions_that_cannot_be_carried_are_refused(extensions: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="sasl_oauthbearer_extensions"):
+        check_extensions(extensions)
