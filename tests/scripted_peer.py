@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A listener on loopback that answers Kafka frames as a test says, for what no real broker does.
+
+A `Peer` is given `answer(peer, request) -> bytes | None`: the body and header of the answer, or None for no answer. It
+may also close the connection or send whatever it likes through the `Request`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
+from kcodec.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+
+APIS = {18: (0, 4), 3: (0, 13), 10: (0, 6), 22: (0, 5), 0: (0, 13), 24: (0, 3), 25: (0, 4), 26: (0, 5), 28: (0, 5)}
+
+
+@dataclass
+class Request:
+    """One frame of a client. body: behind the header (header v1 and v2 both)."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: bytes
+    socket: socket.socket
+    number: int
+
+    def reply(self, message: Any, version: int | None = None, *, flexible: bool | None = None) -> bytes:
+        """The frame of a response message, without its length."""
+        version = self.version if version is None else version
+        tags = b"\x00" if (type(message).is_flexible(version) if flexible is None else flexible) else b""
+        if self.api_key == ApiVersionsRequest.api_key:
+            tags = b""
+        return self.correlation_id.to_bytes(4, "big", signed=True) + tags + message.encode(version)
+
+
+def versions_reply(request: Request, apis: dict[int, tuple[int, int]] | None = None, **fields: Any) -> bytes:
+    """A good answer to ApiVersions."""
+    keys = [
+        ApiVersionsResponseKey(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in (apis or APIS).items()
+    ]
+    return request.reply(ApiVersionsResponse(api_keys=keys, **fields))
+
+
+class Peer:
+    """Listens until closed. requests: all that came, in order."""
+
+    def __init__(self, answer: Callable[[Peer, Request], bytes | None], node_id: int = 1) -> None:
+        self.answer = answer
+        self.node_id = node_id
+        self.requests: list[Request] = []
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()
+        self._sockets: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for sock in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self._thread.join(5)
+
+    def metadata_reply(self, request: Request, **fields: Any) -> bytes:
+        """A good answer to Metadata: this peer is the only broker."""
+        broker = MetadataResponseBroker(node_id=self.node_id, host=self.host, port=self.port)
+        return request.reply(MetadataResponse(brokers=[broker], controller_id=self.node_id, **fields))
+
+    def usual(self, request: Request) -> bytes | None:
+        """Answers to ApiVersions and Metadata; None for others."""
+        if request.api_key == ApiVersionsRequest.api_key:
+            return versions_reply(request)
+        if request.api_key == MetadataRequest.api_key:
+            return self.metadata_reply(request)
+        return None
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._sockets.append(sock)
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        stream = sock.makefile("rb")
+        with contextlib.suppress(OSError):
+            while len(head := stream.read(4)) == 4:
+                frame = stream.read(int.from_bytes(head, "big"))
+                request = parse(frame, sock, len(self.requests))
+                self.requests.append(request)
+                reply = self.answer(self, request)
+                if reply is not None:
+                    sock.sendall(struct.pack(">i", len(reply)) + reply)
+
+
+def parse(frame: bytes, sock: socket.socket, number: int) -> Request:
+    """A request frame without its length."""
+    api_key, version, correlation_id, size = struct.unpack_from(">hhih", frame)
+    client_id = None if size < 0 else frame[10 : 10 + size].decode()
+    return Request(api_key, version, correlation_id, client_id, frame[10 + max(size, 0) :], sock, number)

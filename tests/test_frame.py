@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames cut out of a stream however it arrives, and their headers; hostile lengths and tags."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kcodec.errors import DecodeError, LimitExceededError, TruncatedError
+from kcodec.protocol.frame import FrameReader, correlation_id_of, response_body
+
+
+class Flexible:
+    """Enough of a request class for a header: flexible from version 2."""
+
+    api_key = 3
+    flexible_from = 2
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        return version >= cls.flexible_from
+
+
+class Versions(Flexible):
+    api_key = 18
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_come_out_whole_however_the_stream_is_cut(seed: int) -> None:
+    choose = random.Random(seed)
+    bodies = [choose.randbytes(choose.choice((0, 1, 3, 4, 5, 100, 5000))) for _ in range(30)]
+    stream = framed(*bodies) + b"\x00\x00"
+    reader = FrameReader(10_000)
+    frames = []
+    position = 0
+    while position < len(stream):
+        size = choose.choice((1, 2, 3, 4, 7, 1000, 20_000))
+        frames += reader.feed(stream[position : position + size])
+        position += size
+    assert frames == bodies
+    assert reader.unfinished_bytes == 2
+
+
+def test_a_length_above_the_limit_is_refused_before_its_bytes_come() -> None:
+    reader = FrameReader(1000)
+    assert reader.feed((1000).to_bytes(4, "big")) == []
+    with pytest.raises(LimitExceededError) as caught:
+        FrameReader(1000).feed((1001).to_bytes(4, "big"))
+    assert (caught.value.limit, caught.value.value, caught.value.claimed) == ("max_response_bytes", 1000, 1001)
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 400", b"\x15\x03\x03\x00\x02\x02\x28", b"\xff\xff\xff\xff"])
+def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes) -> None:
+    with pytest.raises(DecodeError, match="something else"):
+        FrameReader(100 * 1024 * 1024).feed(start)
+
+
+def test_a_limit_holds_for_a_second_frame_in_the_same_bytes() -> None:
+    with pytest.raises(LimitExceededError):
+        FrameReader(10).feed(framed(b"abc") + (11).to_bytes(4, "big"))
+
+
+def test_the_body_lies_behind_the_header_of_its_version() -> None:
+    assert response_body(b"\x00\x00\x00\x07body", Flexible, 1) == b"body"
+    assert response_body(b"\x00\x00\x00\x07\x00body", Flexible, 2) == b"body"
+    assert response_body(b"\x00\x00\x00\x07\x02\x00\x01x\x01\x02yzbody", Flexible, 2) == b"body"
+    assert response_body(b"\x00\x00\x00\x07body", Versions, 3) == b"body"
+    assert correlation_id_of(b"\xff\xff\xff\xfe") == -2
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\x80", b"\x01\x00\xff\xff\xff\xff\x0f"]
+)
+def test_a_cut_header_is_told(header: bytes) -> None:
+    with pytest.raises(TruncatedError):
+        response_body(b"\x00\x00\x00\x07" + header, Flexible, 2)
+
+
+@pytest.mark.parametrize(
+    "header", [b"\x41" + b"\x00\x00" * 65, b"\x80\x80\x80\x80\x80\x00", b"\x01\xff\xff\xff\xff\xff\xff"]
+)
+def test_hostile_tags_of_a_header_are_refused(header: bytes) -> None:
+    with pytest.raises(DecodeError):
+        response_body(b"\x00\x00\x00\x07" + header, Flexible, 2)
+
+
+def test_a_frame_too_short_for_a_correlation_id() -> None:
+    with pytest.raises(TruncatedError) as caught:
+        correlation_id_of(b"\x00\x00")
+    assert (caught.value.needed, caught.value.available) == (4, 2)
