@@ -23,7 +23,7 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
-from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.constants import VERSION, BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
     CorruptBatchError,
     DecodeError,
@@ -66,7 +66,7 @@ _HOMES = {
 }
 _SUBMODULES = ("compat", "log", "spark", "text")
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "COLUMNS",

@@ -16,6 +16,9 @@ NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
+#: Of this package; brokers hear it in ApiVersions, pyproject.toml says the same.
+VERSION = "0.1.0"
+
 
 class _KafkaEnum(IntEnum):
     """An integer with a name of Kafka's: compares equal to both, prints as the name."""

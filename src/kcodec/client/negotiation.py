@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kcodec.constants import VERSION
 from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import ANY_NODE, Call, Done, Effect, Flow, Perform, call
 from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions, fallback_version
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A SASL session is renewed at 85 to 95 % of its life, as Kafka's client does (SaslClientAuthenticator).
 RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
+# A broker refuses to be asked again within a second (SaslServerAuthenticator.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
+RENEWAL_LEAST_SECONDS = 1.1
 
 
 def negotiate(connection: Connection) -> Flow[None]:
@@ -28,10 +31,9 @@ def negotiate(connection: Connection) -> Flow[None]:
 def _ask_versions(connection: Connection) -> Flow[BrokerVersions]:
     """ApiVersions with our highest version; a broker that does not know that one says so in the form of v0, names what
     it knows, and is asked again (KIP-511)."""
-    from kcodec import __version__
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 
-    request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=__version__)
+    request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=VERSION)
     version = ApiVersionsRequest.versions[1]
     timeout = connection.network.options.request_timeout_ms / 1000
     reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
@@ -54,7 +56,7 @@ def authenticate(connection: Connection) -> Flow[None]:
     network.metrics.count("connection.authenticated", node=connection.node_id)
     if lifetime:
         share = RENEWAL_EARLIEST + RENEWAL_SPREAD * network.random.random()
-        connection.call_at(started + lifetime * share, connection.renew_session)
+        connection.call_at(started + max(lifetime * share, RENEWAL_LEAST_SECONDS), connection.renew_session)
 
 
 def _through(connection: Connection, flow: Flow[T]) -> Flow[T]:

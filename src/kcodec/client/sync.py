@@ -84,6 +84,10 @@ class Carrier:
                 else:
                     waiter.set_result(task.result)  # type: ignore[arg-type]
 
+        def give_up() -> None:
+            for task in tasks:
+                task.cancel()
+
         self._running.add(waiter)
         self.post(begin)
         try:
@@ -91,10 +95,10 @@ class Carrier:
         except FutureTimeoutError as error:
             if waiter.done():
                 raise
-            self.post(lambda: [task.cancel() for task in tasks])
+            self.post(give_up)
             raise DeliveryTimeoutError(f"the call did not end within {timeout:g} s") from error
         except (KeyboardInterrupt, SystemExit):
-            self.post(lambda: [task.cancel() for task in tasks])
+            self.post(give_up)
             raise
 
     def close(self, timeout: float = 5.0) -> None:

@@ -44,7 +44,7 @@ class BrokerVersions:
         if offered is None:
             raise UnsupportedError(f"{broker} does not know {name}: its Kafka is too old, or does not offer it")
         ours = request.versions
-        version = min(offered[1], ours[1], highest)
+        version: int = min(offered[1], ours[1], highest)
         if version < max(offered[0], ours[0], lowest):
             wanted = f"{max(ours[0], lowest)} to {min(ours[1], highest)}"
             raise UnsupportedError(f"{broker} offers {name} versions {offered[0]} to {offered[1]}, wanted is {wanted}")
