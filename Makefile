@@ -39,7 +39,7 @@ debug: $(DEBUG)  ## the core without optimisation, with symbols and assertions
 java: $(VENV)/.dev  ## a Java that Spark runs on, in .cache/java
 	@$(PY) tools/java_home.py $(JAVA) --pip requirements/java.txt
 
-jars: java  ## Kafka's own classes, the judge of the tests
+jars: build java  ## Kafka's own classes, the judge of the tests
 	@$(RUN) tools/fetch_kafka_jars.py
 
 lint: $(VENV)/.dev  ## ruff and cython-lint

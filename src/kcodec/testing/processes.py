@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that die with the one that started them, and processes of an earlier run known by their id.
+
+A broker must not outlive a test run that was killed. The kernel could see to it (PR_SET_PDEATHSIG), but only on Linux,
+and it means the thread that started the process, not the process. So one small child reads a pipe from this process:
+at its end, which comes however this process dies, it kills what is left and removes its folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+__all__ = ["WATCHDOG", "Process", "Watchdog"]
+
+POLL_SECONDS = 0.02
+
+# The child: each line is "+pid", "-pid", "+/folder" or "-/folder".
+GUARD = """
+import os, shutil, signal, sys
+kept = {}
+for line in sys.stdin:
+    what = line[1:].rstrip("\\n")
+    if line[0] == "+":
+        kept[what] = True
+    else:
+        kept.pop(what, None)
+for what in kept:
+    if what.isdigit():
+        try:
+            os.kill(int(what), signal.SIGKILL)
+        except OSError:
+            pass
+for what in kept:
+    if not what.isdigit():
+        shutil.rmtree(what, ignore_errors=True)
+"""
+
+
+class Watchdog:
+    """Kills the processes and removes the folders it was told of, should this process end without doing so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guard: subprocess.Popen[str] | None = None
+        self._owner = 0
+
+    def watch(self, what: int | Path) -> None:
+        """Have this process id, or this folder, ended together with us."""
+        self._tell(f"+{what}\n")
+
+    def forget(self, what: int | Path) -> None:
+        """It has ended."""
+        self._tell(f"-{what}\n")
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            if self._guard is None or self._owner != os.getpid():
+                # Its own session: a Ctrl-C at the terminal must not end it before us.
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", GUARD],
+                    stdin=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+                self._owner = os.getpid()
+            assert self._guard.stdin is not None
+            self._guard.stdin.write(line)
+            self._guard.stdin.flush()
+
+
+WATCHDOG = Watchdog()
+
+
+class Process:
+    """A running program: a child of ours, or one that an earlier process left running.
+
+    Of the latter only the id is known, and ids are used again: it is taken for the same program only as long as
+    `mark`, a path that nobody else has, stands in its command line.
+    """
+
+    def __init__(self, pid: int, mark: str, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self._mark = mark
+        self._child = child
+
+    def is_running(self) -> bool:
+        """Whether it has not ended; a stopped one (SIGSTOP) is running."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return self._mark in command_line_of(self.pid)
+
+    def send(self, number: int) -> None:
+        """Send a signal; nothing happens if it has ended."""
+        if self._child is not None:
+            self._child.send_signal(number)
+        elif self.is_running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it ended within so many seconds."""
+        if self._child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout)
+                return True
+            return False
+        deadline = time.monotonic() + timeout
+        while self.is_running():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        if not self.wait(timeout):
+            raise TimeoutError(f"process {self.pid} did not end within {timeout} s of SIGKILL")
+
+
+def command_line_of(pid: int) -> str:
+    """The command line of any process; empty if there is none, or only its remains."""
+    place = Path("/proc", str(pid), "cmdline")
+    if place.parent.parent.joinpath("self").exists():
+        with contextlib.suppress(OSError):
+            return place.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        return ""
+    if shutil.which("ps") is None:
+        raise OSError("neither /proc nor the program ps is here: processes of an earlier run cannot be told apart")
+    done = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in a broker's server.properties: listeners, small buffers, and what its owner asked for.
+
+A node has four listeners, each on a loopback port of its own:
+
+    CLIENT      for clients, with TLS and SASL if asked for; a proxy may be advertised in its place
+    BROKER      between brokers (replication, transaction markers); a proxy may be advertised in its place
+    ADMIN       plaintext, nobody in between, every right: for the test itself
+    CONTROLLER  the KRaft quorum
+
+Ports are taken from below the range that systems use for outgoing connections: a broker that was killed and comes back
+must find its ports free, and a client that keeps knocking at a closed port of that range may get through to itself.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "HOST",
+    "Advertise",
+    "Listener",
+    "free_port",
+    "listeners_of",
+    "property_name",
+    "property_text",
+    "server_properties",
+    "write_properties",
+]
+
+HOST = "127.0.0.1"
+NAMES = ("CLIENT", "BROKER", "ADMIN", "CONTROLLER")
+PORTS = range(20000, 32000)
+PORT_ATTEMPTS = 200
+
+Value = str | int | bool | float
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One listening port of one node."""
+
+    name: str
+    node: int
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+
+# The address to advertise for a listener (CLIENT or BROKER), as (host, port) or "host:port"; None: its own.
+Advertise = Callable[[Listener], "tuple[str, int] | str | None"]
+
+# Small enough for a heap of 64 MiB, quick to start and to notice what tests do to it. Data is kept however old its
+# timestamps are; a topic that nobody created is an error.
+DEFAULTS: dict[str, Value] = {
+    "num.partitions": 3,
+    "auto.create.topics.enable": False,
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "background.threads": 2,
+    "num.recovery.threads.per.data.dir": 1,
+    "log.cleaner.dedupe.buffer.size": 4 << 20,
+    "log.cleaner.io.buffer.size": 64 << 10,
+    "log.index.size.max.bytes": 1 << 20,
+    "log.retention.ms": -1,
+    "log.message.timestamp.after.max.ms": (1 << 63) - 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1000,
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.segment.bytes": 16 << 20,
+    "transaction.state.log.num.partitions": 3,
+    "transaction.state.log.segment.bytes": 16 << 20,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "controller.quorum.election.timeout.ms": 1000,
+    "controller.quorum.fetch.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 250,
+}
+
+
+def free_port(taken: set[int]) -> int:
+    """A port of PORTS on which nobody listens and which is not in `taken`; it is added there."""
+    for _ in range(PORT_ATTEMPTS):
+        port = random.SystemRandom().choice(PORTS)
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        taken.add(port)
+        return port
+    raise OSError(f"no free port found between {PORTS.start} and {PORTS.stop} in {PORT_ATTEMPTS} tries")
+
+
+def listeners_of(node: int, taken: set[int]) -> dict[str, Listener]:
+    """The listeners of a node by name, on ports that are free now."""
+    return {name: Listener(name, node, HOST, free_port(taken)) for name in NAMES}
+
+
+def property_name(name: str) -> str:
+    """log.retention.ms for the Python keyword log_retention_ms: no property of Kafka has an underscore."""
+    return name.replace("_", ".")
+
+
+def advertised(listener: Listener, advertise: Advertise | None) -> str:
+    """host:port that clients or brokers are told."""
+    found = advertise(listener) if advertise and listener.name in ("CLIENT", "BROKER") else None
+    if found is None:
+        return listener.address
+    return found if isinstance(found, str) else f"{found[0]}:{found[1]}"
+
+
+def server_properties(
+    own: Mapping[str, Listener],
+    voters: Mapping[int, Listener],
+    directory: str,
+    advertise: Mapping[str, str],
+    more: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Everything in server.properties of the node with these listeners.
+
+    `voters` are the CONTROLLER listeners of all nodes, `advertise` the addresses to tell for CLIENT and BROKER, `more`
+    overrides.
+    """
+    nodes = len(voters)
+    told = {name: advertise.get(name, own[name].address) for name in NAMES[:3]}
+    protocols = dict.fromkeys(NAMES, "PLAINTEXT")
+    return {
+        "node.id": own["CLIENT"].node,
+        "process.roles": "broker,controller",
+        "listeners": ",".join(f"{name}://{own[name].address}" for name in NAMES),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in told.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "inter.broker.listener.name": "BROKER",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": ",".join(f"{node}@{listener.address}" for node, listener in voters.items()),
+        "log.dirs": directory,
+        "default.replication.factor": nodes,
+        "min.insync.replicas": (nodes + 1) // 2,
+        "offsets.topic.replication.factor": nodes,
+        "transaction.state.log.replication.factor": nodes,
+        "transaction.state.log.min.isr": (nodes + 1) // 2,
+        "share.coordinator.state.topic.replication.factor": nodes,
+        "share.coordinator.state.topic.min.isr": (nodes + 1) // 2,
+        # A killed broker may register again, and loses what it leads, only when its session is over.
+        "broker.session.timeout.ms": 2500 if nodes == 1 else 4000,
+        **DEFAULTS,
+        **more,
+    }
+
+
+def property_text(value: Value) -> str:
+    """A value as Kafka reads it: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_properties(properties: Mapping[str, Value]) -> str:
+    """The text of a Java properties file: backslashes and ends of lines in a value are written as escapes."""
+    escapes = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
+    return "".join(f"{name}={property_text(value).translate(escapes)}\n" for name, value in properties.items())
