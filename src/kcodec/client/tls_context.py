@@ -168,7 +168,7 @@ def _own_certificate_fault(error: ssl.SSLError, asked: bool, given: bool) -> str
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return error.reason or error.strerror or type(error).__name__
+    return getattr(error, "reason", None) or error.strerror or type(error).__name__
 
 
 def failure(error: ssl.SSLError, place: str) -> TransportError:
