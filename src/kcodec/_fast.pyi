@@ -2,7 +2,7 @@
 """The face of the compiled core, compared with it by stubtest. The docstrings of the core itself say more."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Never, Protocol, SupportsIndex, TypeAlias, final, overload
+from typing import Any, ClassVar, Final, Literal, Never, Protocol, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy
 import pyarrow
@@ -804,6 +804,48 @@ class ClientBatchBuilder:
     def estimate_size_in_bytes(
         cls, key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]]
     ) -> int: ...
+
+# -------------------------------------------------------------------------------- messages of the protocol
+
+LONGEST_STRING: int
+DEEPEST_MESSAGE: int
+MOST_ELEMENTS: int
+MOST_EMPTY_ELEMENTS: int
+
+class MessageObject:
+    """What all messages are, under their declarations: slots by keyword, equality. Internal."""
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    def __init__(self, *args: Never, **fields: Any) -> None: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class MessageShape:
+    """The fields of a message class: where its slots are, what is in them by default. Internal."""
+
+    names: tuple[str, ...]
+    def __new__(cls, message_class: type, names: Iterable[str], defaults: Iterable[Any]) -> Self: ...
+
+@final
+class MessagePlan:
+    """How one class of messages lies in the bytes of one version. Internal."""
+
+    message_class: type
+    title: str
+    is_flexible: bool
+    least: int
+    def __new__(cls, message_class: type, title: str, is_flexible: bool, fields: Iterable[Iterable[Any]]) -> Self: ...
+
+def read_message(plan: MessagePlan, data: Buffer, position: int = 0, is_whole: bool = True) -> tuple[Any, int]:
+    """(the message that begins at a byte of `data`, where it ends). Internal."""
+
+def write_message(plan: MessagePlan, message: MessageObject, before: bytes = b"", is_frame: bool = False) -> bytes:
+    """The bytes of a message behind those of `before`. Internal."""
+
+def write_message_parts(
+    plan: MessagePlan, message: MessageObject, before: bytes = b"", is_frame: bool = False, least_part: int = 0
+) -> list[bytes | memoryview]:
+    """The same as a list of buffers, in which records of `least_part` bytes and more are the caller's. Internal."""
 
 # -------------------------------------------------------------------------------- checksum, switches, memory
 

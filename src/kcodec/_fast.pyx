@@ -104,5 +104,9 @@ include "_fast/client_builder.pxi"
 include "_fast/partition.pxi"
 # what a leader finds in records
 include "_fast/validate.pxi"
+# messages of the protocol: plans and objects, bytes -> message, message -> bytes
+include "_fast/messages.pxi"
+include "_fast/message_reader.pxi"
+include "_fast/message_writer.pxi"
 # processor paths, system libraries, memory: start-up and tests
 include "_fast/switches.pxi"

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+# Messages of Kafka's protocol: their objects, and the plan of one class in one version. kcodec.protocol.schema declares
+# classes and compiles plans; message_reader.pxi and message_writer.pxi run them.
+
+from cpython.ref cimport PyObject, Py_XDECREF
+from libc.stdint cimport uint16_t
+
+cdef extern from "_fast/message_object.h":
+    Py_ssize_t message_slot_offset(object descriptor)
+    object message_allocate(object message_class)
+    object message_list(Py_ssize_t size)
+    void message_list_set(object items, Py_ssize_t index, PyObject *value)
+    PyObject *message_long(long long value) except NULL
+    PyObject *message_bool(int value) except NULL
+    PyObject *message_float(double value) except NULL
+    PyObject *message_text(const char *data, Py_ssize_t size) except? NULL
+    void message_fill(PyObject *message, Py_ssize_t offset, PyObject *value)
+    PyObject *message_value(PyObject *message, Py_ssize_t offset, PyObject *name)
+    PyObject *message_bytes(Py_ssize_t size) except NULL
+    double message_double(uint64_t bits)
+    uint64_t message_double_bits(double value)
+
+cdef extern from "_fast/bounds.h" nogil:
+    bint likely(bint condition)
+    bint unlikely(bint condition)
+    uint16_t load_be16(const uint8_t *p)
+    uint32_t load_be32(const uint8_t *p)
+    uint64_t load_be64(const uint8_t *p)
+    void store_be16(uint8_t *p, uint16_t v)
+    void store_be32(uint8_t *p, uint32_t v)
+    void store_be64(uint8_t *p, uint64_t v)
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+
+cdef extern from "string.h" nogil:
+    void *memmove(void *to, const void *source, size_t size)
+
+cdef extern from "_fast/utf8.h" nogil:
+    size_t utf8_replace(const uint8_t *data, size_t size, uint8_t *out)
+
+# kinds of values on the wire
+cdef enum:
+    KIND_BOOL
+    KIND_INT8
+    KIND_INT16
+    KIND_UINT16
+    KIND_INT32
+    KIND_UINT32
+    KIND_INT64
+    KIND_FLOAT64
+    KIND_UUID
+    KIND_STRING
+    KIND_BYTES
+    KIND_RECORDS
+    KIND_STRUCT
+
+_KINDS = {
+    "bool": KIND_BOOL, "int8": KIND_INT8, "int16": KIND_INT16, "uint16": KIND_UINT16, "int32": KIND_INT32,
+    "uint32": KIND_UINT32, "int64": KIND_INT64, "float64": KIND_FLOAT64, "uuid": KIND_UUID, "string": KIND_STRING,
+    "bytes": KIND_BYTES, "records": KIND_RECORDS, "struct": KIND_STRUCT,
+}
+# the bytes of a fixed kind, by number
+_FIXED_BYTES = (1, 1, 2, 2, 4, 4, 8, 8, 16)
+
+# where the plan of a version has a field
+cdef enum:
+    PLACE_IN_ORDER
+    PLACE_TAGGED
+    PLACE_ABSENT
+
+_PLACES = {"in order": PLACE_IN_ORDER, "tagged": PLACE_TAGGED, "absent": PLACE_ABSENT}
+
+# Kafka's writer takes no longer string (two bytes of length), and its reader refuses one also where a varint could say
+# more.
+LONGEST_STRING = 32767
+# Structs inside structs. Kafka's deepest message has five.
+DEEPEST_MESSAGE = 16
+# Array elements that are structs, of one message. Kafka's largest messages name some hundred thousand partitions.
+MOST_ELEMENTS = 1 << 22
+# Array elements that take no bytes at all, of one message: nothing else bounds their number.
+MOST_EMPTY_ELEMENTS = 1024
+
+cdef enum:
+    DEEPEST = 16
+
+cdef struct MessageOp:
+    int32_t kind, place, tag
+    # the least bytes of one value: of an array, of one of its elements
+    int32_t least
+    bint is_array, is_nullable, is_compact, is_ignorable, is_secret
+    Py_ssize_t offset
+    # all borrowed from what the plan holds
+    PyObject *name
+    PyObject *default
+    PyObject *plan
+
+# where a reader or writer stands: the field at each depth, and which element of it (-1: no array)
+cdef struct MessageStep:
+    const MessageOp *op
+    Py_ssize_t index
+
+
+cdef object _ZERO_UUID = None
+cdef object _UUID = None
+cdef Py_ssize_t _uuid_int = -1
+cdef Py_ssize_t _uuid_is_safe = -1
+cdef object _UUID_SAFETY = None
+
+
+cdef int _load_uuid() except -1:
+    """uuid is imported with the first plan that needs it. Its slots are filled directly, its __init__ costs 1.5 us."""
+    global _UUID, _ZERO_UUID, _uuid_int, _uuid_is_safe, _UUID_SAFETY
+    if _UUID is not None:
+        return 0
+    import uuid
+    _uuid_int = message_slot_offset(vars(uuid.UUID).get("int"))
+    _uuid_is_safe = message_slot_offset(vars(uuid.UUID).get("is_safe"))
+    _UUID_SAFETY = uuid.SafeUUID.unknown
+    _ZERO_UUID = uuid.UUID(int=0)
+    _UUID = uuid.UUID
+    return 0
+
+
+@cython.final
+cdef class MessagePlan:
+    """How one class of messages lies in the bytes of one version. Internal; made by kcodec.protocol.schema.
+
+    fields: (name, kind, place, tag, is_array, is_nullable, is_compact, is_ignorable, is_secret, default, plan of the
+    struct or None), in order of their declaration.
+    """
+
+    cdef readonly object message_class
+    cdef readonly str title
+    cdef readonly bint is_flexible
+    cdef readonly int least
+    cdef int depth, count, tagged_count
+    cdef MessageOp *ops
+    # the tagged ones by tag, ascending
+    cdef MessageOp **tagged
+    cdef tuple fields
+    cdef Py_ssize_t unknown_offset
+    # what the last message took, so that the next one's memory is right at once
+    cdef Py_ssize_t expected_size
+
+    def __cinit__(self, message_class, str title, bint is_flexible, fields):
+        if not issubclass(message_class, MessageObject):
+            raise TypeError(f"{message_class.__name__} is no message")
+        self.message_class = message_class
+        self.title = title
+        self.is_flexible = is_flexible
+        self.fields = tuple(map(tuple, fields))
+        self.count = len(self.fields)
+        self.ops = <MessageOp *>calloc(max(self.count, 1), sizeof(MessageOp))
+        self.tagged = <MessageOp **>calloc(max(self.count, 1), sizeof(MessageOp *))
+        if self.ops == NULL or self.tagged == NULL:
+            raise MemoryError("no memory for a message plan")
+        self.unknown_offset = message_slot_offset(message_class.unknown_tagged_fields)
+        if self.unknown_offset < 0:
+            raise TypeError(f"{message_class.__name__}.unknown_tagged_fields is not a slot")
+        self.depth = 1
+        self.least = 1 if is_flexible else 0
+        self.expected_size = 128
+        for index in range(self.count):
+            self._add(index)
+        self._sort_tagged()
+
+    def __dealloc__(self):
+        free(self.ops)
+        free(self.tagged)
+
+    cdef int _add(self, int index) except -1:
+        cdef MessageOp *op = &self.ops[index]
+        name, kind, place, tag, is_array, is_nullable, is_compact, is_ignorable, is_secret, default, plan = \
+            self.fields[index]
+        op.kind, op.place, op.tag = _KINDS[kind], _PLACES[place], tag
+        op.is_array, op.is_nullable, op.is_compact = is_array, is_nullable, is_compact
+        op.is_ignorable, op.is_secret = is_ignorable, is_secret
+        op.offset = message_slot_offset(getattr(self.message_class, name))
+        if op.offset < 0:
+            raise TypeError(f"{self.message_class.__name__}.{name} is not a slot")
+        # the names and defaults live in self.fields
+        op.name, op.default = <PyObject *>name, <PyObject *>default
+        op.least = self._least_of(op, plan)
+        if op.kind == KIND_UUID:
+            _load_uuid()
+        if op.place == PLACE_IN_ORDER:
+            self.least += (1 if is_compact else 4) if is_array else 1 if plan is not None and is_nullable else op.least
+        elif op.place == PLACE_TAGGED:
+            self.tagged[self.tagged_count] = op
+            self.tagged_count += 1
+        return 0
+
+    cdef int _least_of(self, MessageOp *op, object plan) except -1:
+        cdef MessagePlan inner
+        if op.kind <= KIND_UUID:
+            return _FIXED_BYTES[op.kind]
+        if op.kind != KIND_STRUCT:
+            return 1 if op.is_compact else 2 if op.kind == KIND_STRING else 4
+        inner = plan
+        op.plan = <PyObject *>inner
+        self.depth = max(self.depth, inner.depth + 1)
+        if self.depth > DEEPEST:
+            raise TypeError(f"{self.title} is deeper than {DEEPEST_MESSAGE}")
+        return inner.least
+
+    cdef int _sort_tagged(self) except -1:
+        cdef int at, to
+        cdef MessageOp *op
+        for at in range(1, self.tagged_count):
+            op, to = self.tagged[at], at
+            while to and self.tagged[to - 1].tag > op.tag:
+                self.tagged[to] = self.tagged[to - 1]
+                to -= 1
+            self.tagged[to] = op
+        for at in range(1, self.tagged_count):
+            if self.tagged[at].tag == self.tagged[at - 1].tag:
+                raise TypeError(f"{self.title} has two fields of tag {self.tagged[at].tag}")
+        return 0
+
+
+cdef PyObject *_default_of(PyObject *default) except NULL:
+    """A new reference to what a field is when nobody says otherwise: lists and structs are made anew."""
+    cdef object made
+    if default == <PyObject *>None:
+        Py_INCREF(None)
+        return default
+    if isinstance(<object>default, list):
+        made = []
+    elif isinstance(<object>default, MessageObject):
+        made = type(<object>default)()
+    else:
+        made = <object>default
+    Py_INCREF(made)
+    return <PyObject *>made
+
+
+@cython.final
+cdef class MessageShape:
+    """The fields of a message class: where its slots are, what is in them by default. Internal."""
+
+    cdef readonly tuple names
+    cdef tuple defaults
+    cdef Py_ssize_t *offsets
+
+    def __cinit__(self, message_class, names, defaults):
+        self.names = tuple(names)
+        self.defaults = tuple(defaults)
+        self.offsets = <Py_ssize_t *>calloc(max(len(self.names), 1), sizeof(Py_ssize_t))
+        if self.offsets == NULL:
+            raise MemoryError("no memory for a message class")
+        for index, name in enumerate(self.names):
+            self.offsets[index] = message_slot_offset(getattr(message_class, name))
+            if self.offsets[index] < 0:
+                raise TypeError(f"{message_class.__name__}.{name} is not a slot")
+
+    def __dealloc__(self):
+        free(self.offsets)
+
+
+cdef class MessageObject:
+    """What all messages are, under their declarations: slots by keyword, equality. Internal.
+
+    Derived classes have a slot for each field, and unknown_tagged_fields: ((tag, bytes), ...) that the version read
+    does not know, in their order.
+    """
+
+    def __init__(self, **fields):
+        cdef MessageShape shape = type(self)._shape
+        cdef Py_ssize_t index, used = 0
+        cdef PyObject *value
+        self.unknown_tagged_fields = ()
+        for index in range(len(shape.names)):
+            name = shape.names[index]
+            if name in fields:
+                given = fields[name]
+                Py_INCREF(given)
+                value = <PyObject *>given
+                used += 1
+            else:
+                value = _default_of(<PyObject *>shape.defaults[index])
+            message_fill(<PyObject *>self, shape.offsets[index], value)
+        if used != len(fields):
+            self._take_others(shape, fields)
+
+    cdef int _take_others(self, MessageShape shape, dict fields) except -1:
+        for name, value in fields.items():
+            if name == "unknown_tagged_fields":
+                self.unknown_tagged_fields = value
+            elif name not in shape.names:
+                raise TypeError(f"{type(self).__name__} has no field {name!r}; it has {', '.join(shape.names)}")
+        return 0
+
+    def __eq__(self, other):
+        cdef MessageShape shape
+        if type(self) is not type(other):
+            return NotImplemented
+        shape = type(self)._shape
+        if self.unknown_tagged_fields != other.unknown_tagged_fields:
+            return False
+        return all(getattr(self, name) == getattr(other, name) for name in shape.names)
+
+    __hash__ = None
+
+
+cdef str _message_path(const MessageStep *steps, int depth):
+    """The field a reader or writer stands at: topics[3].partitions[0].index."""
+    parts = []
+    for level in range(depth):
+        if steps[level].op == NULL:
+            break
+        name = <object>steps[level].op.name
+        parts.append(name if steps[level].index < 0 else f"{name}[{steps[level].index}]")
+    return ".".join(parts)

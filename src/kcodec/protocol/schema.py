@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's messages, declared as classes. A class holds all versions of its message; the compiled core reads and writes.
+
+A field is ``name: type = kind("versions", ...)``, in the order of the bytes and with the names of Kafka's message
+definitions in snake_case:
+
+    class InitProducerIdRequest(Request, key=22, versions="0-5", flexible="2+"):
+        transactional_id: str | None = string("0+", nullable="0+")
+        producer_id: int = int64("3+", default=-1)
+
+    InitProducerIdRequest(transactional_id="a", producer_id=7).encode(version=5) -> bytes
+    InitProducerIdRequest.decode(data, version=5) -> InitProducerIdRequest
+
+What the options of a kind say, in the words of Kafka's definitions ("0+", "1-3", "2", "none"):
+
+    versions      those that have the field
+    nullable      those in which it may be None
+    default       its value when nobody says otherwise; without one 0, "", b"", [], False, zeros, a struct of defaults
+    tag, tagged   the tag of an optional field (KIP-482), and the versions in which it is one (all, if not said)
+    ignorable     it is left out silently where a version lacks it; otherwise only its default can be encoded there
+    flexible      an own range of versions with lengths as varints, where it differs from the message's
+    secret        its value is in no repr and no error, and the message is not pickled
+
+Lengths, counts and tags are checked against the bytes that are there before memory is taken: a hostile message costs
+a bounded number of bytes for each of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+from kcodec._fast import MessageObject, MessagePlan, MessageShape, read_message, write_message, write_message_parts
+from kcodec.errors import EncodeError, UnsupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HIGHEST_VERSION = 32767
+# How much of a message its repr shows.
+SHOWN_BYTES = 24
+SHOWN_ELEMENTS = 8
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included; `NO_VERSIONS` holds none."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, text: str) -> Versions:
+        """From Kafka's spelling: "0+", "1-3", "2", "none".
+
+        >>> Versions.of("1-3"), Versions.of("2+").first
+        (Versions(first=1, last=3), 2)
+        """
+        if text == "none":
+            return NO_VERSIONS
+        first, dash, last = text.partition("-")
+        if first.endswith("+"):
+            return cls(int(first[:-1]), HIGHEST_VERSION)
+        return cls(int(first), int(last) if dash else int(first))
+
+    def hold(self, version: int) -> bool:
+        """Whether a version is among them."""
+        return self.first <= version <= self.last
+
+    def __str__(self) -> str:
+        if self.first > self.last:
+            return "none"
+        if self.last == HIGHEST_VERSION:
+            return f"{self.first}+"
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+NO_VERSIONS = Versions(1, 0)
+
+
+class Field(NamedTuple):
+    """How a field is declared. kind: Kafka's name of the type, or the class of a struct; of an array, its elements'."""
+
+    kind: str | type[Struct]
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    default: Any
+    tag: int | None
+    tagged: Versions
+    flexible: Versions | None
+    ignorable: bool
+    secret: bool
+
+
+class _Unset:
+    """No default was given."""
+
+
+_UNSET = _Unset()
+_ZEROS: dict[str, Any] = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "records": None}
+
+
+def _zero(kind: str | type[Struct]) -> Any:
+    """The default of a field that declares none, as Kafka's generator has it."""
+    if not isinstance(kind, str):
+        return kind()
+    if kind == "uuid":
+        from uuid import UUID
+
+        return UUID(int=0)
+    return _ZEROS.get(kind, 0)
+
+
+def _field(
+    kind: str | type[Struct],
+    versions: str,
+    *,
+    default: Any = _UNSET,
+    is_array: bool = False,
+    nullable: str = "none",
+    tag: int | None = None,
+    tagged: str | None = None,
+    flexible: str | None = None,
+    ignorable: bool = False,
+    secret: bool = False,
+) -> Any:
+    if default is _UNSET:
+        default = [] if is_array else _zero(kind)
+    where = Versions.of(versions)
+    is_tagged = NO_VERSIONS if tag is None else where if tagged is None else Versions.of(tagged)
+    own_flexible = None if flexible is None else Versions.of(flexible)
+    return Field(kind, is_array, where, Versions.of(nullable), default, tag, is_tagged, own_flexible, ignorable, secret)
+
+
+def boolean(versions: str, **options: Any) -> Any:
+    """One byte, False if it is 0."""
+    return _field("bool", versions, **options)
+
+
+def int8(versions: str, **options: Any) -> Any:
+    """One byte, signed."""
+    return _field("int8", versions, **options)
+
+
+def int16(versions: str, **options: Any) -> Any:
+    """Two bytes, signed."""
+    return _field("int16", versions, **options)
+
+
+def uint16(versions: str, **options: Any) -> Any:
+    """Two bytes, unsigned."""
+    return _field("uint16", versions, **options)
+
+
+def int32(versions: str, **options: Any) -> Any:
+    """Four bytes, signed."""
+    return _field("int32", versions, **options)
+
+
+def uint32(versions: str, **options: Any) -> Any:
+    """Four bytes, unsigned."""
+    return _field("uint32", versions, **options)
+
+
+def int64(versions: str, **options: Any) -> Any:
+    """Eight bytes, signed."""
+    return _field("int64", versions, **options)
+
+
+def float64(versions: str, **options: Any) -> Any:
+    """Eight bytes, IEEE 754."""
+    return _field("float64", versions, **options)
+
+
+def uuid(versions: str, **options: Any) -> Any:
+    """Sixteen bytes, a uuid.UUID."""
+    return _field("uuid", versions, **options)
+
+
+def string(versions: str, **options: Any) -> Any:
+    """UTF-8 behind its length, at most 32767 bytes. What is not UTF-8 is read as Java reads it, with U+FFFD."""
+    return _field("string", versions, **options)
+
+
+def data(versions: str, **options: Any) -> Any:
+    """Bytes behind their length; any buffer is written, bytes are read."""
+    return _field("bytes", versions, **options)
+
+
+def records(versions: str, **options: Any) -> Any:
+    """Record batches behind their length; any buffer is written, a memoryview of the frame is read."""
+    return _field("records", versions, **options)
+
+
+def struct(kind: type[Struct], versions: str, **options: Any) -> Any:
+    """A struct of its own class; where it may be None, a byte before it says so (KIP-893)."""
+    return _field(kind, versions, **options)
+
+
+_KIND_NAMES: dict[Any, str] = {
+    boolean: "bool",
+    data: "bytes",
+    **{kind: kind.__name__ for kind in (int8, int16, uint16, int32, uint32, int64, float64, uuid, string, records)},
+}
+
+
+def array(kind: Callable[..., Any] | type[Struct], versions: str, **options: Any) -> Any:
+    """A list of values of one kind (`array(int32, "0+")`) or of structs, behind their count."""
+    return _field(_KIND_NAMES.get(kind, kind), versions, is_array=True, **options)  # type: ignore[arg-type]
+
+
+class _Declared(type):
+    """Makes slots of the fields that a class declares, before there is a class. Annotations are for type checkers."""
+
+    _fields: Mapping[str, Field]
+    _shape: MessageShape
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _Declared:
+        declared = {key: value for key, value in namespace.items() if isinstance(value, Field)}
+        body = {key: value for key, value in namespace.items() if key not in declared}
+        for field in declared:
+            if any(hasattr(base, field) for base in bases):
+                raise TypeError(f"{name}.{field} has the name of something that all messages have")
+        cls = super().__new__(mcs, name, bases, {"__slots__": tuple(declared), **body}, **options)
+        cls._fields = MappingProxyType({**getattr(cls, "_fields", {}), **declared})
+        cls._shape = MessageShape(cls, cls._fields, [field.default for field in cls._fields.values()])
+        return cls
+
+
+@dataclass_transform(kw_only_default=True)
+class Struct(MessageObject, metaclass=_Declared):
+    """A part of a message: made with keywords, compared by value, mutable, not hashable.
+
+    unknown_tagged_fields: ((tag, bytes), ...) in ascending order, of tags that a version does not know: what was read
+    is kept and written again.
+    """
+
+    __slots__ = ("unknown_tagged_fields",)
+    if TYPE_CHECKING:
+        unknown_tagged_fields: tuple[tuple[int, bytes], ...] = ()
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{name}={'<hidden>' if field.secret else _shown(getattr(self, name, None))}"
+            for name, field in type(self)._fields.items()
+        ]
+        if self.unknown_tagged_fields:
+            parts.append(f"unknown_tagged_fields={_shown(self.unknown_tagged_fields)}")
+        return f"{type(self).__qualname__}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Callable[..., Struct], tuple[type[Struct], dict[str, Any]]]:
+        kind = type(self)
+        hidden = [name for name, field in kind._fields.items() if field.secret]
+        if hidden:
+            raise TypeError(f"{kind.__qualname__} is not pickled: {hidden[0]} is a secret")
+        values = {name: _picklable(getattr(self, name)) for name in kind._fields}
+        if self.unknown_tagged_fields:
+            values["unknown_tagged_fields"] = self.unknown_tagged_fields
+        return _rebuild, (kind, values)
+
+
+def _rebuild(kind: type[Struct], values: dict[str, Any]) -> Struct:
+    """Undo Struct.__reduce__."""
+    return kind(**values)
+
+
+def _picklable(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _shown(value: Any) -> str:
+    """A value for a repr: bytes and lists cut short."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        head = repr(bytes(value[:SHOWN_BYTES]))
+        return head if len(value) <= SHOWN_BYTES else f"<{len(value)} bytes: {head}...>"
+    if isinstance(value, list | tuple):
+        parts = [_shown(one) for one in value[:SHOWN_ELEMENTS]]
+        if len(value) > SHOWN_ELEMENTS:
+            parts.append(f"... {len(value) - SHOWN_ELEMENTS} more")
+        return f"[{', '.join(parts)}]" if isinstance(value, list) else f"({', '.join(parts)})"
+    return repr(value)
+
+
+def fields(kind: type[Struct]) -> Mapping[str, Field]:
+    """How the fields of a class are declared, by name, in order."""
+    return kind._fields
+
+
+class Message(Struct):
+    """What has versions of its own: requests, responses, headers, keys and values in internal topics.
+
+    versions: those that are known; flexible_versions: those whose lengths are varints, with tagged fields (KIP-482).
+    """
+
+    versions: ClassVar[Versions] = NO_VERSIONS
+    flexible_versions: ClassVar[Versions] = NO_VERSIONS
+
+    def __init_subclass__(cls, versions: str | None = None, flexible: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if versions is not None:
+            cls.versions = Versions.of(versions)
+            cls.flexible_versions = Versions.of(flexible or "none")
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether a version has compact lengths and tagged fields."""
+        return cls.flexible_versions.hold(version)
+
+    @classmethod
+    def decode(cls, data: Buffer, version: int, position: int = 0) -> Self:
+        """The message that fills `data` from a byte on.
+
+        A records field is a memoryview of `data`, and keeps it. UnsupportedError for a version that is not known;
+        TruncatedError when bytes are missing, DecodeError for bytes that cannot be or that follow the message,
+        LimitExceededError for more elements than kcodec takes. Each error names the field and the byte.
+        """
+        message: Self = read_message(_plan_of(cls, version), data, position)[0]
+        return message
+
+    @classmethod
+    def decode_prefix(cls, data: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
+        """The message that begins at a byte of `data`, and the byte behind it; what follows is not looked at."""
+        found: tuple[Self, int] = read_message(_plan_of(cls, version), data, position, False)
+        return found
+
+    def encode(self, version: int) -> bytes:
+        """The bytes of one version.
+
+        EncodeError, which names field and value, for a version that is not known, a value out of range, None where
+        that version has no null, and a value other than the default in a field that it lacks (unless the field is
+        ignorable; Kafka: UnsupportedVersionException).
+        """
+        return write_message(_plan_to_write(type(self), version), self)
+
+    def encode_frame(self, version: int, header: bytes = b"") -> bytes:
+        """A whole frame in one piece: the length in four bytes, the encoded header, the message."""
+        return write_message(_plan_to_write(type(self), version), self, header, True)
+
+    def encode_frame_parts(
+        self, version: int, header: bytes = b"", least_bytes: int = 4096
+    ) -> list[bytes | memoryview]:
+        """The same frame as buffers for `socket.sendmsg`: records of `least_bytes` and more are not copied but are
+        views of the caller's own memory, which must not change until they are sent."""
+        return write_message_parts(_plan_to_write(type(self), version), self, header, True, least_bytes)
+
+    def encode_parts(self, version: int, least_bytes: int = 4096) -> list[bytes | memoryview]:
+        """`encode` as buffers, with records as in `encode_frame_parts`."""
+        return write_message_parts(_plan_to_write(type(self), version), self, b"", False, least_bytes)
+
+
+# Requests and responses whose other half is not declared yet, by module and name without Request or Response.
+_UNPAIRED: dict[tuple[str, str], type[Request] | type[Response]] = {}
+
+
+class Request(Message):
+    """A request. api_key: its number; response: the class of what answers it."""
+
+    api_key: ClassVar[int]
+    response: ClassVar[type[Response]]
+
+    def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if key is not None:
+            cls.api_key = key
+            other = _pair(cls, "Request")
+            if other is not None:
+                cls.response, other.request = other, cls
+
+
+class Response(Message):
+    """A response. api_key: the number of its request; request: that request's class."""
+
+    api_key: ClassVar[int]
+    request: ClassVar[type[Request]]
+
+    def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if key is not None:
+            cls.api_key = key
+            other = _pair(cls, "Response")
+            if other is not None:
+                cls.request, other.response = other, cls
+
+
+def _pair(cls: type[Request] | type[Response], ending: str) -> Any:
+    """The other half, if it is declared already: FetchRequest and FetchResponse of one module and key."""
+    name = cls.__module__, f"{cls.__qualname__.removesuffix(ending)} {cls.api_key}"
+    other = _UNPAIRED.get(name)
+    if other is None or issubclass(other, Request) == issubclass(cls, Request):
+        _UNPAIRED[name] = cls
+        return None
+    return _UNPAIRED.pop(name)
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
+
+
+@cache
+def _plan_of(kind: type[Message], version: int) -> MessagePlan:
+    """The plan of a message in one version."""
+    if not kind.versions.hold(version):
+        raise UnsupportedError(f"{kind.__name__} version {version} is not known, only {kind.versions}")
+    return _compiled(kind, version, kind.is_flexible(version))
+
+
+def _plan_to_write(kind: type[Message], version: int) -> MessagePlan:
+    try:
+        return _plan_of(kind, version)
+    except UnsupportedError as error:
+        raise EncodeError(error.reason, field="version", value=version) from None
+
+
+@cache
+def _compiled(kind: type[Struct], version: int, is_flexible: bool) -> MessagePlan:
+    """The plan of a message or of a struct inside one."""
+    title = f"{kind.__qualname__} version {version}"
+    return MessagePlan(kind, title, is_flexible, _steps(kind, version, is_flexible))
+
+
+def _steps(kind: type[Struct], version: int, is_flexible: bool) -> Iterator[Iterable[Any]]:
+    for name, field in kind._fields.items():
+        if not field.versions.hold(version):
+            place = "absent"
+        elif field.tagged.hold(version) and is_flexible:
+            place = "tagged"
+        else:
+            place = "in order"
+        is_compact = is_flexible if field.flexible is None else field.flexible.hold(version)
+        inner = None if isinstance(field.kind, str) else _compiled(field.kind, version, is_flexible)
+        yield (
+            name,
+            "struct" if inner else field.kind,
+            place,
+            -1 if field.tag is None else field.tag,
+            field.is_array,
+            field.nullable.hold(version),
+            is_compact,
+            field.ignorable,
+            field.secret,
+            field.default,
+            inner,
+        )

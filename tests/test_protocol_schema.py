@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as they are declared: kinds, defaults, what a version has, errors, objects. What Kafka's classes say of the
+real ones is in test_messages_java.py."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import traceback
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError, UnsupportedError
+from kcodec.protocol import schema
+from kcodec.protocol.schema import (
+    Message,
+    Request,
+    Response,
+    Struct,
+    Versions,
+    array,
+    boolean,
+    data,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    records,
+    string,
+    struct,
+    uint16,
+    uint32,
+    uuid,
+)
+
+
+class Leaf(Struct):
+    index: int = int32("0+")
+    name: str | None = string("1+", nullable="1+", default=None, ignorable=True)
+
+
+class Branch(Struct):
+    topic: str = string("0+")
+    leaves: list[Leaf] = array(Leaf, "0+")
+
+
+class TreeRequest(Request, key=7, versions="0-3", flexible="2+"):
+    is_it: bool = boolean("0+")
+    small: int = int8("0+")
+    short: int = int16("0+")
+    port: int = uint16("0+")
+    count: int = int32("0+")
+    wide: int = uint32("0+")
+    long: int = int64("0+", default=-1)
+    ratio: float = float64("0+")
+    id: UUID = uuid("0+")
+    text: str | None = string("0+", nullable="1+")
+    content: bytes | None = data("0+", nullable="1+")
+    batches: bytes | memoryview | None = records("0+", nullable="0+")
+    numbers: list[int] | None = array(int32, "0+", nullable="2+")
+    words: list[str] = array(string, "0+")
+    branches: list[Branch] = array(Branch, "0+")
+    cursor: Leaf | None = struct(Leaf, "2+", nullable="2+", default=None)
+    added: int = int32("1+", default=5)
+    hint: str = string("1+", ignorable=True)
+    epoch: int = int32("2+", default=-1, tag=1, tagged="2+")
+    extra: Leaf = struct(Leaf, "2+", tag=0)
+    old_name: str = string("2+", flexible="none")
+
+
+class TreeResponse(Response, key=7, versions="0-3", flexible="2+"):
+    error_code: int = int16("0+")
+
+
+TEXT_AT = 46  # what stands before `text` in every version
+
+
+def tree(**given: Any) -> TreeRequest:
+    """A request with something in every field that all versions have."""
+    values = {
+        "is_it": True,
+        "small": -3,
+        "short": -300,
+        "port": 65535,
+        "count": -70000,
+        "wide": 4294967295,
+        "long": -(1 << 63),
+        "ratio": -0.5,
+        "id": UUID("01234567-89ab-cdef-fedc-ba9876543210"),
+        "text": "käse",
+        "content": b"\x00\xff",
+        "batches": b"records",
+        "numbers": [1, -2, 1 << 30],
+        "words": ["", "a" * 200],
+        "branches": [Branch(topic="t", leaves=[Leaf(index=1), Leaf(index=2)]), Branch(topic="u")],
+    }
+    return TreeRequest(**(values | given))
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_what_is_written_is_read(version: int) -> None:
+    message = tree()
+    content = message.encode(version)
+    assert TreeRequest.decode(content, version) == message
+    assert TreeRequest.decode(content, version).encode(version) == content
+    assert TreeRequest.decode_prefix(b"ab" + content + b"c", version, 2) == (message, 2 + len(content))
+
+
+def test_the_bytes_are_those_of_the_protocol() -> None:
+    class Small(Message, versions="0-1", flexible="1+"):
+        name: str | None = string("0+", nullable="0+")
+        numbers: list[int] = array(int16, "0+")
+        late: int = int8("1+", tag=3)
+
+    message = Small(name="ab", numbers=[1, -1], late=4)
+    assert Small(name="ab", numbers=[1, -1]).encode(0).hex() == "00026162000000020001ffff"
+    assert message.encode(1).hex() == "036162030001ffff01030104"
+    assert Small(name=None).encode(0).hex() == "ffff00000000"
+    assert Small(name=None).encode(1).hex() == "000100"
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_every_cut_is_a_truncated_error(version: int) -> None:
+    content = tree().encode(version)
+    for size in range(len(content)):
+        with pytest.raises(TruncatedError) as caught:
+            TreeRequest.decode(content[:size], version)
+        assert caught.value.needed > caught.value.available >= 0
+    with pytest.raises(DecodeError, match="1 bytes follow"):
+        TreeRequest.decode(content + b"\x00", version)
+
+
+def test_a_fault_names_the_field_and_the_byte() -> None:
+    content = TreeRequest(words=["", "a" * 9]).encode(0)
+    with pytest.raises(
+        TruncatedError, match=r"TreeRequest version 0, words\[1\] at byte \d+: a string takes 9 bytes but 8"
+    ):
+        TreeRequest.decode(content[:-5], 0)
+    content = TreeRequest(branches=[Branch(), Branch(topic="a", leaves=[Leaf()] * 3)]).encode(0)
+    with pytest.raises(DecodeError, match=r"branches\[1\].topic at byte \d+: null, which it must not be"):
+        TreeRequest.decode(content[:-19] + b"\xff\xff" + content[-17:], 0)
+
+
+def test_a_version_that_is_not_known() -> None:
+    with pytest.raises(UnsupportedError, match="TreeRequest version 4 is not known, only 0-3"):
+        TreeRequest.decode(b"", 4)
+    with pytest.raises(EncodeError, match="TreeRequest version 4 is not known") as caught:
+        TreeRequest().encode(4)
+    assert (caught.value.field, caught.value.value) == ("version", 4)
+
+
+def test_a_value_that_a_version_lacks() -> None:
+    assert TreeRequest(hint="ignorable").encode(0) == TreeRequest().encode(0)
+    assert TreeRequest(added=5).encode(0) == TreeRequest().encode(0)
+    with pytest.raises(EncodeError, match="TreeRequest version 0: added = 6 is not in this version") as caught:
+        TreeRequest(added=6).encode(0)
+    assert (caught.value.field, caught.value.value) == ("added", 6)
+    with pytest.raises(EncodeError, match=r"extra = .* is not in this version"):
+        TreeRequest(extra=Leaf(index=1)).encode(1)
+    assert TreeRequest.decode(TreeRequest().encode(0), 0).added == 5
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"is_it": 1}, "is_it", "is not a bool"),
+    ({"small": 128}, "small", r"is outside -128\.\.127"),
+    ({"short": -32769}, "short", r"is outside -32768\.\.32767"),
+    ({"port": -1}, "port", r"is outside 0\.\.65535"),
+    ({"count": 1 << 31}, "count", r"is outside -2147483648\.\.2147483647"),
+    ({"wide": 1 << 32}, "wide", r"is outside 0\.\.4294967295"),
+    ({"long": 1 << 63}, "long", r"is outside -9223372036854775808\.\.9223372036854775807"),
+    ({"count": 1.0}, "count", "is not an integer"),
+    ({"count": None}, "count", "must not be null"),
+    ({"ratio": "1"}, "ratio", "is not a float"),
+    ({"id": b"0" * 16}, "id", r"is not a uuid\.UUID"),
+    ({"text": None}, "text", "must not be null in this version"),
+    ({"text": b"a"}, "text", "is not a str"),
+    ({"text": "\ud800"}, "text", "surrogate"),
+    ({"text": "a" * 32768}, "text", "takes 32768 bytes, more than 32767"),
+    ({"content": "a"}, "content", "is not bytes-like"),
+    ({"content": memoryview(b"abcd")[::2]}, "content", "contiguous"),
+    ({"numbers": None}, "numbers", "must not be null in this version"),
+    ({"numbers": {1: 2}}, "numbers", "is not a list"),
+    ({"numbers": [1, "2"]}, "numbers[1]", "is not an integer"),
+    ({"words": ["a", None]}, "words[1]", "must not be null"),
+    ({"branches": [Branch(leaves=[Leaf(), Leaf(index=1 << 31)])]}, "branches[0].leaves[1].index", "is outside"),
+    ({"branches": [Leaf()]}, "branches[0]", "is not a Branch"),
+]
+
+
+@pytest.mark.parametrize(("given", "field", "reason"), REFUSED)
+def test_what_cannot_be_encoded(given: dict[str, Any], field: str, reason: str) -> None:
+    with pytest.raises(EncodeError, match=f"TreeRequest version 0: .*{reason}") as caught:
+        TreeRequest(**given).encode(0)
+    assert caught.value.field == field
+    assert pickle.loads(pickle.dumps(caught.value)).field == field
+
+
+def test_nulls_where_there_are() -> None:
+    message = TreeRequest(text=None, content=None, batches=None, numbers=None, cursor=None)
+    content = message.encode(2)
+    assert TreeRequest.decode(content, 2) == message
+    with_cursor = TreeRequest(cursor=Leaf(index=3))
+    assert TreeRequest.decode(with_cursor.encode(2), 2).cursor == Leaf(index=3)
+    with pytest.raises(DecodeError, match=f"text at byte {TEXT_AT + 2}: null, which it must not be"):
+        TreeRequest.decode(TreeRequest().encode(0)[:TEXT_AT] + b"\xff\xff" + bytes(99), 0)
+
+
+def test_arrays_are_counted_before_there_is_memory_for_them() -> None:
+    before = TreeRequest().encode(0)[: TEXT_AT + 10]
+    with pytest.raises(
+        TruncatedError, match=r"numbers at .* an array of 2147483647 elements takes 8589934588 bytes but 8"
+    ):
+        TreeRequest.decode(before + b"\x7f\xff\xff\xff" + bytes(8), 0)
+
+
+class Hollow(Struct):
+    late: int = int32("1+")
+
+
+class HollowMessage(Message, versions="0-1"):
+    hollows: list[Hollow] = array(Hollow, "0+")
+
+
+def test_elements_without_bytes_are_limited() -> None:
+    assert len(HollowMessage.decode(b"\x00\x00\x04\x00", 0).hollows) == 1024
+    with pytest.raises(LimitExceededError) as caught:
+        HollowMessage.decode(b"\x7f\xff\xff\xff", 0)
+    assert (caught.value.limit, caught.value.value) == ("MOST_EMPTY_ELEMENTS", 1024)
+
+
+def test_elements_of_a_message_are_limited() -> None:
+    class Thin(Struct):
+        one: int = int8("0+")
+
+    class ThinMessage(Message, versions="0"):
+        thin: list[Thin] = array(Thin, "0+")
+
+    claimed = (1 << 22) + 1
+    with pytest.raises(LimitExceededError) as caught:
+        ThinMessage.decode(claimed.to_bytes(4, "big") + bytes(claimed), 0)
+    assert (caught.value.limit, caught.value.claimed) == ("MOST_ELEMENTS", claimed)
+
+
+def test_records_are_a_view_of_the_frame() -> None:
+    frame = bytearray(tree().encode(1))
+    read = TreeRequest.decode(frame, 1)
+    assert isinstance(read.batches, memoryview)
+    assert read.batches.obj is frame
+    frame[frame.index(b"records")] = ord("R")
+    assert bytes(read.batches) == b"Records"
+    assert pickle.loads(pickle.dumps(read)).batches == b"Records"
+
+
+def test_a_frame_in_parts_does_not_copy_records() -> None:
+    kept = bytes(5000)
+    message = tree(batches=kept)
+    for version in range(4):
+        whole = message.encode_frame(version, b"header")
+        assert whole == (len(whole) - 4).to_bytes(4, "big") + b"header" + message.encode(version)
+        parts = message.encode_frame_parts(version, b"header")
+        assert [type(part) for part in parts] == [memoryview] * 3
+        assert parts[1].obj is kept  # type: ignore[union-attr]
+        assert b"".join(parts) == whole
+        assert b"".join(message.encode_frame_parts(version, b"header", least_bytes=5001)) == whole
+        assert b"".join(message.encode_parts(version)) == message.encode(version)
+
+
+def test_unknown_tagged_fields_are_kept_and_written_again() -> None:
+    leaf = Leaf(index=1, unknown_tagged_fields=((5, b"five"),))
+    message = tree(
+        epoch=3,
+        extra=Leaf(index=9),
+        branches=[Branch(leaves=[leaf])],
+        unknown_tagged_fields=((2, b""), (3, b"x" * 300), (1 << 30, b"y")),
+    )
+    content = message.encode(2)
+    assert TreeRequest.decode(content, 2) == message
+    assert TreeRequest.decode(content, 2).encode(2) == content
+    with pytest.raises(EncodeError, match=r"unknown_tagged_fields are not in this version"):
+        tree(unknown_tagged_fields=((2, b""),)).encode(1)
+    with pytest.raises(EncodeError, match=r"branches\[0\].leaves\[0\].unknown_tagged_fields are not in this version"):
+        tree(branches=[Branch(leaves=[leaf])]).encode(0)
+
+
+@pytest.mark.parametrize(
+    "unknown", [((3, b""), (3, b"")), ((4, b""), (2, b"")), ((1, b""),), ((-1, b""),), ((2, "a"),), [(2, b"")], ((2,),)]
+)
+def test_unknown_tagged_fields_must_be_unknown_and_ascending(unknown: Any) -> None:
+    with pytest.raises(EncodeError) as caught:
+        TreeRequest(unknown_tagged_fields=unknown).encode(2)
+    assert caught.value.field == "unknown_tagged_fields"
+
+
+def test_a_tagged_field_must_fill_its_size() -> None:
+    content = TreeRequest(epoch=3).encode(2)
+    assert content.endswith(bytes.fromhex("01 01 04 00000003"))
+    head = content[:-7]
+    for tail, text in [
+        ("01 01 05 00000003 00", "epoch at byte .*: 1 bytes are left of the 5 of its tagged field"),
+        ("01 01 03 000003 0000", "epoch at byte .*: a value takes 4 bytes but 3 remain in the tagged field"),
+        ("01 01 04 000003", "the field of tag 1 takes 4 bytes but 3 remain"),
+        ("01 ffffffff7f 00", "a length of 34359738367"),
+        ("01 ffffffffff01 00", "a varint of more than 5 bytes"),
+    ]:
+        with pytest.raises(DecodeError, match=text):
+            TreeRequest.decode(head + bytes.fromhex(tail), 2)
+
+
+def test_objects_are_values() -> None:
+    message, same = tree(), tree()
+    assert message == same
+    assert message != tree(count=1)
+    assert message != Leaf()
+    assert copy.deepcopy(message) == message
+    assert pickle.loads(pickle.dumps(message)) == message
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(message)
+    with pytest.raises(AttributeError):
+        message.nothing = 1  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="Leaf has no field 'indx'; it has index, name"):
+        Leaf(indx=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Leaf(1)  # type: ignore[misc]
+    assert repr(Leaf(index=1)) == "Leaf(index=1, name=None)"
+    assert "content=<5000 bytes: b'" in repr(tree(content=bytes(5000)))
+    assert "numbers=[0, 0, 0, 0, 0, 0, 0, 0, ... 92 more]" in repr(tree(numbers=[0] * 100))
+
+
+def test_defaults_are_not_shared() -> None:
+    one, other = TreeRequest(), TreeRequest()
+    one.words.append("a")
+    one.extra.index = 4
+    assert (other.words, other.extra.index, TreeRequest().extra.index) == ([], 0, 0)
+    read = TreeRequest.decode(TreeRequest().encode(0), 0)
+    read.extra.index = 5
+    assert TreeRequest.decode(TreeRequest().encode(0), 0).extra.index == 0
+
+
+def test_a_slot_that_was_deleted() -> None:
+    message = tree()
+    del message.branches
+    with pytest.raises(EncodeError, match="branches is not set"):
+        message.encode(0)
+    assert "branches=None" in repr(message)
+
+
+def test_requests_and_responses_know_each_other() -> None:
+    assert TreeRequest.response is TreeResponse
+    assert TreeResponse.request is TreeRequest
+    assert (TreeRequest.api_key, str(TreeRequest.versions), str(TreeRequest.flexible_versions)) == (7, "0-3", "2+")
+    assert [TreeRequest.is_flexible(version) for version in range(4)] == [False, False, True, True]
+
+
+def test_versions() -> None:
+    assert [str(Versions.of(text)) for text in ("0+", "1-3", "2", "2-2", "none")] == ["0+", "1-3", "2", "2", "none"]
+    assert not Versions.of("none").hold(0)
+
+
+def test_fields_must_not_hide_methods() -> None:
+    with pytest.raises(TypeError, match=r"Wrong.encode has the name of something that all messages have"):
+
+        class Wrong(Message, versions="0"):
+            encode: int = int32("0+")  # type: ignore[assignment]
+
+
+class LoginRequest(Request, key=36, versions="0"):
+    user: str = string("0+")
+    password: str = string("0+", secret=True)
+    token: bytes = data("0+", secret=True)
+    number: int = int32("0+", secret=True)
+
+
+def test_a_secret_is_in_no_repr_pickle_or_error() -> None:
+    message = LoginRequest(user="me", password="hunter2", token=b"hunter3")
+    assert repr(message) == "LoginRequest(user='me', password=<hidden>, token=<hidden>, number=<hidden>)"
+    assert LoginRequest.decode(message.encode(0), 0) == message
+    with pytest.raises(TypeError, match="password is a secret"):
+        pickle.dumps(message)
+    for wrong in ({"password": "hunter2\ud800"}, {"token": "hunter2"}, {"number": "hunter2"}, {"password": b"hunter2"}):
+        try:
+            LoginRequest(**wrong).encode(0)
+        except EncodeError as error:
+            told = "".join(traceback.format_exception(error)) + repr(error.value) + str(error)
+            assert error.__context__ is None
+            assert "hunter2" not in told.replace(repr(wrong), "")
+        else:
+            raise AssertionError(wrong)
+
+
+def test_java_text() -> None:
+    class Text(Message, versions="0"):
+        text: str = string("0+")
+
+    from reference_batch import java_string
+
+    for content in (b"\xff\xfe", b"\xed\xa0\x80", b"a\xc3", b"\xe2\x82a", b"\xf0\x80\x80\x80", "é€😀".encode()):
+        assert Text.decode(len(content).to_bytes(2, "big") + content, 0).text == java_string(content)
+
+
+def test_the_package_does_not_import_the_protocol() -> None:
+    import subprocess
+
+    code = "import sys, kcodec; sys.exit('kcodec.protocol.schema' in sys.modules or 'uuid' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert schema.HIGHEST_VERSION == 32767
