@@ -40,7 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kcodec.compaction import filter_to
     from kcodec.log import open  # noqa: A004  the builtin is not used here
-    from kcodec.offsets import OffsetAndMetadata, TopicPartition
+    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
     from kcodec.rewrite import (
         set_base_offset,
         set_log_append_time,
@@ -53,6 +53,7 @@ del TYPE_CHECKING
 
 # Imported when first asked for: reading batches needs none of them.
 _HOMES = {
+    "ConsumerGroupMetadata": "offsets",
     "OffsetAndMetadata": "offsets",
     "TopicPartition": "offsets",
     "filter_to": "compaction",
@@ -75,6 +76,7 @@ __all__ = [
     "BatchRetention",
     "Column",
     "Compression",
+    "ConsumerGroupMetadata",
     "ControlType",
     "CorruptBatchError",
     "Counts",

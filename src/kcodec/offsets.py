@@ -24,3 +24,18 @@ class OffsetAndMetadata:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True)
+class ConsumerGroupMetadata:
+    """Who commits offsets of a group inside a transaction; the coordinator refuses an old generation (KIP-447).
+
+    generation_id:     of the member's last rebalance (its member epoch in KIP-848); -1 with an empty member_id: nobody
+                       is checked, for partitions assigned by hand.
+    group_instance_id: of a static member, else None.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EndTxn: commit or abort, with one honest word on what came of it.
+
+An unanswered EndTxn is repeated with the same (producer id, epoch, result) until the deadline: a broker that has
+carried it out answers the repeat with success. What can then not be known is said to be unknown, never success. In the
+old flow the epoch stays the same, in the new one (KIP-890, EndTxn version 5) the answer brings the next.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcodec.errors import DecodeError, DeliveryTimeoutError, TransportError, UnknownOutcomeError
+from kcodec.protocol.flow import Flow
+from kcodec.txn.cluster import Cluster
+from kcodec.txn.coordination import CoordinatorCall
+from kcodec.txn.fencing import Ending, settle
+from kcodec.txn.producer_id import ProducerIdAndEpoch
+from kcodec.txn.transaction_errors import FENCED_CODES, Failed, Treatment, failure
+
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
+#: A broker that fails without a code for it (-1) may have carried the request out all the same.
+UNKNOWN_SERVER_ERROR = -1
+#: The first version of EndTxn that bumps the epoch.
+NEW_FLOW_VERSION = 5
+
+
+class Ended(NamedTuple):
+    """It ended as asked. producer: for the next transaction, None where that takes InitProducerId; was_repeated: a copy
+    of EndTxn went unanswered before."""
+
+    producer: ProducerIdAndEpoch | None
+    was_repeated: bool
+
+
+def end_transaction(cluster: Cluster, ending: Ending, is_commit: bool, deadline: float) -> Flow[Ended]:
+    """Commit or abort. Raises Failed with the treatment; AuthenticationError when nothing was sent."""
+    word = "commit" if is_commit else "abort"
+    doing = f"EndTxn ({word}) of {ending.transactional_id!r}"
+    asked = CoordinatorCall(
+        cluster,
+        "transaction",
+        ending.transactional_id,
+        doing,
+        deadline,
+        on_unanswered=ending.on_unanswered,
+    )
+    asked.unanswered = int(is_commit and ending.is_commit_unanswered)
+    try:
+        code, following = yield from _ask(asked, ending, is_commit, doing)
+    except (TransportError, DecodeError, Failed) as error:
+        raise _without_answer(asked, is_commit, doing, error) from error
+    if code == 0:
+        return Ended(following or ending.producer, asked.unanswered > 0)
+    if not is_commit:
+        return (yield from _judge_abort(cluster, ending, code, doing, asked.unanswered > 0))
+    raise (yield from _judge_commit(cluster, ending, code, doing, asked.unanswered > 0))
+
+
+def _ask(
+    asked: CoordinatorCall, ending: Ending, is_commit: bool, doing: str
+) -> Flow[tuple[int, ProducerIdAndEpoch | None]]:
+    from kcodec.protocol.messages.transactions import EndTxnRequest
+
+    request = EndTxnRequest(
+        transactional_id=ending.transactional_id,
+        producer_id=ending.producer.producer_id,
+        producer_epoch=ending.producer.producer_epoch,
+        committed=is_commit,
+    )
+    bounds = {"lowest": NEW_FLOW_VERSION} if ending.is_new_flow else {"highest": NEW_FLOW_VERSION - 1}
+    while True:
+        reply = yield from asked.ask(request, lambda message: int(message.error_code), **bounds)
+        code = reply.message.error_code
+        if code != UNKNOWN_SERVER_ERROR:
+            break
+        asked.note_unanswered()
+        yield from asked.pause(failure("EndTxn", code, doing, resource=ending.transactional_id).error)  # type: ignore[arg-type]
+    following = None
+    if reply.version >= NEW_FLOW_VERSION and reply.message.producer_id >= 0:
+        following = ProducerIdAndEpoch(reply.message.producer_id, reply.message.producer_epoch)
+    return code, following
+
+
+def _without_answer(asked: CoordinatorCall, is_commit: bool, doing: str, error: BaseException) -> Failed:
+    if not asked.unanswered:
+        return Failed(Treatment.INTERRUPTED, error.error if isinstance(error, Failed) else error)
+    if is_commit:
+        return Failed(
+            Treatment.UNANSWERED,
+            UnknownOutcomeError(
+                f"{doing}: sent {asked.unanswered} times and not answered; the transaction may be committed, or "
+                f"aborted, or still open. The last was: {error}",
+                possibly_sent=True,
+            ),
+        )
+    return Failed(
+        Treatment.UNANSWERED,
+        DeliveryTimeoutError(
+            f"{doing}: not confirmed. Nothing of the transaction will be committed; what may still be open, the next "
+            f"begin aborts, or the coordinator when its time is over. The last was: {error}",
+            possibly_sent=True,
+        ),
+    )
+
+
+def _judge_commit(cluster: Cluster, ending: Ending, code: int, doing: str, was_unanswered: bool) -> Flow[Failed]:
+    """What a refused commit means. After a copy that went unanswered, an epoch that is too old says nothing about that
+    copy: it may have committed before somebody took over. 48 in the new flow does: it was not committed."""
+    is_certain = code == INVALID_TXN_STATE and ending.is_new_flow
+    if code in FENCED_CODES or is_certain:
+        settled = yield from settle(cluster, ending, doing, code)
+    else:
+        settled = failure("EndTxn", code, doing, resource=ending.transactional_id)
+    if was_unanswered and (code in FENCED_CODES or code == INVALID_PRODUCER_ID_MAPPING):
+        return _unknown(doing, settled)
+    return settled
+
+
+def _unknown(doing: str, refused: Failed) -> Failed:
+    unknown = UnknownOutcomeError(
+        f"{doing}: a copy of the commit went unanswered, what came later was refused: {refused.error}. The transaction "
+        "may have been committed before that",
+        possibly_sent=True,
+    )
+    unknown.__cause__ = refused.error
+    return Failed(Treatment.FATAL, unknown)
+
+
+def _judge_abort(cluster: Cluster, ending: Ending, code: int, doing: str, was_unanswered: bool) -> Flow[Ended]:
+    """A refused abort: nothing is open any more (the coordinator's time-out was quicker, or nothing ever was), or
+    another instance took over."""
+    raised = failure("EndTxn", code, doing, resource=ending.transactional_id)
+    if code == INVALID_TXN_STATE and ending.is_commit_unanswered:
+        raise _unknown(doing, raised)
+    if code == INVALID_TXN_STATE and not ending.is_new_flow:
+        return Ended(None, was_unanswered)
+    if code in FENCED_CODES:
+        raised = yield from settle(cluster, ending, doing, code)
+    if raised.treatment is Treatment.ABORTABLE:
+        # InitProducerId, which comes next, aborts what may be open, too.
+        return Ended(None, was_unanswered)
+    raise raised

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why an epoch is too old, or a transaction gone: asked of the coordinator, as the error code does not tell.
+
+A time-out of the coordinator raises the epoch by one and leaves the transaction aborted. Another instance that takes
+the transactional id over raises it by two, or by one where nothing was open; on its way there it leaves, for some
+10 ms, the same traces as a time-out, so a transaction has timed out only if it was open for long enough, too. Below
+transaction version 2 the end of a transaction keeps the epoch, from version 2 on it raises it by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kcodec.protocol.flow import Flow
+from kcodec.txn.cluster import Cluster
+from kcodec.txn.initialize import TransactionDescription, describe_transaction
+from kcodec.txn.producer_id import ProducerIdAndEpoch
+from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, failure, fenced, timed_out
+
+INVALID_TXN_STATE = 48
+# The question may well outlive the deadline of the call that met the error: the answer decides what people do.
+SETTLE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """A transaction that is to end, or that an error says has ended.
+
+    producer:      the (id, epoch) that it was written under.
+    is_new_flow:   whether it was written in the flow of transaction version 2.
+    is_shared:     whether others may have its handle, and end it.
+    timeout_ms:    its time-out, for the text of errors.
+    is_over_time:  whether it was open for longer, by whatever clock there is.
+    on_unanswered: called for each copy of EndTxn that got no answer.
+    is_commit_unanswered: a copy of EndTxn (commit) went unanswered in an earlier call.
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    is_new_flow: bool
+    is_shared: bool
+    timeout_ms: int
+    is_over_time: Callable[[TransactionDescription | None], bool]
+    on_unanswered: Callable[[], None] = lambda: None
+    is_commit_unanswered: bool = False
+
+
+def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Failed]:
+    """What the code (47, 48, 90) comes to for this transaction: timed out, ended elsewhere, empty, or fenced."""
+    who = ending.transactional_id
+    found = yield from describe_transaction(cluster, who, cluster.clock() + SETTLE_SECONDS)
+    if found is None:
+        if ending.is_over_time(None):
+            return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
+        return Failed(Treatment.FATAL, fenced(doing, code, who))
+    is_one_past = found.is_one_past(ending.producer)
+    if is_one_past and found.is_aborted and ending.is_over_time(found):
+        return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
+    if code == INVALID_TXN_STATE and found.producer == ending.producer and found.state != "Ongoing":
+        return Failed(Treatment.EMPTY, failure("Produce", code, doing, resource=who).error)
+    if is_one_past and ending.is_shared and (found.is_aborted or "Commit" in found.state):
+        how = "aborted" if found.is_aborted else "committed"
+        return Failed(Treatment.ABORTABLE, ended_elsewhere(doing, code, who, how))
+    return Failed(Treatment.FATAL, fenced(doing, code, who))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transaction, many processes: what is handed from the one that began it to those that write, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+
+from kcodec.offsets import TopicPartition
+
+_LIMITS = {"producer_id": (1 << 63) - 1, "producer_epoch": (1 << 15) - 1, "transaction_version": (1 << 15) - 1}
+#: Sequence numbers go from 0 to this, and begin again.
+HIGHEST_SEQUENCE = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class TransactionHandle:
+    """An open transaction by its name: enough to write into it, to commit it and to abort it, from any process and
+    after any restart. It is no secret, but who has it and may reach the brokers can do all three.
+
+    transaction_version: the finalized feature level that it was begun at; it decides which flow is spoken.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_version: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transactional_id, str) or not self.transactional_id:
+            raise ValueError(f"transactional_id must be a string that is not empty, not {self.transactional_id!r}")
+        for name, highest in _LIMITS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= highest:
+                raise ValueError(f"{name} must be an int from 0 to {highest}, not {value!r}")
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> TransactionHandle:
+        """The handle that `to_json` wrote. Raises ValueError for anything else."""
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"this is no handle of a transaction: {error}") from None
+        names = {field.name for field in fields(cls)}
+        if not isinstance(found, dict) or set(found) != names:
+            raise ValueError(f"this is no handle of a transaction: expected an object with {', '.join(sorted(names))}")
+        return cls(**found)
+
+
+class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
+    """What a TransactionWriter has written: partition -> (records, last sequence), (0, -1) where it wrote nothing.
+
+    Every record of it was acknowledged: a writer with one that was not gives no receipt. Frozen; equality; pickles.
+    """
+
+    __slots__ = ("_partitions",)
+
+    def __init__(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        checked = {}
+        for (topic, partition), (records, last_sequence) in partitions.items():
+            if records < 0 or last_sequence != (records - 1 & HIGHEST_SEQUENCE if records else -1):
+                raise ValueError(
+                    f"receipt of {topic}-{partition}: {records} records do not end at sequence {last_sequence}: "
+                    "another writer wrote to the partition, or records are missing"
+                )
+            checked[TopicPartition(topic, partition)] = records, last_sequence
+        self._partitions = checked
+
+    def __getitem__(self, partition: TopicPartition) -> tuple[int, int]:
+        return self._partitions[partition]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._partitions)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __eq__(self, other: object) -> bool:
+        return self._partitions == other._partitions if isinstance(other, WriterReceipt) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._partitions.items()))
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{partition}: {records}" for partition, (records, _) in self._partitions.items())
+        return f"<WriterReceipt {inside or 'of nothing'}>"
+
+    def __reduce__(self) -> tuple[type[WriterReceipt], tuple[dict[TopicPartition, tuple[int, int]]]]:
+        return WriterReceipt, (self._partitions,)
+
+    @property
+    def records_count(self) -> int:
+        """Over all partitions."""
+        return sum(records for records, _ in self._partitions.values())
+
+
+def check_receipts(receipts: Iterable[WriterReceipt]) -> dict[TopicPartition, int]:
+    """Partition -> records, of all receipts. Raises ValueError when two writers wrote to one partition: what stands
+    there then is a mixture, and only an abort is safe."""
+    found: dict[TopicPartition, int] = {}
+    for receipt in receipts:
+        if not isinstance(receipt, WriterReceipt):
+            raise TypeError(f"receipts: {receipt!r} is no WriterReceipt")
+        for partition, (records, _) in receipt.items():
+            if records and found.get(partition):
+                raise ValueError(
+                    f"two writers wrote to {partition} under one handle: abort the transaction "
+                    "(abort_transaction), and let one writer a partition write it again"
+                )
+            found[partition] = found.get(partition, 0) + records
+    return found
