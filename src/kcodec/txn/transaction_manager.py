@@ -383,7 +383,7 @@ class TransactionManager(TransactionSource):
                 self.transaction_timeout_ms,
             )
 
-    def close_flow(self, timeout: float) -> Flow[None]:
+    def close_flow(self, timeout: float | None) -> Flow[None]:
         """The producer closes: what is open is aborted. Errors are logged, as nobody can act on them any more."""
         if self.state not in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
             return
