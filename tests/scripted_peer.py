@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
+from kcodec.protocol.messages.auth import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 
 APIS = {18: (0, 4), 3: (0, 13), 10: (0, 6), 22: (0, 5), 0: (0, 13), 24: (0, 3), 25: (0, 4), 26: (0, 5), 28: (0, 5)}
@@ -44,10 +44,7 @@ class Request:
 
 def versions_reply(request: Request, apis: dict[int, tuple[int, int]] | None = None, **fields: Any) -> bytes:
     """A good answer to ApiVersions."""
-    keys = [
-        ApiVersionsResponseKey(api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in (apis or APIS).items()
-    ]
+    keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in (apis or APIS).items()]
     return request.reply(ApiVersionsResponse(api_keys=keys, **fields))
 
 

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
-from kcodec.protocol.messages.metadata import MetadataResponse
-from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from scripted_peer import Peer, Request, versions_reply
 
 from kcodec.client.aio.carrier import Carrier as AioCarrier
@@ -22,6 +19,9 @@ from kcodec.client.options import ClientOptions
 from kcodec.client.sync import Carrier as SyncCarrier
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.protocol.flow import ANY_NODE, Flow, Reply, call, join, spawn
+from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
+from kcodec.protocol.messages.metadata import MetadataResponse
+from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 API_VERSIONS, METADATA, INIT = 18, 3, 22
 QUICK: dict[str, Any] = {"request_timeout_ms": 600, "reconnect_backoff_ms": 5, "retry_backoff_ms": 5}
@@ -44,6 +44,8 @@ class Threaded:
     def close(self) -> None:
         self.carrier.close()
 
+    end = close
+
 
 class Looped:
     """Runs flows of one client on an asyncio loop."""
@@ -58,6 +60,9 @@ class Looped:
 
     def close(self) -> None:
         self.loop.run_until_complete(self.carrier.close())
+
+    def end(self) -> None:
+        self.close()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
@@ -76,7 +81,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
     yield make
     for runner in made:
-        runner.close()
+        runner.end()
 
 
 @contextmanager
@@ -133,7 +138,7 @@ def test_error_35_without_a_list_falls_back_to_version_0(make: Make) -> None:
 
 
 def test_features_become_known_and_the_highest_epoch_counts(make: Make) -> None:
-    from kcodec.protocol.messages.auth import ApiVersionsResponseFinalizedFeatureKey as Feature
+    from kcodec.protocol.messages.auth import FinalizedFeatureKey as Feature
 
     def answer(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == API_VERSIONS:
@@ -331,12 +336,11 @@ def test_a_broker_that_throttles_is_left_in_peace(make: Make) -> None:
 @pytest.mark.parametrize("how", ["asked", "unreachable"])
 def test_rebootstrap(make: Make, how: str) -> None:
     """KIP-899 and KIP-1102: the broker says so (error 129), or no broker of the metadata can be reached."""
-    told = []
+    moved: list[bool] = []
 
     def old(peer: Peer, request: Request) -> bytes | None:
-        if request.api_key == METADATA and how == "asked" and told:
+        if request.api_key == METADATA and how == "asked" and moved:
             return request.reply(MetadataResponse(error_code=129))
-        told.append(request)
         return usual(peer, request)
 
     with Peer(usual, node_id=2) as new:
@@ -345,7 +349,7 @@ def test_rebootstrap(make: Make, how: str) -> None:
             runner.run(runner.client.cluster.refresh(5.0))
             assert sorted(runner.client.cluster.brokers) == [1]
             runner.client.network.bootstrap_addresses = options(new.address).addresses
-            told.append(None)
+            moved.append(True)
             if how == "asked":
                 runner.run(runner.client.cluster.refresh(5.0))
         if how == "unreachable":

@@ -9,6 +9,8 @@ A carrier opens the transport and calls `connected`, `received`, `closed`; it is
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kcodec.client.negotiation import authenticate, negotiate
 from kcodec.client.tls_layer import TlsLayer
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
-from kcodec.protocol.flow import Address, Call, Done, Flow, Reply, Task
+from kcodec.protocol.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
 from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request_parts, response_body
 from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions
 
@@ -134,16 +136,17 @@ class Connection:
             if pending.version < 0:
                 if self.versions is None:
                     raise TransportError(f"{self.name}: its versions are not known yet")
-                pending.version = self.versions.choose(call.request, call.lowest, call.highest, self.name)
+                pending.version = self.versions.choose(call.kind, call.lowest, call.highest, self.name)
+            request = call.request.build(pending.version) if type(call.request) is ByVersion else call.request
             parts = encode_request_parts(
-                call.request, pending.version, pending.correlation_id, self.network.options.client_id
+                request, pending.version, pending.correlation_id, self.network.options.client_id
             )
         except (KcodecError, ValueError, TypeError, OverflowError) as error:
             pending.finish(None, error)
             return
         pending.is_sent = True
-        self.network.observe("request", self, call.request, pending.version, pending.correlation_id)
-        self.network.metrics.count("request.sent", api=type(call.request).__name__, node=self.node_id)
+        self.network.observe("request", self, request, pending.version, pending.correlation_id)
+        self.network.metrics.count("request.sent", api=call.kind.__name__, node=self.node_id)
         if call.expects_reply:
             self._in_flight.append(pending)
         self._write(parts)
@@ -154,7 +157,7 @@ class Connection:
         if pending.is_over and not pending.is_sent:
             return
         seconds = self.network.clock() - pending.started
-        what = type(pending.call.request).__name__
+        what = pending.call.kind.__name__
         if not pending.is_sent:
             if pending in self._waiting:
                 self._waiting.remove(pending)
@@ -201,7 +204,7 @@ class Connection:
             return
         doing = "the connection was closed" if self.is_ready else self._stage()
         hint = self._hint(error)
-        self.close(TransportError(f"{self.name}: {doing}{f': {error}' if error else ''}{hint}"))
+        self.close(TransportError(f"{self.name}: {doing}{f': {_told(error)}' if error else ''}{hint}"))
 
     def _stage(self) -> str:
         if self._transport is None:
@@ -287,7 +290,7 @@ class Connection:
             return
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
-        request_class = type(pending.call.request)
+        request_class = pending.call.kind
         try:
             message = _decode_response(frame, request_class, pending.version)
         except KcodecError as error:
@@ -352,6 +355,13 @@ class Connection:
             return
         again = max(self.last_used, now if self.load else 0.0) + limit
         self.call_at(again, self._watch_idleness)
+
+
+def _told(error: BaseException) -> str:
+    """What the system calls the error, however the carrier words it."""
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 def _as_sent(error: BaseException) -> BaseException:

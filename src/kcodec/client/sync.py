@@ -111,7 +111,8 @@ class Carrier:
             if not was_closing:
                 self._release()
             return
-        self._wake()
+        if not was_closing:
+            self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
@@ -143,8 +144,8 @@ class Carrier:
             self._is_awake = True
             try:
                 self._wake_out.send(b"\0")
-            except BlockingIOError:
-                log.debug("the loop has been woken already")
+            except OSError as error:
+                log.debug("the loop needs no waking: %s", error)
 
     # The loop's thread
 

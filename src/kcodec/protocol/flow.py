@@ -48,12 +48,23 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ByVersion:
+    """A request whose fields depend on the version that is spoken: ``ByVersion(FindCoordinatorRequest, build)``.
+
+    kind: the request's class; build: makes it, given the version.
+    """
+
+    kind: Any
+    build: Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Ask a broker; sent back is a `Reply`, or None for a request that has no answer (Produce with acks=0).
 
     node:            id of a broker, or ANY_NODE.
-    request:         the message; it is encoded when it is sent, with the highest version both sides and these bounds
-                     allow.
+    request:         the message, or `ByVersion`; it is encoded when it is sent, with the highest version both sides and
+                     these bounds allow.
     timeout:         seconds until RequestTimedOutError, counted from the call on (connecting included).
     lowest, highest: bounds on the version, beside those of the message class.
     channel:         calls of one channel to one node share a connection; a long poll has one of its own.
@@ -69,6 +80,11 @@ class Call:
     highest: int = 32767
     expects_reply: bool = True
     channel: str = ""
+
+    @property
+    def kind(self) -> Any:
+        """The request's class."""
+        return self.request.kind if type(self.request) is ByVersion else type(self.request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,16 @@ class BrokerVersions:
             response.finalized_features_epoch,
         )
 
-    def choose(self, request: Any, lowest: int, highest: int, broker: str) -> int:
-        """The highest version that the broker, our tables and the bounds of the caller allow.
+    def choose(self, kind: Any, lowest: int, highest: int, broker: str) -> int:
+        """The highest version that the broker, our tables and the bounds of the caller allow. kind: a request class.
 
         Raises UnsupportedError that says who offers what.
         """
-        offered = self.apis.get(request.api_key)
-        name = type(request).__name__.removesuffix("Request")
+        offered = self.apis.get(kind.api_key)
+        name = kind.__name__.removesuffix("Request")
         if offered is None:
             raise UnsupportedError(f"{broker} does not know {name}: its Kafka is too old, or does not offer it")
-        ours = request.versions
+        ours = kind.versions
         version: int = min(offered[1], ours[1], highest)
         if version < max(offered[0], ours[0], lowest):
             wanted = f"{max(ours[0], lowest)} to {min(ours[1], highest)}"

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
 from kcodec.protocol.error_codes import ERRORS, broker_error
-from kcodec.protocol.flow import ANY_NODE, Address, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.protocol.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.versions import BrokerVersions
 
 log = logging.getLogger("kcodec.client")
@@ -376,7 +376,14 @@ class Cluster:
     def _find_coordinator(self, kind: str, key: str, timeout: float) -> Flow[None]:
         from kcodec.protocol.messages.metadata import FindCoordinatorRequest
 
-        request = FindCoordinatorRequest(key=key, key_type=COORDINATOR_KINDS[kind], coordinator_keys=[key])
+        number = COORDINATOR_KINDS[kind]
+
+        def build(version: int) -> FindCoordinatorRequest:
+            if version >= 4:
+                return FindCoordinatorRequest(key_type=number, coordinator_keys=[key])
+            return FindCoordinatorRequest(key=key, key_type=number)
+
+        request = ByVersion(FindCoordinatorRequest, build)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
         answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
         if answer.error_code:
