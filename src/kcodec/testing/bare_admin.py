@@ -13,12 +13,32 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["BrokerRefused", "Metadata", "Partition", "coordinator", "create_topic", "end_offset", "metadata"]
+__all__ = ["Acl", "BrokerRefused", "Metadata", "Partition", "coordinator", "create_topic", "end_offset", "metadata"]
 
 TIMEOUT_SECONDS = 5.0
 LARGEST_ANSWER = 64 << 20
 LIST_OFFSETS, METADATA, FIND_COORDINATOR, CREATE_TOPICS = 2, 3, 10, 19
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 COORDINATOR_TYPES = {"group": 0, "transaction": 1}
+
+
+# AccessControlEntry in Kafka's numbers: ResourceType, AclOperation, PatternType, AclPermissionType.
+RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}
+OPERATIONS = {
+    "All": 2,
+    "Read": 3,
+    "Write": 4,
+    "Create": 5,
+    "Delete": 6,
+    "Alter": 7,
+    "Describe": 8,
+    "ClusterAction": 9,
+    "DescribeConfigs": 10,
+    "AlterConfigs": 11,
+    "IdempotentWrite": 12,
+}
+LITERAL, PREFIXED = 3, 4
+ALLOW = 3
 
 
 class BrokerRefused(RuntimeError):
@@ -46,6 +66,23 @@ class Metadata:
     brokers: dict[int, tuple[str, int]]
     controller: int
     topics: dict[str, dict[int, Partition]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Acl:
+    """That a principal may do an operation on a resource; names as in RESOURCES and OPERATIONS."""
+
+    principal: str
+    operation: str
+    resource: str
+    name: str
+    is_prefix: bool = False
+
+    def fields(self) -> bytes:
+        """As CreateAcls has it; the filters of DescribeAcls and DeleteAcls have the same fields in the same order."""
+        data = struct.pack(">b", RESOURCES[self.resource]) + _string(self.name)
+        data += struct.pack(">b", PREFIXED if self.is_prefix else LITERAL) + _string(self.principal) + _string("*")
+        return data + struct.pack(">bb", OPERATIONS[self.operation], ALLOW)
 
 
 class _Answer:
@@ -164,3 +201,33 @@ def coordinator(address: str, kind: str, key: str) -> int | None:
     if code:
         raise BrokerRefused(f"the coordinator of {kind} {key} was not told: {text} (error {code})", code)
     return node
+
+
+def create_acl(address: str, acl: Acl) -> None:
+    """Allow it (CreateAcls version 1). Raises BrokerRefused."""
+    answer = _ask(address, CREATE_ACLS, 1, struct.pack(">i", 1) + acl.fields())
+    _check_first(answer, f"{acl} was not created")
+
+
+def delete_acl(address: str, acl: Acl) -> None:
+    """Allow it no more (DeleteAcls version 1). Raises BrokerRefused."""
+    answer = _ask(address, DELETE_ACLS, 1, struct.pack(">i", 1) + acl.fields())
+    _check_first(answer, f"{acl} was not deleted")
+
+
+def _check_first(answer: _Answer, what: str) -> None:
+    answer.take("i")  # throttle time
+    answer.take("i")  # one result
+    code, text = answer.take("h"), answer.string()
+    if code:
+        raise BrokerRefused(f"{what}: {text} (error {code})", code)
+
+
+def has_acl(address: str, acl: Acl) -> bool:
+    """Whether this very broker knows it (DescribeAcls version 1): each learns of changes by itself."""
+    answer = _ask(address, DESCRIBE_ACLS, 1, acl.fields())
+    answer.take("i")  # throttle time
+    code, text = answer.take("h"), answer.string()
+    if code:
+        raise BrokerRefused(f"no answer about {acl}: {text} (error {code})", code)
+    return answer.take("i") > 0

@@ -1,164 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests of TLS: an authority of one's own, and what it signs, expired and revoked ones included.
+"""Certificates for brokers and clients of tests: an authority of their own, and a stranger nobody trusts.
 
-    authority = Authority(tmp_path / "authority")
-    server = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
-    server.bundle                              # key and certificate in PEM, a key store for Kafka
-    authority.certificate                      # what clients must trust: ssl_cafile
-
-Made by the ``openssl`` of the system: elliptic-curve keys, so that a dozen of them takes a second. For tests only: the
-keys lie unprotected in the folder.
+All files are PEM, which Kafka's brokers read as Python does (KIP-651). They are made by the package cryptography (extra
+testing).
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import shutil
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kcodec.testing.java import MissingTool
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-__all__ = ["Authority", "Certificate"]
+__all__ = ["Certificates", "KeyPair"]
 
-OPENSSL_SECONDS = 30.0
-LIFETIME = datetime.timedelta(days=30)
-
-# Of `openssl ca`: the only command that sets both dates in all versions of OpenSSL, and that can revoke.
-_CONFIGURATION = """\
-[ca]
-default_ca = authority
-[authority]
-database = {directory}/index.txt
-serial = {directory}/serial
-crlnumber = {directory}/crlnumber
-new_certs_dir = {directory}
-certificate = {directory}/authority.pem
-private_key = {directory}/authority.key
-default_md = sha256
-default_crl_days = 30
-policy = names
-unique_subject = no
-[names]
-commonName = supplied
-[request]
-distinguished_name = name
-prompt = no
-[name]
-"""
+NAMES = ("localhost", "127.0.0.1")
+VALID_DAYS = 30
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """One certificate in PEM. key: its private key, PKCS#8; bundle: both in one file, as Kafka's PEM key store is."""
+class KeyPair:
+    """Files of one certificate and its key, and of the authority that signed it."""
 
-    name: str
     certificate: Path
     key: Path
-    bundle: Path
+    authority: Path
 
 
-class Authority:
-    """A certificate authority in a folder of its own; `certificate` is its own, self-signed.
+class Certificates:
+    """An authority and what it signs, made when first asked for; every call with one name gives the same files.
 
-    Raises MissingTool if the system has no openssl.
+    names:       what the brokers' certificate says they are called: host names and addresses.
+    has_expired: make the brokers' certificate one that ended yesterday.
+
+        kafka = ApacheKafka(tls=Certificates(names=["elsewhere.test"]))
     """
 
-    def __init__(self, directory: Path, name: str = "kcodec test authority") -> None:
-        self.directory = directory
-        self.name = name
-        self.certificate = directory / "authority.pem"
-        directory.mkdir(parents=True)
-        (directory / "index.txt").touch()
-        for file in ("serial", "crlnumber"):
-            (directory / file).write_text("1000\n", encoding="ascii")
-        self._configuration = directory / "openssl.cnf"
-        self._configuration.write_text(_CONFIGURATION.format(directory=directory), encoding="utf-8")
-        key = _make_key(directory / "authority.key")
-        _openssl(
-            *("req", "-x509", "-new", "-key", key, "-config", self._configuration, "-subj", f"/CN={name}"),
-            *("-days", LIFETIME.days, "-addext", "basicConstraints=critical,CA:TRUE"),
-            *("-addext", "keyUsage=critical,keyCertSign,cRLSign", "-out", self.certificate),
+    def __init__(self, names: tuple[str, ...] | list[str] = NAMES, *, has_expired: bool = False) -> None:
+        self.names = tuple(names)
+        self.has_expired = has_expired
+        self._directory: Path | None = None
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of the authority that clients and brokers trust."""
+        return self._made("authority").certificate
+
+    def broker(self) -> KeyPair:
+        """What brokers show."""
+        return self._made("broker", signer="authority", names=self.names, has_expired=self.has_expired)
+
+    def client(self, name: str = "alice") -> KeyPair:
+        """What a client shows; its principal is User:CN=name."""
+        return self._made(f"client-{name}", signer="authority")
+
+    def stranger(self, name: str = "alice") -> KeyPair:
+        """The same by an authority that no broker trusts."""
+        self._made("other-authority")
+        return self._made(f"stranger-{name}", signer="other-authority")
+
+    def keep_in(self, directory: Path) -> None:
+        """Where the files are written; ApacheKafka calls it at its start."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+
+    def broker_properties(self) -> dict[str, str]:
+        """What server.properties says of them, for every listener with TLS."""
+        pair = self.broker()
+        both = pair.certificate.with_suffix(".both.pem")
+        both.touch(mode=0o600)
+        both.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(both),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(pair.authority),
+        }
+
+    def _made(
+        self, stem: str, *, signer: str | None = None, names: tuple[str, ...] = (), has_expired: bool = False
+    ) -> KeyPair:
+        if self._directory is None:
+            raise ValueError("certificates are made when a broker starts with them, or after keep_in(directory)")
+        pair = KeyPair(
+            self._directory / f"{stem}.pem", self._directory / f"{stem}.key", self._directory / f"{signer or stem}.pem"
         )
+        if not pair.certificate.is_file():
+            if signer is not None:
+                self._made(signer)
+            self._write(pair, stem, signer, names, has_expired)
+        return pair
 
-    def issue(
-        self,
-        name: str,
-        *,
-        hosts: Sequence[str] = ("localhost", "127.0.0.1"),
-        starts: datetime.timedelta = datetime.timedelta(days=-1),
-        lasts: datetime.timedelta = LIFETIME,
-    ) -> Certificate:
-        """A certificate for the common name `name` and these hosts and addresses, for servers and clients alike.
+    def _write(self, pair: KeyPair, stem: str, signer: str | None, names: tuple[str, ...], has_expired: bool) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
 
-        starts: from now; an expired one has starts=-2 days, lasts=1 day. `name` is also the name of its files.
-        """
-        key = _make_key(self.directory / f"{name}.key")
-        request = self.directory / f"{name}.csr"
-        _openssl("req", "-new", "-key", key, "-config", self._configuration, "-subj", f"/CN={name}", "-out", request)
-        extensions = self.directory / f"{name}.ext"
-        extensions.write_text(
-            "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
-            "authorityKeyIdentifier=keyid\n"
-            + (f"subjectAltName={','.join(map(_alternative, hosts))}\n" if hosts else ""),
-            encoding="utf-8",
+        key = ec.generate_private_key(ec.SECP256R1())
+        signing_key, issuer = key, subject_of(stem)
+        if signer is not None:
+            signing_key, issuer = self._signing_key(signer), subject_of(signer)
+        builder = certificate_builder(stem, issuer, key, has_expired)
+        builder = builder.add_extension(x509.BasicConstraints(signer is None, None), critical=True)
+        if names:
+            alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
+            builder = builder.add_extension(alternatives, critical=False)
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+        builder = builder.add_extension(authority_key, critical=False)
+        subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(subject_key, critical=False)
+        certificate = builder.sign(signing_key, hashes.SHA256())
+        pair.key.touch(mode=0o600)
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
         )
-        certificate = self.directory / f"{name}.pem"
-        begin = datetime.datetime.now(datetime.UTC) + starts
-        _openssl(
-            *("ca", "-batch", "-notext", "-config", self._configuration, "-in", request, "-out", certificate),
-            *("-startdate", _date(begin), "-enddate", _date(begin + lasts), "-extfile", extensions),
-        )
-        bundle = self.directory / f"{name}.bundle.pem"
-        bundle.write_bytes(key.read_bytes() + certificate.read_bytes() + self.certificate.read_bytes())
-        return Certificate(name, certificate, key, bundle)
+        pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def revocation_list(self, *revoked: Certificate) -> Path:
-        """A list in PEM of these, and of all that were revoked before."""
-        for each in revoked:
-            _openssl("ca", "-config", self._configuration, "-revoke", each.certificate)
-        path = self.directory / "revocations.crl"
-        _openssl("ca", "-config", self._configuration, "-gencrl", "-out", path)
-        return path
+    def _signing_key(self, signer: str) -> EllipticCurvePrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        key = load_pem_private_key(self._made(signer).key.read_bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        return key
 
 
-def encrypt_key(certificate: Certificate, password: str) -> Path:
-    """Another file with the certificate's key under a password; the password reaches openssl by a pipe."""
-    path = certificate.key.with_suffix(".encrypted.key")
-    _openssl("pkcs8", "-topk8", "-in", certificate.key, "-out", path, "-passout", "stdin", told=password + "\n")
-    return path
+def subject_of(stem: str) -> x509.Name:
+    """CN=alice for client-alice and stranger-alice, else CN=the stem."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    kind, _, name = stem.partition("-")
+    common = name if kind in ("client", "stranger") else stem
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _make_key(path: Path) -> Path:
-    _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
-    return path
+def certificate_builder(
+    stem: str, issuer: x509.Name, key: EllipticCurvePrivateKey, has_expired: bool
+) -> x509.CertificateBuilder:
+    """A certificate that holds from a month ago until in a month, or until yesterday."""
+    from cryptography import x509
 
-
-def _alternative(host: str) -> str:
-    try:
-        return f"IP:{ipaddress.ip_address(host)}"
-    except ValueError:
-        return f"DNS:{host}"
-
-
-def _date(when: datetime.datetime) -> str:
-    return when.strftime("%Y%m%d%H%M%SZ")
-
-
-def _openssl(*arguments: object, told: str = "") -> None:
-    program = shutil.which("openssl")
-    if program is None:
-        raise MissingTool("openssl, which makes certificates for tests, is not installed")
-    done = subprocess.run(
-        [program, *map(str, arguments)],
-        input=told,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=OPENSSL_SECONDS,
+    now = datetime.datetime.now(datetime.UTC)
+    end = now + datetime.timedelta(days=-1 if has_expired else VALID_DAYS)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject_of(stem))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=VALID_DAYS))
+        .not_valid_after(end)
     )
-    if done.returncode:
-        raise RuntimeError(f"openssl {arguments[0]} failed: {done.stderr.strip()[-500:]}")
+
+
+def general_name(name: str) -> x509.GeneralName:
+    """An address or a host name, as a certificate has it."""
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -19,12 +19,13 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any
 
-from kcodec.testing import bare_admin
+from kcodec.testing.certificates import Certificates
+from kcodec.testing.cluster_admin import ClusterAdmin
 from kcodec.testing.jars import KAFKA_VERSION, broker_jars
 from kcodec.testing.java import MissingTool, find_java
 from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node
@@ -36,25 +37,37 @@ from kcodec.testing.properties import (
     advertised,
     listeners_of,
     property_name,
-    property_text,
     server_properties,
 )
+from kcodec.testing.security import ListenerSecurity
+from kcodec.testing.tokens import TokenServer
 
-__all__ = ["KAFKA_VERSION", "ApacheKafka", "KafkaFailed", "Listener", "MissingTool", "Node"]
+__all__ = [
+    "KAFKA_VERSION",
+    "ApacheKafka",
+    "Certificates",
+    "KafkaFailed",
+    "Listener",
+    "MissingTool",
+    "Node",
+    "TokenServer",
+]
 
 PORT_ATTEMPTS = 3
-TOPIC_SECONDS = 20.0
-POLL_SECONDS = 0.02
-
-Found = TypeVar("Found")
 
 
-class ApacheKafka:
+class ApacheKafka(ClusterAdmin):
     """A Kafka of one node or several, which `with` or `start()` starts.
 
     version:             of Kafka: "4.3.1" and "3.9.1" are tested with.
     nodes:               how many; each is broker and controller. Of three, replication is 3 and min.insync.replicas 2.
     transaction_version: the finalized feature transaction.version: 0, 1 or 2; None is 2, and 0 before Kafka 4.
+    tls:                 True guards the listener for clients by TLS, with certificates of its own; Certificates() are
+                         such with other names. Client certificates: ssl_client_auth="required".
+    sasl:                True or names of mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
+    users:               name -> password for SASL; None is admin, alice and bob with passwords admin-secret and so on.
+    token_server:        whose tokens OAUTHBEARER takes; None takes unsigned ones.
+    authorizer:          True: users may do what `allow` permits, admin everything.
     heap:                of each JVM, as -Xmx takes it.
     directory:           where to keep its data; None is a temporary folder, removed by `close()`.
     advertise:           function(Listener) -> address to tell clients (listener CLIENT) and other brokers (BROKER) in
@@ -71,12 +84,18 @@ class ApacheKafka:
         *,
         nodes: int = 1,
         transaction_version: int | None = None,
+        tls: bool | Certificates = False,
+        sasl: bool | str | Iterable[str] | None = None,
+        users: Mapping[str, str] | None = None,
+        token_server: TokenServer | None = None,
+        authorizer: bool = False,
         heap: str = "96m",
         directory: str | os.PathLike[str] | None = None,
         advertise: Advertise | None = None,
         jvm_options: Iterable[str] = (),
         **properties: Value,
     ) -> None:
+        super().__init__()
         if nodes < 1:
             raise ValueError(f"nodes is {nodes}: expected at least 1")
         self.version = version
@@ -87,7 +106,9 @@ class ApacheKafka:
         self._advertise = advertise
         self._jvm_options = (f"-Xmx{heap}", *jvm_options)
         self._properties = {property_name(name): value for name, value in properties.items()}
-        self.nodes: list[Node] = []
+        has_client_certificates = "ssl.client.auth" in self._properties
+        self._security = ListenerSecurity(tls, sasl, users, authorizer, token_server, has_client_certificates)
+        self._addresses: dict[tuple[int, str], str] = {}
 
     def __repr__(self) -> str:
         return f"<ApacheKafka {self.version} {self.nodes}>"
@@ -104,7 +125,7 @@ class ApacheKafka:
     @property
     def bootstrap_servers(self) -> str:
         """What clients connect to: host:port of each node as advertised, separated by commas."""
-        return ",".join(self._told(node, "CLIENT") for node in self.nodes)
+        return ",".join(self._addresses[node.id, "CLIENT"] for node in self.nodes)
 
     @property
     def admin_servers(self) -> str:
@@ -116,9 +137,22 @@ class ApacheKafka:
         """The log directory of the only node, for `kcodec.open`."""
         return self._only().log_directory
 
-    def node(self, number: int) -> Node:
-        """The node with this id, from 1."""
-        return self.nodes[number - 1]
+    @property
+    def certificates(self) -> Certificates:
+        """The certificates of a Kafka with TLS: of the authority, of clients, of strangers."""
+        if self._security.certificates is None:
+            raise ValueError("this Kafka has no TLS: start it with tls=True")
+        return self._security.certificates
+
+    def client_options(
+        self, user: str = "alice", mechanism: str | None = None, *, client_certificate: bool = False
+    ) -> dict[str, Any]:
+        """What a client of kcodec needs to get in as this user: bootstrap_servers and the options of security.
+
+        mechanism: of SASL, the first of this Kafka's if None. client_certificate: show one, CN=user.
+        """
+        found = self._security.client_options(user, mechanism, client_certificate)
+        return {"bootstrap_servers": self.bootstrap_servers, **found}
 
     def start(self, timeout: float = START_SECONDS, *, guarded: bool = True) -> None:
         """Start what does not run, at first with everything that needs, and wait until all nodes know each other.
@@ -181,64 +215,13 @@ class ApacheKafka:
             WATCHDOG.forget(self.directory)
             self.directory = None
 
-    def create_topic(
-        self,
-        name: str | None = None,
-        partitions: int = 3,
-        *,
-        replication_factor: int | None = None,
-        **configs: Value,
-    ) -> str:
-        """Create a topic, wait until all running nodes know its leaders and those lead, and give its name.
-
-        name:    None makes up one that nobody else has.
-        configs: of the topic, with _ for the dots: max_message_bytes=1000.
-
-        Raises BrokerRefused (.code).
-        """
-        name = name if name is not None else f"topic-{uuid.uuid4().hex[:12]}"
-        written = {property_name(key): property_text(value) for key, value in configs.items()}
-        factor = replication_factor or -1
-        self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
-        self._wait_for(lambda: self._has_leaders(name, partitions), f"topic {name} had its leaders")
-        return name
-
-    def leader(self, topic: str, partition: int) -> Node:
-        """The node that leads this partition; waits while there is none that runs."""
-
-        def leading() -> Node | None:
-            found = self._partition(topic, partition)
-            return self._running_node(found.leader if found else None)
-
-        return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
-
-    def coordinator(self, kind: str, key: str) -> Node:
-        """The node that coordinates this "transaction" (its transactional id) or "group"; waits while there is none."""
-
-        def coordinating() -> Node | None:
-            return self._running_node(self._ask(lambda address: bare_admin.coordinator(address, kind, key)))
-
-        return self._wait_for(coordinating, f"the {kind} {key} had a coordinator that runs")
-
-    def end_offset(self, topic: str, partition: int) -> int:
-        """The high watermark of this partition."""
-        return bare_admin.end_offset(self.leader(topic, partition).admin_server, topic, partition)
-
-    def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
-        """Wait until all replicas of this partition are in sync; TimeoutError if time is up."""
-
-        def in_sync() -> bool:
-            found = self._partition(topic, partition)
-            return found is not None and set(found.in_sync) == set(found.replicas)
-
-        self._wait_for(in_sync, f"all replicas of {topic}-{partition} were in sync", timeout)
-
     def log_tail(self, lines: int = 60) -> str:
         """The last lines of each node's server.log."""
         return "\n".join(f"--- server.log of node {node.id} ---\n{node.log_tail(lines)}" for node in self.nodes)
 
     def _start_first(self, timeout: float, guarded: bool) -> None:
-        launch = Launch(find_java(), os.pathsep.join(map(str, broker_jars(self.version))), self._jvm_options)
+        options = (*self._jvm_options, *self._security.jvm_options())
+        launch = Launch(find_java(), os.pathsep.join(map(str, broker_jars(self.version))), options)
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="kcodec-kafka-"))
             if guarded:
@@ -259,17 +242,19 @@ class ApacheKafka:
             for number, own in listeners.items()
             for name in ("CLIENT", "BROKER")
         }
+        more = {**self._security.properties(directory / "certificates"), **self._properties}
         nodes = []
         for number, own in listeners.items():
             place = directory / f"node-{number}"
             told = {name: self._addresses[number, name] for name in ("CLIENT", "BROKER")}
-            properties = server_properties(own, voters, str(place / "data"), told, self._properties)
+            properties = server_properties(own, voters, str(place / "data"), told, self._security.protocol, more)
             nodes.append(Node(place, own, properties, launch))
         return nodes
 
     def _format(self) -> None:
         first, *others = self.nodes
-        first.format(_kafka_uuid(), ["--feature", f"transaction.version={self.transaction_version}"])
+        feature = ["--feature", f"transaction.version={self.transaction_version}"]
+        first.format(_kafka_uuid(), [*feature, *self._security.format_options()])
         for node in others:
             node.format_like(first, _kafka_uuid())
 
@@ -278,64 +263,10 @@ class ApacheKafka:
         for node in self.nodes:
             node.wait_ready(len(self.nodes), max(0.0, deadline - time.monotonic()))
 
-    def _told(self, node: Node, name: str) -> str:
-        return self._addresses[node.id, name]
-
     def _only(self) -> Node:
         if len(self.nodes) != 1:
             raise ValueError(f"there are {len(self.nodes)} nodes: name one, as in kafka.node(1)")
         return self.nodes[0]
-
-    def _running_node(self, number: int | None) -> Node | None:
-        """The node with this id if it runs."""
-        found = [node for node in self.nodes if node.id == number and node.is_running]
-        return found[0] if found else None
-
-    def _ask(self, question: Callable[[str], Found]) -> Found:
-        """Put a question to the first node that answers: one may be dead, or paused."""
-        running = [node for node in self.nodes if node.is_running]
-        for node in running:
-            try:
-                return question(node.admin_server)
-            except OSError:
-                if node is running[-1]:
-                    raise
-        raise KafkaFailed("no node of this Kafka runs")
-
-    def _wait_for(self, answer: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
-        """Ask until the answer is true, and give it; an OSError is no answer yet."""
-        deadline = time.monotonic() + timeout
-        while True:
-            reason = ""
-            try:
-                found = answer()
-            except OSError as error:
-                reason = f": {error}"
-            else:
-                if found:
-                    return found
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{timeout} s were over before {what}{reason}")
-            time.sleep(POLL_SECONDS)
-
-    def _has_leaders(self, topic: str, partitions: int) -> bool:
-        """Whether all know them; and that they know it themselves, which comes a little later."""
-        known: dict[int, bare_admin.Partition] = {}
-        for node in self.nodes:
-            if node.is_running:
-                known = bare_admin.metadata(node.admin_server, (topic,)).topics.get(topic, {})
-                if len(known) < partitions or any(found.leader < 0 for found in known.values()):
-                    return False
-        try:
-            for partition, found in known.items():
-                bare_admin.end_offset(self.node(found.leader).admin_server, topic, partition)
-        except bare_admin.BrokerRefused:
-            return False
-        return True
-
-    def _partition(self, topic: str, partition: int) -> bare_admin.Partition | None:
-        answer = self._ask(lambda address: bare_admin.metadata(address, (topic,)))
-        return answer.topics.get(topic, {}).get(partition)
 
 
 def _transaction_version(version: str, wanted: int | None) -> int:

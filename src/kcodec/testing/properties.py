@@ -125,16 +125,17 @@ def server_properties(
     voters: Mapping[int, Listener],
     directory: str,
     advertise: Mapping[str, str],
+    client_protocol: str,
     more: Mapping[str, Value],
 ) -> dict[str, Value]:
     """Everything in server.properties of the node with these listeners.
 
-    `voters` are the CONTROLLER listeners of all nodes, `advertise` the addresses to tell for CLIENT and BROKER, `more`
-    overrides.
+    `voters` are the CONTROLLER listeners of all nodes, `advertise` the addresses to tell for CLIENT and BROKER,
+    `client_protocol` is spoken on CLIENT, `more` overrides.
     """
     nodes = len(voters)
     told = {name: advertise.get(name, own[name].address) for name in NAMES[:3]}
-    protocols = dict.fromkeys(NAMES, "PLAINTEXT")
+    protocols = {**dict.fromkeys(NAMES, "PLAINTEXT"), "CLIENT": client_protocol}
     return {
         "node.id": own["CLIENT"].node,
         "process.roles": "broker,controller",

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test asks of a running Kafka without a client: topics, leaders, permissions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from kcodec.testing import bare_admin
+from kcodec.testing.node import KafkaFailed, Node
+from kcodec.testing.properties import Value, property_name, property_text
+
+__all__ = ["ClusterAdmin"]
+
+TOPIC_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+Found = TypeVar("Found")
+
+
+class ClusterAdmin:
+    """Asks the nodes of a cluster, over their listener ADMIN; ApacheKafka is one."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def node(self, number: int) -> Node:
+        """The node with this id, from 1."""
+        return self.nodes[number - 1]
+
+    def create_topic(
+        self,
+        name: str | None = None,
+        partitions: int = 3,
+        *,
+        replication_factor: int | None = None,
+        **configs: Value,
+    ) -> str:
+        """Create a topic, wait until all running nodes know its leaders and those lead, and give its name.
+
+        name:    None makes up one that nobody else has.
+        configs: of the topic, with _ for the dots: max_message_bytes=1000.
+
+        Raises BrokerRefused (.code).
+        """
+        name = name if name is not None else f"topic-{uuid.uuid4().hex[:12]}"
+        written = {property_name(key): property_text(value) for key, value in configs.items()}
+        factor = replication_factor or -1
+        self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
+        self._wait_for(lambda: self._has_leaders(name, partitions), f"topic {name} had its leaders")
+        return name
+
+    def leader(self, topic: str, partition: int) -> Node:
+        """The node that leads this partition; waits while there is none that runs."""
+
+        def leading() -> Node | None:
+            found = self._partition(topic, partition)
+            return self._running_node(found.leader if found else None)
+
+        return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
+
+    def coordinator(self, kind: str, key: str) -> Node:
+        """The node that coordinates this "transaction" (its transactional id) or "group"; waits while there is none."""
+
+        def coordinating() -> Node | None:
+            return self._running_node(self._ask(lambda address: bare_admin.coordinator(address, kind, key)))
+
+        return self._wait_for(coordinating, f"the {kind} {key} had a coordinator that runs")
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The high watermark of this partition."""
+        return bare_admin.end_offset(self.leader(topic, partition).admin_server, topic, partition)
+
+    def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
+        """Wait until all replicas of this partition are in sync; TimeoutError if time is up."""
+
+        def in_sync() -> bool:
+            found = self._partition(topic, partition)
+            return found is not None and set(found.in_sync) == set(found.replicas)
+
+        self._wait_for(in_sync, f"all replicas of {topic}-{partition} were in sync", timeout)
+
+    def allow(
+        self,
+        user: str,
+        operation: str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        is_prefix: bool = False,
+    ) -> None:
+        """Permit a user (its name, or a whole principal User:CN=name) an operation: Read, Write, Describe, All, ...
+
+        On the one resource that is named, or on the cluster if none is. Returns when all running nodes know.
+        Raises BrokerRefused, ValueError.
+        """
+        acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
+        self._ask(lambda address: bare_admin.create_acl(address, acl))
+        self._wait_for(lambda: all(self._ask_all(acl)), f"all nodes knew {acl}")
+
+    def revoke(
+        self,
+        user: str,
+        operation: str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        is_prefix: bool = False,
+    ) -> None:
+        """Take back what `allow` permitted with the same arguments."""
+        acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
+        self._ask(lambda address: bare_admin.delete_acl(address, acl))
+        self._wait_for(lambda: not any(self._ask_all(acl)), f"all nodes had forgotten {acl}")
+
+    def _ask_all(self, acl: bare_admin.Acl) -> list[bool]:
+        return [bare_admin.has_acl(node.admin_server, acl) for node in self.nodes if node.is_running]
+
+    def _running_node(self, number: int | None) -> Node | None:
+        """The node with this id if it runs."""
+        found = [node for node in self.nodes if node.id == number and node.is_running]
+        return found[0] if found else None
+
+    def _ask(self, question: Callable[[str], Found]) -> Found:
+        """Put a question to the first node that answers: one may be dead, or paused."""
+        running = [node for node in self.nodes if node.is_running]
+        for node in running:
+            try:
+                return question(node.admin_server)
+            except OSError:
+                if node is running[-1]:
+                    raise
+        raise KafkaFailed("no node of this Kafka runs")
+
+    def _wait_for(self, answer: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
+        """Ask until the answer is true, and give it; an OSError is no answer yet."""
+        deadline = time.monotonic() + timeout
+        while True:
+            reason = ""
+            try:
+                found = answer()
+            except OSError as error:
+                reason = f": {error}"
+            else:
+                if found:
+                    return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{timeout} s were over before {what}{reason}")
+            time.sleep(POLL_SECONDS)
+
+    def _has_leaders(self, topic: str, partitions: int) -> bool:
+        """Whether all know them; and that they know it themselves, which comes a little later."""
+        known: dict[int, bare_admin.Partition] = {}
+        for node in self.nodes:
+            if node.is_running:
+                known = bare_admin.metadata(node.admin_server, (topic,)).topics.get(topic, {})
+                if len(known) < partitions or any(found.leader < 0 for found in known.values()):
+                    return False
+        try:
+            for partition, found in known.items():
+                bare_admin.end_offset(self.node(found.leader).admin_server, topic, partition)
+        except bare_admin.BrokerRefused:
+            return False
+        return True
+
+    def _partition(self, topic: str, partition: int) -> bare_admin.Partition | None:
+        answer = self._ask(lambda address: bare_admin.metadata(address, (topic,)))
+        return answer.topics.get(topic, {}).get(partition)
+
+
+def _acl(
+    user: str, operation: str, topic: str | None, group: str | None, transactional_id: str | None, is_prefix: bool
+) -> bare_admin.Acl:
+    named = {"topic": topic, "group": group, "transactional_id": transactional_id}
+    chosen = [(resource, name) for resource, name in named.items() if name is not None] or [
+        ("cluster", "kafka-cluster")
+    ]
+    if len(chosen) > 1:
+        raise ValueError(f"one resource at a time: given {', '.join(resource for resource, _ in chosen)}")
+    if operation not in bare_admin.OPERATIONS:
+        raise ValueError(f"unknown operation {operation!r}: expected one of {', '.join(bare_admin.OPERATIONS)}")
+    principal = user if user.startswith("User:") else f"User:{user}"
+    return bare_admin.Acl(principal, operation, *chosen[0], is_prefix)
