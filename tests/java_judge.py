@@ -81,7 +81,7 @@ FETCH = _fetch_tool()
 KAFKA_VERSION: str = FETCH.KAFKA_VERSION
 
 
-def _tools() -> tuple[Path, Path]:
+def java_and_jars() -> tuple[Path, Path]:
     """(java, folder of the jars), both known to be there."""
     libs: Path = FETCH.DEFAULT_LIBS
     if not FETCH.is_complete(libs):
@@ -99,7 +99,7 @@ def compile_judge() -> Path:
     The folder is named after a digest of both and appears in one step, so test runs side by side do not disturb
     each other.
     """
-    java, libs = _tools()
+    java, libs = java_and_jars()
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256((libs / FETCH.STAMP).read_bytes())
     for source in sources:
@@ -111,7 +111,7 @@ def compile_judge() -> Path:
     with tempfile.TemporaryDirectory(dir=CLASSES) as scratch:
         compiled = Path(scratch, "classes")
         command = [str(java), "-jar", str(libs / f"ecj-{FETCH.ECJ_VERSION}.jar"), "-17", "-proc:none", "-nowarn"]
-        command += ["-encoding", "UTF-8", "-cp", _class_path(libs), "-d", str(compiled), *map(str, sources)]
+        command += ["-encoding", "UTF-8", "-cp", class_path(libs), "-d", str(compiled), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS)
         if done.returncode:
             raise JudgeFailed(f"the Java sources do not compile:\n{done.stdout}{done.stderr}")
@@ -122,7 +122,7 @@ def compile_judge() -> Path:
     return target
 
 
-def _class_path(libs: Path) -> str:
+def class_path(libs: Path) -> str:
     """All jars but the compiler, whose own classes are not wanted when the judge runs."""
     return ":".join(str(jar) for jar in sorted(libs.glob("*.jar")) if not jar.name.startswith("ecj-"))
 
@@ -294,12 +294,12 @@ class JavaJudge:
         return read_written(self._ask(question))
 
     def _start(self) -> subprocess.Popen[bytes]:
-        java, libs = _tools()
-        class_path = f"{compile_judge()}:{_class_path(libs)}"
+        java, libs = java_and_jars()
+        paths = f"{compile_judge()}:{class_path(libs)}"
         self._log = log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the program runs)
         self._folder = tempfile.TemporaryDirectory(prefix="kcodec-judge-")  # its log, and libraries it unpacks
         folders = [f"-Djava.io.tmpdir={self._folder.name}", f"-Dkcodec.judge.directory={self._folder.name}"]
-        command = [str(java), *JVM_OPTIONS, *folders, "-cp", class_path, MAIN]
+        command = [str(java), *JVM_OPTIONS, *folders, "-cp", paths, MAIN]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def _ask(self, question: bytes) -> dict[str, Any]:
