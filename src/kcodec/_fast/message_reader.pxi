@@ -351,10 +351,12 @@ def read_message(MessagePlan plan not None, data, Py_ssize_t position=0, bint is
     cdef MessageReader reader
     cdef Py_buffer source
     cdef PyObject *made
+    cdef int collector
     if isinstance(data, str):
         raise TypeError("data must be bytes-like, not str")
     PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
     reader.view = NULL
+    collector = message_collector_off()
     try:
         if not 0 <= position <= source.len:
             raise ValueError(f"position {position} is outside the {source.len} bytes of data")
@@ -371,5 +373,6 @@ def read_message(MessagePlan plan not None, data, Py_ssize_t position=0, bint is
             raise DecodeError(f"{plan.title}: {reader.end - reader.pos} bytes follow it")
         return message, reader.pos - reader.start
     finally:
+        message_collector_on(collector)
         Py_XDECREF(reader.view)
         PyBuffer_Release(&source)

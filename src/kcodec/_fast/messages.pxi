@@ -17,6 +17,8 @@ cdef extern from "_fast/message_object.h":
     void message_fill(PyObject *message, Py_ssize_t offset, PyObject *value)
     PyObject *message_value(PyObject *message, Py_ssize_t offset, PyObject *name)
     PyObject *message_bytes(Py_ssize_t size) except NULL
+    int message_collector_off()
+    void message_collector_on(int was_on)
     double message_double(uint64_t bits)
     uint64_t message_double_bits(double value)
 
