@@ -16,10 +16,10 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers fuzz edits wheel lock clean
+.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers check-messages fuzz edits wheel lock clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
 
 demo: build java  ## real broker bytes to Python, Arrow and Spark, on one screen
 	@$(RUN) examples/demo.py $(ARGS)
@@ -41,6 +41,9 @@ java: $(VENV)/.dev  ## a Java that Spark runs on, in .cache/java
 
 jars: build java  ## Kafka's own classes, the judge of the tests
 	@$(RUN) tools/fetch_kafka_jars.py
+
+check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
+	@$(RUN) tools/check_messages.py
 
 lint: $(VENV)/.dev  ## ruff and cython-lint
 	@$(PY) -m ruff check .

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's messages: a class each, for all versions that Kafka 2.5 to 4.3 speaks on either side.
+
+    from kcodec.protocol import messages
+    messages.ProduceRequest(acks=-1, ...).encode(version=9) -> bytes
+    messages.ProduceRequest.decode(data, version=9)
+
+The tables were drafted from the definitions inside Kafka's jars (tools/draft_messages.py) and are compared with them,
+field by field and version by version (tools/check_messages.py). Names are Kafka's; structs that have the same name in
+several messages and differ there begin with the message's. A module is imported when its names are first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from kcodec.protocol.schema import Message, Request, Struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.protocol.messages.acls import *
+    from kcodec.protocol.messages.auth import *
+    from kcodec.protocol.messages.cluster import *
+    from kcodec.protocol.messages.configs import *
+    from kcodec.protocol.messages.consumer_protocol import *
+    from kcodec.protocol.messages.fetch import *
+    from kcodec.protocol.messages.groups import *
+    from kcodec.protocol.messages.metadata import *
+    from kcodec.protocol.messages.offsets import *
+    from kcodec.protocol.messages.produce import *
+    from kcodec.protocol.messages.records import *
+    from kcodec.protocol.messages.topics import *
+    from kcodec.protocol.messages.transactions import *
+
+# In the order in which they are searched.
+_MODULES = (
+    *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
+    *("acls", "records", "consumer_protocol"),
+)
+
+
+@cache
+def _classes(module: str) -> dict[str, type[Struct]]:
+    """The classes that a module declares."""
+    home = f"{__name__}.{module}"
+    found = vars(import_module(home)).items()
+    return {name: kind for name, kind in found if isinstance(kind, type) and kind.__module__ == home}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("_"):
+            for module in _MODULES:
+                if name in _classes(module):
+                    return globals().setdefault(name, _classes(module)[name])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(name for module in _MODULES for name in _classes(module))]
+
+
+@cache
+def all_messages() -> tuple[type[Message], ...]:
+    """Every message: requests, responses, and the keys and values of records."""
+    classes = [kind for module in _MODULES for kind in _classes(module).values()]
+    return tuple(kind for kind in classes if issubclass(kind, Message))
+
+
+@cache
+def all_requests() -> dict[int, type[Request]]:
+    """The class of every request by its api key; each knows its `response`."""
+    requests = [kind for kind in all_messages() if issubclass(kind, Request)]
+    return {request.api_key: request for request in sorted(requests, key=lambda request: request.api_key)}

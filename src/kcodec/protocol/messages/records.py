@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and values of ``__transaction_state`` and ``__consumer_offsets``. In the log two bytes come first: of a key the
+record's type, of a value its version."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kcodec.protocol.schema import Message, Struct, array, data, int8, int16, int32, int64, string, uuid
+
+
+class TransactionLogKey(Message, versions="0", flexible="none"):
+    """Whose state it is. Record type 0 of ``__transaction_state``."""
+
+    transactional_id: str = string("0+")
+
+
+class TransactionLogPartitions(Struct):
+    """Partitions of a topic that the transaction writes to."""
+
+    topic: str = string("0+")
+    partition_ids: list[int] = array(int32, "0+")
+
+
+class TransactionLogValue(Message, versions="0-1", flexible="1+"):
+    """The state of a transactional id; version 1 from transaction version 1 on. Times: ms; ids: -1 for none."""
+
+    producer_id: int = int64("0+")
+    previous_producer_id: int = int64("1+", default=-1, tag=0)
+    next_producer_id: int = int64("1+", default=-1, tag=1)
+    producer_epoch: int = int16("0+")
+    next_producer_epoch: int = int16("1+", default=-1, tag=3)
+    transaction_timeout_ms: int = int32("0+")
+    transaction_status: int = int8("0+")
+    transaction_partitions: list[TransactionLogPartitions] | None = array(TransactionLogPartitions, "0+", nullable="0+")
+    transaction_last_update_timestamp_ms: int = int64("0+")
+    transaction_start_timestamp_ms: int = int64("0+")
+    client_transaction_version: int = int16("1+", tag=2)
+
+
+class OffsetCommitKey(Message, versions="0", flexible="none"):
+    """Whose offset it is. Record type 1 of ``__consumer_offsets``; type 0, of old logs, is the same."""
+
+    group: str = string("0+")
+    topic: str = string("0+")
+    partition: int = int32("0+")
+
+
+class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
+    """A committed offset. Times: ms, -1 for none."""
+
+    offset: int = int64("0+")
+    leader_epoch: int = int32("3+", default=-1, ignorable=True)
+    metadata: str = string("0+")
+    commit_timestamp: int = int64("0+")
+    expire_timestamp: int = int64("1", default=-1, ignorable=True)
+    topic_id: UUID = uuid("4+", tag=0, ignorable=True)
+
+
+class GroupMetadataKey(Message, versions="0", flexible="none"):
+    """Which group it is. Record type 2 of ``__consumer_offsets``."""
+
+    group: str = string("0+")
+
+
+class GroupMemberMetadata(Struct):
+    """A member of a group of the classic protocol. Time-outs: ms."""
+
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    rebalance_timeout: int = int32("1+", default=-1, ignorable=True)
+    session_timeout: int = int32("0+")
+    subscription: bytes = data("0+")
+    assignment: bytes = data("0+")
+
+
+class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
+    """A group of the classic protocol. Times: ms, -1 for not known."""
+
+    protocol_type: str = string("0+")
+    generation: int = int32("0+")
+    protocol: str | None = string("0+", nullable="0+")
+    leader: str | None = string("0+", nullable="0+")
+    current_state_timestamp: int = int64("2+", default=-1, ignorable=True)
+    members: list[GroupMemberMetadata] = array(GroupMemberMetadata, "0+")

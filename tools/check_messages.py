@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the class tables of kcodec.protocol.messages with Kafka's definitions, field by field, version by version.
+
+Usage: python tools/check_messages.py [--quiet]
+
+Kafka 4.3.1 decides about all that it has, 3.9.1 about what that dropped; where both have a version, both are asked.
+Compared are versions, api keys, flexible versions, and of every field: that it is there, order, type, nullability, tag,
+default, whether it is ignorable, and the Python type that the table shows. A difference is one line; exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from typing import Any
+from uuid import UUID
+
+from message_definitions import (
+    NEW_JARS,
+    OLD_JARS,
+    Json,
+    Present,
+    Versions,
+    definitions,
+    missing_jars,
+    present,
+    python_type,
+    stable_versions,
+)
+
+from kcodec.protocol import messages
+from kcodec.protocol.schema import Field, Message, Struct, fields
+
+# What only concerns the values of a message, and not its bytes: the newer release has the say.
+OF_VALUES = {"default", "ignorable"}
+
+
+def shown_default(field: Field) -> Any:
+    """A table's default in the terms of `Present`."""
+    if field.default is None or field.is_array:
+        return field.default
+    if not isinstance(field.kind, str):
+        return "struct" if field.default == field.kind() else field.default
+    if isinstance(field.default, UUID):
+        return "" if field.default == UUID(int=0) else str(field.default)
+    return field.default
+
+
+def declared(kind: type[Struct], version: int, path: str = "") -> Iterator[Present]:
+    """Every field that a table has in a version, in the terms of Kafka's definitions."""
+    for name, field in fields(kind).items():
+        if not field.versions.hold(version):
+            continue
+        is_struct = not isinstance(field.kind, str)
+        yield Present(
+            path + name,
+            "struct" if is_struct else str(field.kind),
+            field.is_array,
+            field.nullable.hold(version),
+            field.tag if field.tagged.hold(version) else None,
+            None if field.flexible is None else field.flexible.hold(version),
+            shown_default(field),
+            field.ignorable,
+        )
+        if not isinstance(field.kind, str):
+            yield from declared(field.kind, version, f"{path}{name}.")
+
+
+def field_differences(ours: Present, theirs: Present, ignored: set[str]) -> Iterator[str]:
+    """How one field differs."""
+    for name, our, their in zip(Present._fields, ours, theirs, strict=True):
+        if our != their and name not in ignored:
+            yield f"{ours.path}: {name} is {our!r}, Kafka has {their!r}"
+
+
+def version_differences(ours: Iterable[Present], theirs: Iterable[Present], only_wire: set[str]) -> Iterator[str]:
+    """How the fields of one version differ; of the fields in `only_wire` nothing but their bytes counts."""
+    our, their = {field.path: field for field in ours}, {field.path: field for field in theirs}
+    yield from (f"{path} is missing" for path in their if path not in our)
+    yield from (f"{path} is not in Kafka" for path in our if path not in their)
+    if our.keys() == their.keys():
+        for mine, other in zip_longest(our, their):
+            if mine != other:
+                yield f"{mine} stands where Kafka has {other}"
+                return
+    for path in our.keys() & their.keys():
+        yield from field_differences(our[path], their[path], OF_VALUES if path in only_wire else set())
+
+
+def paths(definition: Json) -> set[str]:
+    """The path of every field that a definition has in any version."""
+    return {
+        field.path
+        for version in Versions.of(definition["validVersions"]).numbers()
+        for field in present(definition, version)
+    }
+
+
+def annotation_differences(kind: type[Struct], seen: set[type[Struct]]) -> Iterator[str]:
+    """Where a class shows its reader another Python type than its field has."""
+    if kind in seen:
+        return
+    seen.add(kind)
+    for name, field in fields(kind).items():
+        shown = kind.__annotations__.get(name)
+        inner = field.kind if isinstance(field.kind, str) else field.kind.__name__
+        expected = python_type(inner, field.is_array, field.nullable.first <= field.nullable.last)
+        if shown != expected:
+            yield f"{kind.__name__}.{name} is annotated {shown}, its field is {expected}"
+        if not isinstance(field.kind, str):
+            yield from annotation_differences(field.kind, seen)
+
+
+def message_differences(kind: type[Message], new: Json | None, old: Json | None) -> Iterator[str]:
+    """How one message differs from what the releases have; either may lack it."""
+    known = [definition for definition in (new, old) if definition is not None]
+    if not known:
+        yield "neither release has it"
+        return
+    if tuple(kind.versions) != tuple(stable_versions(new, old)):
+        yield f"versions are {kind.versions}, Kafka has {stable_versions(new, old)}"
+    key = getattr(kind, "api_key", None)
+    if key is not None and key != known[0]["apiKey"]:
+        yield f"the api key is {key}, Kafka has {known[0]['apiKey']}"
+    newer = paths(new) if new is not None else set()
+    for release, definition in (("4.3.1", new), ("3.9.1", old)):
+        if definition is None:
+            continue
+        valid, flexible = Versions.of(definition["validVersions"]), Versions.of(definition["flexibleVersions"])
+        for version in range(kind.versions.first, kind.versions.last + 1):
+            if version not in valid:
+                continue
+            where = f"version {version} ({release}): "
+            if kind.is_flexible(version) != (version in flexible):
+                yield f"{where}flexible is {kind.is_flexible(version)}, Kafka has {version in flexible}"
+            only_wire = newer if release == "3.9.1" else set()
+            found = version_differences(declared(kind, version), present(definition, version), only_wire)
+            yield from (where + difference for difference in found)
+
+
+def differences(kinds: Iterable[type[Message]] | None = None) -> list[str]:
+    """Every difference of these messages, of all if none are named, a line each."""
+    seen: set[type[Struct]] = set()
+    found = []
+    for kind in messages.all_messages() if kinds is None else kinds:
+        name = kind.__name__
+        of_kafka = message_differences(kind, definitions(NEW_JARS).get(name), definitions(OLD_JARS).get(name))
+        found += [f"{name}: {difference}" for difference in of_kafka]
+        found += list(annotation_differences(kind, seen))
+    return found
+
+
+def main() -> None:
+    """Print the differences; exit code 1 if there are any."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quiet", action="store_true", help="say nothing when all is well")
+    arguments = parser.parse_args()
+    missing = missing_jars()
+    if missing:
+        sys.exit(f"{missing[0]} is not there: run `make jars`")
+    found = differences()
+    for line in found:
+        print(line)
+    if found:
+        sys.exit(1)
+    if not arguments.quiet:
+        kinds = messages.all_messages()
+        count = sum(kind.versions.last - kind.versions.first + 1 for kind in kinds)
+        print(f"{len(kinds)} messages, {count} versions: as Kafka 4.3.1 and 3.9.1 define them")
+
+
+if __name__ == "__main__":
+    main()

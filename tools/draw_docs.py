@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write those parts of docs/ that are drawn from the code: tables of messages, errors, states of a transaction.
+
+Usage: python tools/draw_docs.py
+
+A part lies between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/test_docs.py` fails when one of them
+is not what would be drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ERRORS
+from kcodec.protocol.schema import Message, Request, Response
+from kcodec.txn import state
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+REGION = re.compile(r"(<!-- drawn: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def home(kind: type[Message]) -> str:
+    """The module that declares a message, by its last name."""
+    return kind.__module__.rpartition(".")[2]
+
+
+def draw_apis() -> str:
+    """Every API: its number, the versions kcodec speaks, from which one on they are flexible, and where it stands."""
+    lines = ["| key | API | versions | flexible | declared in |", "| --- | --- | --- | --- | --- |"]
+    for key, request in messages.all_requests().items():
+        name = request.__name__.removesuffix("Request")
+        lines.append(f"| {key} | {name} | {request.versions} | {request.flexible_versions} | `{home(request)}` |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_others() -> str:
+    """The messages that are neither request nor response."""
+    lines = ["| message | versions | flexible | declared in |", "| --- | --- | --- | --- |"]
+    for kind in messages.all_messages():
+        if not issubclass(kind, Request | Response):
+            lines.append(f"| {kind.__name__} | {kind.versions} | {kind.flexible_versions} | `{home(kind)}` |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_errors() -> str:
+    """Every error code with its remedy."""
+    lines = ["| code | name | remedy | what it says |", "| --- | --- | --- | --- |"]
+    lines += [f"| {row.code} | {row.name} | {row.remedy} | {row.text} |" for row in ERRORS.values() if row.code]
+    return "\n".join(lines) + "\n"
+
+
+DRAWN: dict[str, Callable[[], str]] = {
+    "apis": draw_apis,
+    "other-messages": draw_others,
+    "errors": draw_errors,
+    "states": state.draw_table,
+    "state-meanings": state.draw_meanings,
+    "state-diagram": lambda: f"```mermaid\n{state.draw_diagram()}```\n",
+}
+
+
+def drawn_anew(text: str) -> str:
+    """A page with all of its drawn parts as the code has them now."""
+    return REGION.sub(lambda found: found[1] + DRAWN[found[2]]() + found[3], text)
+
+
+def main() -> None:
+    """Rewrite the pages that have drawn parts."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        anew = drawn_anew(text)
+        if anew != text:
+            page.write_text(anew, encoding="utf-8")
+            print(f"{page.name}: drawn anew")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's message definitions, as JSON inside its jars: found, and read version by version.
+
+Two releases are wanted: 4.3.1 for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition says
+of each field from which version to which it is there, may be null, and is tagged; `present` turns that into the fields
+of one version, which is what the drafting tool and the check compare by.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+NEW_JARS = (
+    ROOT / ".cache" / "kafka-libs" / "kafka-clients-4.3.1.jar",
+    ROOT / ".cache" / "kafka-libs" / "kafka-group-coordinator-4.3.1.jar",
+    ROOT / ".cache" / "kafka-libs" / "kafka-transaction-coordinator-4.3.1.jar",
+)
+OLD_JARS = (ROOT / ".cache" / "kafka-libs-3.9.1" / "kafka-clients-3.9.1.jar",)
+
+HIGHEST = 32767
+Json = dict[str, Any]
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included; of none, `last` is below `first`."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}" if self.last > self.first else str(self.first)
+
+    @classmethod
+    def of(cls, text: str) -> Versions:
+        """From Kafka's spelling: "0+", "1-3", "2", "none"."""
+        if text == "none":
+            return cls(0, -1)
+        first, dash, last = text.rstrip("+").partition("-")
+        return cls(int(first), HIGHEST if text.endswith("+") else int(last if dash else first))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    def numbers(self) -> range:
+        """Each version."""
+        return range(self.first, self.last + 1)
+
+
+@cache
+def definitions(jars: tuple[Path, ...]) -> dict[str, Json]:
+    """The definitions in some jars by name."""
+    found: dict[str, Json] = {}
+    for jar in jars:
+        with zipfile.ZipFile(jar) as archive:
+            for path in archive.namelist():
+                if path.startswith("common/message/") and path.endswith(".json"):
+                    text = re.sub(r"^\s*//.*$", "", archive.read(path).decode("utf-8"), flags=re.MULTILINE)
+                    definition = json.loads(text)
+                    found[definition["name"]] = definition
+    return found
+
+
+def snake_case(name: str) -> str:
+    """kcodec's name of a field: IsrNodes -> isr_nodes."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def element(kind: str) -> tuple[str, bool]:
+    """A type without its "[]", and whether it had one."""
+    return kind.removeprefix("[]"), kind.startswith("[]")
+
+
+def inner_fields(definition: Json, field: Json) -> list[Json]:
+    """The fields of a field's struct, written in place or among the definition's common structs; [] of a plain kind."""
+    if field.get("fields"):
+        fields: list[Json] = field["fields"]
+        return fields
+    name = element(field["type"])[0]
+    for struct in definition.get("commonStructs", ()):
+        if struct["name"] == name:
+            common: list[Json] = struct["fields"]
+            return common
+    return []
+
+
+def field_versions(field: Json) -> str:
+    """The versions a field is in; one that is only ever tagged does not say so twice."""
+    return str(field.get("versions", field.get("taggedVersions", "none")))
+
+
+class Present(NamedTuple):
+    """A field in one version. kind: Kafka's word, "struct" for structs; tag: None where the field is not tagged.
+
+    flexible: whether its length is a varint, None where it is as the version has it.
+    """
+
+    path: str
+    kind: str
+    is_array: bool
+    nullable: bool
+    tag: int | None
+    flexible: bool | None
+    default: Any
+    ignorable: bool
+
+
+def plain_default(field: Json, kind: str, is_array: bool) -> Any:
+    """A field's default as Python has it; a definition writes most of them as texts."""
+    told = field.get("default")
+    if told == "null":
+        return None
+    if is_array:
+        return []
+    if kind == "bool":
+        return str(told).lower() == "true"
+    if kind == "float64":
+        return float(told or 0)
+    if re.fullmatch(r"u?int\d+", kind):
+        return int(str(told or 0), 0)
+    if kind == "records":
+        return None
+    return told or ("" if kind in ("string", "uuid") else b"" if kind == "bytes" else "struct")
+
+
+def present(definition: Json, version: int, fields: list[Json] | None = None, path: str = "") -> Iterator[Present]:
+    """Every field that a version has, structs before what is inside them."""
+    for field in definition["fields"] if fields is None else fields:
+        if version not in Versions.of(field_versions(field)):
+            continue
+        kind, is_array = element(field["type"])
+        inside = inner_fields(definition, field)
+        name = path + snake_case(field["name"])
+        yield Present(
+            name,
+            "struct" if inside else kind,
+            is_array,
+            version in Versions.of(field.get("nullableVersions", "none")),
+            int(field["tag"]) if version in Versions.of(field.get("taggedVersions", "none")) else None,
+            version in Versions.of(field["flexibleVersions"]) if "flexibleVersions" in field else None,
+            plain_default(field, "struct" if inside else kind, is_array),
+            bool(field.get("ignorable", False)),
+        )
+        if inside:
+            yield from present(definition, version, inside, name + ".")
+
+
+PYTHON_TYPES = {
+    "bool": "bool",
+    "float64": "float",
+    "string": "str",
+    "bytes": "bytes",
+    "uuid": "UUID",
+    "records": "bytes | bytearray | memoryview",
+    **dict.fromkeys(("int8", "int16", "uint16", "int32", "uint32", "int64"), "int"),
+}
+
+
+def python_type(kind: str, is_array: bool, is_nullable: bool) -> str:
+    """The annotation of a field. kind: Kafka's word, or the name of a struct's class."""
+    name = PYTHON_TYPES.get(kind, kind)
+    return (f"list[{name}]" if is_array else name) + (" | None" if is_nullable else "")
+
+
+def stable_versions(new: Json | None, old: Json | None) -> Versions:
+    """All versions that either release has, without one that 4.3.1 calls unstable: it says so at the request only."""
+    known = [definition for definition in (new, old) if definition is not None]
+    ranges = [Versions.of(definition["validVersions"]) for definition in known]
+    last = max(versions.last for versions in ranges)
+    request = known[0]["name"].removesuffix("Response") + "Request" if known[0].get("type") == "response" else None
+    asked = definitions(NEW_JARS).get(request, {}) if request else known[0]
+    return Versions(min(versions.first for versions in ranges), last - (asked.get("latestVersionUnstable") is True))
+
+
+def missing_jars() -> list[Path]:
+    """The jars that are not there."""
+    return [jar for jar in (*NEW_JARS, *OLD_JARS) if not jar.is_file()]
