@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tls_authority import Authority, Certificate, encrypt_key
 
 from kcodec.client.security import Security
 from kcodec.client.tls_layer import TlsLayer
 from kcodec.errors import AuthenticationError, TransportError
-from kcodec.testing.certificates import Authority, Certificate, encrypt_key
 
 PASSWORD = "p4ssw0rd-of-a-key"
 
