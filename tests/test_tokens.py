@@ -62,7 +62,7 @@ class World:
         function, done = self.blocked.popleft()
         try:
             value = function()
-        except (TransientTokenError, AuthenticationError) as error:
+        except (TransientTokenError, AuthenticationError, KeyError) as error:
             done(None, error)
         else:
             done(value, None)
@@ -174,6 +174,14 @@ def test_a_refusal_is_not_tried_again_until_somebody_asks() -> None:
     assert str(task.error) == "invalid_client"
     assert len(fetch.times) == 1
     assert world.token(source) == "token-2"
+
+
+def test_a_fetch_that_raises_what_nobody_expects_is_reported_without_its_words() -> None:
+    world = World()
+    source = TokenSource(Tokens(world, fails=[KeyError("hidden")]), "a test")
+    task = world.get(source)
+    world.run()
+    assert str(task.error) == "a test raised KeyError"
 
 
 def test_a_fetch_that_hangs_stops_nobody_else() -> None:

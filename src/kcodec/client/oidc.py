@@ -104,6 +104,8 @@ class ClientCredentials:
         except urllib.error.HTTPError as error:
             with error:
                 self._refused(error.code, self._read(error))
+        except AuthenticationError:  # ours; it is an OSError, too
+            raise
         except urllib.error.URLError as error:
             self._unreachable(error.reason)
         except (OSError, http.client.HTTPException) as error:
@@ -165,7 +167,10 @@ class ClientCredentials:
         token = fields.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError(f"token endpoint {self.name} answered no JSON object with an access_token")
-        secret = Secret(token)
+        try:
+            secret = Secret(token)
+        except ValueError as error:
+            raise AuthenticationError(f"token endpoint {self.name} answered a token that is none: {error}") from None
         expires_in = fields.get("expires_in")
         # RFC 6749 wants a number; providers have been seen to write it as a string.
         lifetime = as_number(int(expires_in) if isinstance(expires_in, str) and expires_in.isdecimal() else expires_in)

@@ -232,6 +232,9 @@ class TokenSource:
             except AuthenticationError as error:
                 self._note(error, "giving up")
                 return None
+            except Exception as error:  # noqa: BLE001 - whatever a fetch raises, those who wait must hear of it
+                self._note(AuthenticationError(f"{self.name} raised {type(error).__name__}"), "giving up")
+                return None
             else:
                 self._accept(fetched, began)
                 return fetched.lifetime
