@@ -23,15 +23,28 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
-from kcodec.constants import VERSION, BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.constants import VERSION as __version__
+from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (
+    AbortableTransactionError,
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
     CorruptBatchError,
     DecodeError,
+    DeliveryTimeoutError,
     EncodeError,
+    FatalTransactionError,
     KcodecError,
     LimitExceededError,
+    ProducerFencedError,
     RecordValidationError,
+    RequestTimedOutError,
+    TransactionStateError,
+    TransactionTimedOutError,
+    TransportError,
     TruncatedError,
+    UnknownOutcomeError,
     UnsupportedError,
 )
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
@@ -65,15 +78,17 @@ _HOMES = {
     "set_producer_state": "rewrite",
     "validate": "validation",
 }
-_SUBMODULES = ("compat", "log", "spark", "text")
-
-__version__ = VERSION
+_SUBMODULES = ("client", "compat", "log", "protocol", "spark", "testing", "text")
 
 __all__ = [
     "COLUMNS",
     "DEFAULT_LIMITS",
+    "AbortableTransactionError",
     "AbortedTransaction",
+    "AuthenticationError",
+    "AuthorizationError",
     "BatchRetention",
+    "BrokerError",
     "Column",
     "Compression",
     "ConsumerGroupMetadata",
@@ -83,21 +98,29 @@ __all__ = [
     "DecodeError",
     "DecodeLimits",
     "DecodedRecords",
+    "DeliveryTimeoutError",
     "EncodeError",
     "EncodedBatches",
+    "FatalTransactionError",
     "IsolationLevel",
     "KcodecError",
     "LimitExceededError",
     "OffsetAndMetadata",
     "Partitions",
+    "ProducerFencedError",
     "Record",
     "RecordBatch",
     "RecordBatchBuilder",
     "RecordBatches",
     "RecordValidationError",
+    "RequestTimedOutError",
     "TimestampType",
     "TopicPartition",
+    "TransactionStateError",
+    "TransactionTimedOutError",
+    "TransportError",
     "TruncatedError",
+    "UnknownOutcomeError",
     "UnsupportedError",
     "batches",
     "decode",

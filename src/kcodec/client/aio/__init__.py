@@ -1,2 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients of `kcodec.client` for asyncio: the same names, the same flows, awaited."""
+
+from __future__ import annotations
+
+# Name -> module that has it; imported when first asked for.
+_HOMES: dict[str, str] = {}
+
+__all__ = sorted(_HOMES)
+
+
+def __dir__() -> list[str]:
+    """All public names, those too that are not imported yet."""
+    return sorted({*globals(), *_HOMES})
+
+
+def __getattr__(name: str) -> object:
+    """The names of _HOMES are imported when first asked for."""
+    import importlib
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kcodec.client.aio' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"kcodec.client.aio.{home}"), name)
+    globals()[name] = found
+    return found
