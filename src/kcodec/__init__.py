@@ -23,8 +23,8 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
-from kcodec.constants import VERSION as __version__
 from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
+from kcodec.constants import __version__ as __version__
 from kcodec.errors import (
     AbortableTransactionError,
     AuthenticationError,

@@ -17,7 +17,7 @@ NO_TIMESTAMP = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
 #: Of this package; brokers hear it in ApiVersions, pyproject.toml says the same.
-VERSION = "0.1.0"
+__version__ = "0.1.0"
 
 
 class _KafkaEnum(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kcodec.constants import VERSION
+from kcodec.constants import __version__
 from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import ANY_NODE, Call, Done, Effect, Flow, Perform, call
 from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions, fallback_version
@@ -33,7 +33,7 @@ def _ask_versions(connection: Connection) -> Flow[BrokerVersions]:
     it knows, and is asked again (KIP-511)."""
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 
-    request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=VERSION)
+    request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=__version__)
     version = ApiVersionsRequest.versions[1]
     timeout = connection.network.options.request_timeout_ms / 1000
     reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
