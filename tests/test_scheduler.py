@@ -164,3 +164,18 @@ def test_many_flows_take_turns_in_the_order_of_their_times() -> None:
         script.scheduler.spawn(flow(number), f"flow {number}")
     script.run(10.0)
     assert order == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    script = Script()
+    fired: list[int] = []
+    for number in range(5000):
+        timer = script.scheduler.call_at(30.0 + number, lambda: fired.append(-1))
+        if number % 500:
+            timer.cancel()
+        else:
+            timer.action = lambda number=number: fired.append(number)  # type: ignore[misc]
+    assert len(script.scheduler._timers) < 1000
+    script.run(10_000.0)
+    assert fired == list(range(0, 5000, 500))
+    assert script.scheduler._cancelled_timers == 0 and script.scheduler._timers == []

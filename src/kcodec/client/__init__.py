@@ -6,8 +6,6 @@ from __future__ import annotations
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {}
 
-__all__ = sorted(_HOMES)
-
 
 def __dir__() -> list[str]:
     """All public names, those too that are not imported yet."""

@@ -33,6 +33,8 @@ from kcodec.protocol.flow import (
 T = TypeVar("T")
 Cancel = Callable[[], None]
 log = logging.getLogger("kcodec.client")
+# So many cancelled timers at least are swept out of the heap at once.
+LEAST_SWEEP = 256
 
 
 class Network(Protocol):
@@ -45,15 +47,18 @@ class Network(Protocol):
 class Timer:
     """Something to call at a time; `cancel()` makes it nothing."""
 
-    __slots__ = ("action", "when")
+    __slots__ = ("_scheduler", "action", "when")
 
-    def __init__(self, when: float, action: Callable[[], None]) -> None:
+    def __init__(self, when: float, action: Callable[[], None], scheduler: Scheduler) -> None:
         self.when = when
         self.action: Callable[[], None] | None = action
+        self._scheduler = scheduler
 
     def cancel(self) -> None:
-        """Forget it; it stays in the heap until its time."""
-        self.action = None
+        """Forget it; its place in the heap is given back sooner or later."""
+        if self.action is not None:
+            self.action = None
+            self._scheduler.timer_cancelled()
 
 
 class _Suspension:
@@ -89,6 +94,7 @@ class Scheduler:
         self.run_blocking = run_blocking
         self._ready: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._cancelled_timers = 0
         self._numbers = count()
         self._suspensions: dict[Task[Any], _Suspension] = {}
 
@@ -100,18 +106,29 @@ class Scheduler:
 
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
         """Call `action` at a time of the clock."""
-        timer = Timer(when, action)
+        timer = Timer(when, action, self)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
+
+    def timer_cancelled(self) -> None:
+        """For timers. Nearly every request is answered long before its time-out: the heap must not keep them all."""
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(LEAST_SWEEP, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if entry[2].action is not None]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
 
     def run_ready(self) -> None:
         """Run what is due: timers, then whatever is ready, until nothing is."""
         while True:
             now = self.clock()
             while self._timers and (self._timers[0][2].action is None or self._timers[0][0] <= now):
-                action = heapq.heappop(self._timers)[2].action
+                timer = heapq.heappop(self._timers)[2]
+                action, timer.action = timer.action, None
                 if action is not None:
                     action()
+                else:
+                    self._cancelled_timers -= 1
             if not self._ready:
                 return
             for _ in range(len(self._ready)):
@@ -123,6 +140,7 @@ class Scheduler:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
+            self._cancelled_timers -= 1
         return self._timers[0][0] if self._timers else None
 
     @property

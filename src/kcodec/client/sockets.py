@@ -80,6 +80,7 @@ class SocketTransport:
         self._connection = connection
         self._unsent: deque[memoryview] = deque()
         self._is_open = True
+        self._watched = selectors.EVENT_READ
         selector.register(sock, selectors.EVENT_READ, self._happened)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -114,7 +115,9 @@ class SocketTransport:
                 self._unsent.popleft()
         if self._is_open:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            self._selector.modify(self._socket, wanted, self._happened)
+            if wanted != self._watched:
+                self._watched = wanted
+                self._selector.modify(self._socket, wanted, self._happened)
 
     def _happened(self, events: int) -> None:
         if events & selectors.EVENT_WRITE and self._is_open:

@@ -203,7 +203,9 @@ class Cluster:
             self.topics_wanted([topic])
             found = self.topics.get(topic)
             if found is not None and found.error in LASTING_TOPIC_ERRORS:
+                # Not remembered: a permission may be given, a topic made; the next call asks again.
                 self._wanted.pop(topic, None)
+                del self.topics[topic]
                 raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
             if found is not None and not found.error and found.partitions:
                 return found
@@ -238,7 +240,7 @@ class Cluster:
 
     def keep_fresh(self) -> Flow[None]:
         """The flow that asks for metadata, for as long as the client lives."""
-        attempt = 0
+        attempt = gaps = 0
         while True:
             if not self._is_update_wanted:
                 age = self.clock() - (self._updated_at or self.clock())
@@ -255,10 +257,11 @@ class Cluster:
                 attempt += 1
             else:
                 attempt = 0
-                if self._has_gaps():
+                gaps = gaps + 1 if self._has_gaps() else 0
+                if gaps:
                     self._is_update_wanted = True
                 if self._is_update_wanted:
-                    yield from sleep(self.times.backoff(0, self.random.random()))
+                    yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
 
     def _has_gaps(self) -> bool:
         """Whether a topic that is wanted, or a leader in it, is still missing."""
