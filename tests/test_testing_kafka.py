@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kcodec.testing import bare_admin
-from kcodec.testing.kafka import ApacheKafka
-from kcodec.testing.processes import Process
+from kcodec.testing import bare_admin, command_line
+from kcodec.testing.java import MissingTool, cache_directory, find_java
+from kcodec.testing.kafka import ApacheKafka, Listener
+from kcodec.testing.processes import Process, command_line_of
 from kcodec.testing.pytest_plugin import KafkaFactory
 
 
@@ -77,3 +80,124 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     while Path(folder).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(folder).exists()
+
+
+def test_three_nodes_replicate_and_outlive_a_leader(apache_kafka_factory: KafkaFactory) -> None:
+    advertised: list[Listener] = []
+
+    def advertise(listener: Listener) -> str | None:
+        advertised.append(listener)
+        return f"localhost:{listener.port}" if listener.node == 1 else None
+
+    kafka = apache_kafka_factory(nodes=3, advertise=advertise, broker_session_timeout_ms=1500)
+    assert {(listener.name, listener.node) for listener in advertised} == {
+        (name, node) for name in ("CLIENT", "BROKER") for node in (1, 2, 3)
+    }
+    assert kafka.bootstrap_servers.split(",")[0] == f"localhost:{kafka.node(1).listeners['CLIENT'].port}"
+    brokers = bare_admin.metadata(kafka.node(2).listeners["CLIENT"].address).brokers
+    assert [f"{host}:{port}" for _, (host, port) in sorted(brokers.items())] == kafka.bootstrap_servers.split(",")
+    topic = kafka.create_topic(partitions=1)
+    kafka.wait_in_sync(topic, 0)
+    before = kafka.leader(topic, 0)
+    before.kill()
+    after = kafka.leader(topic, 0)
+    assert after is not before
+    assert kafka.coordinator("transaction", topic) is not before
+    before.start()
+    kafka.wait_in_sync(topic, 0)
+    known = bare_admin.metadata(after.admin_server, (topic,)).topics[topic][0]
+    assert sorted(known.replicas) == sorted(known.in_sync) == [1, 2, 3]
+
+
+def test_the_older_kafka_starts_with_the_transactions_it_has(apache_kafka_factory: KafkaFactory) -> None:
+    kafka = apache_kafka_factory("3.9.1")
+    assert kafka.transaction_version == 0
+    assert kafka.end_offset(kafka.create_topic(partitions=1), 0) == 0
+    assert "Kafka version: 3.9.1" in kafka.log_tail(2000)
+
+
+def test_transaction_versions_that_a_kafka_lacks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"3\.9\.1 has transaction versions up to 0, not 2"):
+        ApacheKafka("3.9.1", transaction_version=2)
+    assert ApacheKafka("3.9.1", transaction_version=2, unstable_feature_versions_enable=True).transaction_version == 2
+    assert [ApacheKafka(transaction_version=number).transaction_version for number in (None, 0, 1)] == [2, 0, 1]
+
+
+def test_arguments_that_cannot_work_are_refused() -> None:
+    for arguments, told in (
+        ({"nodes": 0}, "nodes is 0"),
+        ({"sasl": "GSSAPI"}, "unknown SASL mechanism 'GSSAPI'"),
+        ({"authorizer": True}, "needs to know who asks"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            ApacheKafka(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no TLS"):
+        _ = ApacheKafka().certificates
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own that has the jars of the checkout's."""
+    for name in ("kafka-libs", "slf4j-simple", "java"):
+        (tmp_path / name).symlink_to(cache_directory() / name)
+    monkeypatch.setenv("KCODEC_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "kcodec.testing.kafka", "start", "--name", "one", "--property", "num.partitions=5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
+    servers = done.stdout.strip()
+    try:
+        assert list(bare_admin.metadata(servers).brokers) == [1]
+        assert "stop --name one" in done.stderr
+        assert command_line.main(["status"]) == 0
+        assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
+        assert command_line.main(["start", "--name", "one"]) == 1
+        assert capsys.readouterr().err == f"kafka: the cluster one runs already: {servers}\n"
+        assert command_line.main(["stop"]) == 1
+        assert capsys.readouterr().err == "kafka: no cluster default: there are one\n"
+        pid, path = json.loads((cache / "clusters" / "one" / "cluster.json").read_text())["nodes"][0]
+        assert "num.partitions=5\n" in Path(path).read_text()
+    finally:
+        assert command_line.main(["stop", "--all"]) == 0
+    assert path not in command_line_of(pid)
+    assert list((cache / "clusters").iterdir()) == []
+
+
+def test_the_command_line_says_what_is_missing(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command_line.main(["start", "--property", "oops"]) == 1
+    assert "expected NAME=VALUE" in capsys.readouterr().err
+    assert command_line.main(["start", "--name", "../else"]) == 1
+    assert "no name for a cluster" in capsys.readouterr().err
+    monkeypatch.setattr("kcodec.testing.java.java_candidates", lambda: iter([Path("/nowhere/java")]))
+    assert command_line.main(["start"]) == 1
+    assert "no Java 17 or newer found: install one" in capsys.readouterr().err
+    assert list((cache / "clusters").iterdir()) == []
+
+
+def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = []
+    for name, version in (("old", '1.8.0_402"'), ("new", '21.0.8" 2025-07-15')):
+        candidates.append(tmp_path / name)
+        candidates[-1].write_text(f"#!/bin/sh\necho 'openjdk version \"{version}' >&2\n")
+        candidates[-1].chmod(0o755)
+    monkeypatch.setattr("kcodec.testing.java.java_candidates", lambda: iter(candidates))
+    assert find_java() == tmp_path / "new"
+    monkeypatch.setattr("kcodec.testing.java.java_candidates", lambda: iter(candidates[:1]))
+    with pytest.raises(MissingTool):
+        find_java()
+
+
+def test_the_id_of_a_process_that_ended_is_nobody_elses(tmp_path: Path) -> None:
+    """A state file may name an id that another program has by now: that one is left alone."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as other:
+        assert Process(other.pid, str(tmp_path)).is_running()
+        stranger = Process(other.pid, str(tmp_path / "server.properties"))
+        assert not stranger.is_running()
+        stranger.kill()
+        assert other.poll() is None
+        Process(other.pid, str(tmp_path)).kill()
+        assert other.wait(10) == -signal.SIGKILL

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -99,13 +100,14 @@ class ApacheKafka(ClusterAdmin):
         if nodes < 1:
             raise ValueError(f"nodes is {nodes}: expected at least 1")
         self.version = version
-        self.transaction_version = _transaction_version(version, transaction_version)
         self.directory = Path(directory).absolute() if directory is not None else None
         self._own_directory = directory is None
         self._nodes_wanted = nodes
         self._advertise = advertise
         self._jvm_options = (f"-Xmx{heap}", *jvm_options)
         self._properties = {property_name(name): value for name, value in properties.items()}
+        unstable = str(self._properties.get("unstable.feature.versions.enable")).lower() == "true"
+        self.transaction_version = _transaction_version(version, transaction_version, unstable)
         has_client_certificates = "ssl.client.auth" in self._properties
         self._security = ListenerSecurity(tls, sasl, users, authorizer, token_server, has_client_certificates)
         self._addresses: dict[tuple[int, str], str] = {}
@@ -269,11 +271,17 @@ class ApacheKafka(ClusterAdmin):
         return self.nodes[0]
 
 
-def _transaction_version(version: str, wanted: int | None) -> int:
-    """What is wanted, else the newest that this Kafka has ready: 3.9 knows 1 and 2 as unstable features only."""
-    if wanted is not None:
-        return wanted
-    return 2 if int(version.partition(".")[0]) >= 4 else 0
+def _transaction_version(version: str, wanted: int | None, unstable: bool) -> int:
+    """What is wanted, else the newest that this Kafka has ready. Raises ValueError if it has it not."""
+    newest = 2 if int(version.partition(".")[0]) >= 4 else 0
+    if wanted is None:
+        return newest
+    if wanted > newest and not unstable:
+        raise ValueError(
+            f"Kafka {version} has transaction versions up to {newest}, not {wanted}; 3.9 knows 1 and 2 as unstable"
+            " features, which unstable_feature_versions_enable=True allows"
+        )
+    return wanted
 
 
 def _kafka_uuid() -> str:
@@ -282,3 +290,9 @@ def _kafka_uuid() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
+
+
+if __name__ == "__main__":
+    from kcodec.testing.command_line import main
+
+    sys.exit(main())

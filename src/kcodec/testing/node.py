@@ -114,7 +114,9 @@ class Node:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FORMAT_SECONDS)
         if done.returncode:
             told = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
-            raise KafkaFailed(f"node {self.id} was not formatted: {told[-1] if told else 'no reason given'}")
+            # Exception in thread "main" org.apache...ConfigException: what we want to see
+            reason = told[-1].split("Exception: ", 1)[-1] if told else "no reason given"
+            raise KafkaFailed(f"node {self.id} was not formatted: {reason}")
 
     def format_like(self, other: Node, directory_id: str) -> None:
         """The same as another node's format, without the second it takes: only the ids in it differ."""
@@ -145,10 +147,6 @@ class Node:
         if guarded:
             WATCHDOG.watch(child.pid)
         self._process = Process(child.pid, str(path), child)
-
-    def attach(self, pid: int) -> None:
-        """Take over the process of a node that another run of Python started."""
-        self._process = Process(pid, str(self._properties_path))
 
     def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
         """Wait until it answers and knows of itself and of so many nodes; KafkaFailed if it ends or time is up."""
