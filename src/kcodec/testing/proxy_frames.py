@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a proxy needs to know of Kafka's frames: their length, their header, the names of the APIs, one exchange.
+
+A frame is a length of four bytes and so many bytes: of a request a header (api key, version, correlation id, client
+id) and the body, of a response the correlation id and the body. Frames here are without the length.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..errors import DecodeError
+
+Frame = bytes | bytearray | memoryview
+
+#: No frame is longer: a broker refuses more than socket.request.max.bytes, 100 MiB as it comes; answers may be longer.
+MAX_FRAME_BYTES = 512 << 20
+
+_NAMES = """
+    Produce Fetch ListOffsets Metadata LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown OffsetCommit
+    OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup DescribeGroups ListGroups SaslHandshake
+    ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId OffsetForLeaderEpoch AddPartitionsToTxn
+    AddOffsetsToTxn EndTxn WriteTxnMarkers TxnOffsetCommit DescribeAcls CreateAcls DeleteAcls DescribeConfigs
+    AlterConfigs AlterReplicaLogDirs DescribeLogDirs SaslAuthenticate CreatePartitions CreateDelegationToken
+    RenewDelegationToken ExpireDelegationToken DescribeDelegationToken DeleteGroups ElectLeaders
+    IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments OffsetDelete DescribeClientQuotas
+    AlterClientQuotas DescribeUserScramCredentials AlterUserScramCredentials Vote BeginQuorumEpoch EndQuorumEpoch
+    DescribeQuorum AlterPartition UpdateFeatures Envelope FetchSnapshot DescribeCluster DescribeProducers
+    BrokerRegistration BrokerHeartbeat UnregisterBroker DescribeTransactions ListTransactions AllocateProducerIds
+    ConsumerGroupHeartbeat ConsumerGroupDescribe ControllerRegistration GetTelemetrySubscriptions PushTelemetry
+    AssignReplicasToDirs ListConfigResources DescribeTopicPartitions ShareGroupHeartbeat ShareGroupDescribe ShareFetch
+    ShareAcknowledge AddRaftVoter RemoveRaftVoter UpdateRaftVoter InitializeShareGroupState ReadShareGroupState
+    WriteShareGroupState DeleteShareGroupState ReadShareGroupStateSummary StreamsGroupHeartbeat
+    StreamsGroupDescribe DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets
+"""
+#: Kafka's ApiKeys by their number.
+API_NAMES = tuple(_NAMES.split())
+
+_FIXED_HEADER = struct.Struct(">hhih")
+_LENGTH = struct.Struct(">i")
+
+
+def api_key(api: str | int) -> int:
+    """The number of an API that is given by its number or its name (``"EndTxn"``). ValueError: no such name."""
+    if isinstance(api, int):
+        return api
+    try:
+        return API_NAMES.index(api)
+    except ValueError:
+        raise ValueError(f"api {api!r}: Kafka has none of that name; names are as in ApiKeys, EndTxn") from None
+
+
+def api_name(key: int) -> str:
+    """Kafka's name of an API; of an unknown one its number."""
+    return API_NAMES[key] if 0 <= key < len(API_NAMES) else str(key)
+
+
+class RequestHeader(NamedTuple):
+    """The fixed part of a request's header, which all versions share, and where it ends in the frame."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    end: int
+
+
+def parse_request_header(frame: Frame) -> RequestHeader:
+    """The header at the start of a request frame. DecodeError: it is cut short, or no Kafka request."""
+    try:
+        key, version, correlation_id, length = _FIXED_HEADER.unpack_from(frame)
+    except struct.error:
+        raise DecodeError(f"request of {len(frame)} bytes: its header alone takes 10") from None
+    if length < 0:
+        return RequestHeader(key, version, correlation_id, None, _FIXED_HEADER.size)
+    end = _FIXED_HEADER.size + length
+    text = bytes(memoryview(frame)[_FIXED_HEADER.size : end])
+    if len(text) < length:
+        raise DecodeError(f"request header: client id of {length} bytes but {len(text)} remain")
+    return RequestHeader(key, version, correlation_id, text.decode("utf-8", "replace"), end)
+
+
+def correlation_id(frame: Frame) -> int:
+    """The correlation id at the start of a response frame. DecodeError: it is cut short."""
+    if len(frame) < _LENGTH.size:
+        raise DecodeError("response shorter than its correlation id of 4 bytes")
+    return int(_LENGTH.unpack_from(frame)[0])
+
+
+def skip_tagged_fields(frame: Frame, at: int) -> int:
+    """Where the tagged fields of a header that begin at `at` end. DecodeError: they are cut short."""
+    try:
+        count, at = _unsigned_varint(frame, at)
+        for _ in range(count):
+            _, at = _unsigned_varint(frame, at)
+            size, at = _unsigned_varint(frame, at)
+            at += size
+    except IndexError:
+        raise DecodeError(f"header of a frame of {len(frame)} bytes: its tagged fields are cut short") from None
+    return at
+
+
+def _unsigned_varint(frame: Frame, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def has_no_answer(exchange: Exchange, frame: Frame) -> bool:
+    """Whether this is a Produce request with acks=0, the one kind that no broker answers. DecodeError: it is cut."""
+    if exchange.api_key != 0 or exchange.version < 3:
+        return False
+    at = exchange.body_at
+    if exchange.version >= 9:
+        length, at = _unsigned_varint(frame, skip_tagged_fields(frame, at))
+        length -= 1
+    else:
+        length, at = int.from_bytes(frame[at : at + 2], "big", signed=True), at + 2
+    at += max(length, 0)
+    return frame[at : at + 2] == b"\0\0"
+
+
+def read_frame(source: socket.socket) -> bytearray | None:
+    """The next whole frame, None at the end of the connection, also in the middle of a frame.
+
+    DecodeError: a length that is negative or above MAX_FRAME_BYTES. OSError: the connection broke.
+    """
+    head = _read_exactly(source, _LENGTH.size)
+    if head is None:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if not 0 <= size <= MAX_FRAME_BYTES:
+        raise DecodeError(f"frame of {size} bytes, at most {MAX_FRAME_BYTES} are taken: this is no Kafka connection")
+    return _read_exactly(source, size)
+
+
+def _read_exactly(source: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        got = source.recv_into(view)
+        if not got:
+            return None
+        view = view[got:]
+    return data
+
+
+def send_frame(target: socket.socket, frame: Frame) -> None:
+    """Write a frame with its length. OSError: the connection broke."""
+    size = len(frame)
+    if size < 1 << 16:
+        target.sendall(b"".join((_LENGTH.pack(size), frame)))
+    else:
+        target.sendall(_LENGTH.pack(size))
+        target.sendall(frame)
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request through the proxy and what came back: a line of its wire log.
+
+    time, response_time: monotonic seconds when the whole frame had come (None: not yet, or never).
+    connection:          number of the client's connection, from 1.
+    node:                id of the broker asked; None where the proxy only knows its address.
+    request_size, response_size: bytes without the length.
+    actions:             what rules did to it ("hold", "cut", ...), and "lost" for a frame that found no connection.
+    request, response:   the frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.
+    """
+
+    connection: int
+    node: int | None
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    request_size: int
+    body_at: int = field(repr=False)
+    request: Frame | None = field(default=None, repr=False)
+    response: Frame | None = field(default=None, repr=False)
+    time: float = field(default_factory=time.monotonic)
+    response_time: float | None = None
+    response_size: int | None = None
+    actions: tuple[str, ...] = ()
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of the API."""
+        return api_name(self.api_key)
+
+    def request_message(self) -> Any:
+        """The request decoded, of its class in `kcodec.protocol.messages`. ValueError: its bytes were not kept."""
+        from .proxy_answers import decode_request
+
+        if self.request is None:
+            raise ValueError(f"{self.api}: the request's bytes are gone; KafkaProxy(keep_bytes=True) keeps them")
+        return decode_request(self)
+
+    def response_message(self) -> Any:
+        """The response decoded. ValueError: there is none, or its bytes were not kept."""
+        from .proxy_answers import decode_response
+
+        if self.response is None:
+            raise ValueError(f"{self.api}: no response's bytes here; KafkaProxy(keep_bytes=True) keeps them")
+        return decode_response(self, self.response)
+
+
+def open_exchange(frame: Frame, connection: int, node: int | None) -> Exchange:
+    """The exchange that begins with this request frame. DecodeError: no request header."""
+    header = parse_request_header(frame)
+    return Exchange(
+        connection=connection,
+        node=node,
+        api_key=header.api_key,
+        version=header.version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
+        request_size=len(frame),
+        body_at=header.end,
+        request=frame,
+    )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions under load for proofs: what each producer reported, and what a read_committed reader then finds.
+
+A producer writes numbered transactions, every record with a value of its own; `judge` holds the reports against the
+log. A client is anything with `transact(records, commit) -> outcome` and `close()`, see transaction_clients.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+COMMITTED = "committed"
+ABORTED = "aborted"
+GIVEN_UP = "given_up"  # no commit was ever asked for, and the abort did not succeed
+UNKNOWN = "unknown"
+
+Records = dict[int, list[bytes]]  # partition -> values
+
+
+class Client(Protocol):
+    """A transactional producer as the load wants it."""
+
+    def transact(self, records: Records, *, commit: bool) -> str:
+        """Write the records in one transaction and end it: COMMITTED, ABORTED, GIVEN_UP or UNKNOWN."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One transaction and what its producer said became of it."""
+
+    producer: str
+    number: int
+    records: Records
+    outcome: str
+
+
+@dataclass
+class Verdict:
+    """What a run came to. All but the first five are faults.
+
+    lost:         records of transactions reported committed that no reader finds.
+    aborted_read: transactions reported aborted of which a record is read.
+    given_up_read: transactions that nobody ever asked to commit of which a record is read.
+    torn:         transactions of which some records are read and some not.
+    duplicated:   records read more than once.
+    disordered:   records of a producer read before an earlier one of the same partition.
+    strange:      records read that nobody wrote.
+    """
+
+    transactions: int = 0
+    committed: int = 0
+    aborted: int = 0
+    given_up: int = 0
+    unknown: int = 0
+    lost: int = 0
+    aborted_read: int = 0
+    given_up_read: int = 0
+    torn: int = 0
+    duplicated: int = 0
+    disordered: int = 0
+    strange: int = 0
+    examples: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def faults(self) -> int:
+        """0 is what a run must come to."""
+        visible = self.aborted_read + self.given_up_read
+        return self.lost + visible + self.torn + self.duplicated + self.disordered + self.strange
+
+    def line(self) -> str:
+        """For a results file."""
+        return (
+            f"{self.transactions} transactions: {self.committed} committed, {self.aborted} aborted, {self.given_up} "
+            f"given up, {self.unknown} unknown | lost {self.lost} records, aborted read {self.aborted_read} (+ given "
+            f"up {self.given_up_read}), torn {self.torn}, duplicated {self.duplicated}, disordered {self.disordered}"
+            f"{f', strange {self.strange}' if self.strange else ''}"
+        )
+
+
+def value(producer: str, number: int, partition: int, index: int) -> bytes:
+    """The value of one record, like no other's."""
+    return f"{producer}/{number:06d}/{partition}/{index}".encode()
+
+
+def make_records(producer: str, number: int, partitions: Iterable[int], each: int) -> Records:
+    """The records of one transaction."""
+    return {partition: [value(producer, number, partition, index) for index in range(each)] for partition in partitions}
+
+
+def judge(written: Iterable[Written], found: dict[int, list[bytes]]) -> Verdict:
+    """Hold what producers reported against what a read_committed reader found, by partition."""
+    verdict = Verdict()
+    counts = {partition: Counter(values) for partition, values in found.items()}
+    known: set[bytes] = set()
+    for one in written:
+        _judge_one(verdict, one, counts)
+        known.update(text for values in one.records.values() for text in values)
+    for values in found.values():
+        verdict.strange += sum(text not in known for text in values)
+        last: dict[bytes, bytes] = {}
+        for text in values:
+            producer = text.split(b"/", 1)[0]
+            verdict.disordered += text < last.get(producer, b"")
+            last[producer] = text
+    return verdict
+
+
+def _judge_one(verdict: Verdict, one: Written, counts: dict[int, Counter[bytes]]) -> None:
+    seen = [counts.get(partition, Counter())[text] for partition, texts in one.records.items() for text in texts]
+    there = sum(times > 0 for times in seen)
+    verdict.transactions += 1
+    setattr(verdict, one.outcome, getattr(verdict, one.outcome) + 1)
+    before = verdict.faults
+    verdict.duplicated += sum(times - 1 for times in seen if times > 1)
+    verdict.torn += 0 < there < len(seen)
+    if one.outcome == COMMITTED:
+        verdict.lost += len(seen) - there
+    elif one.outcome == ABORTED:
+        verdict.aborted_read += there > 0
+    elif one.outcome == GIVEN_UP:
+        verdict.given_up_read += there > 0
+    if verdict.faults > before and len(verdict.examples) < 10:
+        verdict.examples.append(f"{one.producer}/{one.number} {one.outcome}: {there} of {len(seen)} records read")
+
+
+def run_producers(
+    open_client: Callable[[str], Client],
+    *,
+    producers: int,
+    transactions: int,
+    partitions: Iterable[int],
+    seed: int,
+    abort_share: float = 0.3,
+    deadline: float,
+) -> list[Written]:
+    """Let so many producers write so many transactions each, or until the monotonic `deadline`.
+
+    open_client: makes the client of a producer, given its name.
+    """
+    written: list[Written] = []
+    errors: list[BaseException] = []
+
+    def run(name: str, chance: random.Random) -> None:
+        client = open_client(name)
+        try:
+            for number in range(transactions):
+                if time.monotonic() > deadline:
+                    break
+                records = make_records(name, number, partitions, chance.randint(1, 3))
+                outcome = client.transact(records, commit=chance.random() >= abort_share)
+                written.append(Written(name, number, records, outcome))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            errors.append(error)
+        finally:
+            client.close()
+
+    threads = [
+        threading.Thread(target=run, args=(f"p{one}", random.Random(seed * 1000 + one)), daemon=True)
+        for one in range(producers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0) + 120)
+        if thread.is_alive():
+            errors.append(TimeoutError(f"{thread.name} did not end by its deadline and 120 s more"))
+    if errors:
+        raise errors[0]
+    return written
