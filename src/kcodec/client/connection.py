@@ -82,6 +82,7 @@ class Connection:
         self._correlation_id = 0
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
+        self._has_answered = False  # anything but the negotiation
         self._timers: list[Timer] = []
 
     def __repr__(self) -> str:
@@ -197,6 +198,13 @@ class Connection:
 
     def closed(self, error: BaseException | None) -> None:
         """The other side closed, or the transport could not be opened."""
+        if self._negotiation is not None and not self._negotiation.done:
+            # A broker that refuses a login says why and closes in one breath: its answer is taken first.
+            self.network.scheduler.call_soon(lambda: self._ended(error))
+        else:
+            self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
         if self.is_closed:
             return
         if isinstance(error, KcodecError):
@@ -210,12 +218,16 @@ class Connection:
         if self._transport is None:
             return "no connection"
         if self._tls is not None and not self._tls.is_established:
-            return "the connection ended during the TLS handshake"
+            return "the connection ended during the TLS handshake (does this listener speak TLS?)"
         return "the connection ended while versions and authentication were negotiated"
 
     def _hint(self, error: BaseException | None) -> str:
-        if self._transport is not None and not self.is_ready and error is None and self._tls is None:
+        if self._transport is None or error is not None:
+            return ""
+        if not self.is_ready and self._tls is None:
             return " (does this listener expect TLS? security_protocol says plaintext)"
+        if self.is_ready and not self._has_answered and not self.network.options.security.mechanism_name:
+            return " (does this listener demand SASL? security_protocol is without it)"
         return ""
 
     def close(self, error: BaseException) -> None:
@@ -290,6 +302,7 @@ class Connection:
             return
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
+        self._has_answered = self._has_answered or self.is_ready
         request_class = pending.call.kind
         try:
             message = _decode_response(frame, request_class, pending.version)
