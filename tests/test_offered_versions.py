@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The versions of the message tables beside those that a real broker offers."""
+
+from __future__ import annotations
+
+from raw_broker import RawBroker
+
+from kcodec.protocol import messages
+from kcodec.testing.kafka import ApacheKafka
+
+
+def test_the_tables_end_where_the_broker_does(apache_kafka: ApacheKafka) -> None:
+    """An API that kcodec has, it has to the last version that the broker speaks, and from the first one on."""
+    with RawBroker(apache_kafka.bootstrap_servers) as broker:
+        offered = broker.ask(messages.ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 4)
+    ranges = {one.api_key: (one.min_version, one.max_version) for one in offered.api_keys}
+    requests = messages.all_requests()
+    assert {key: kind.versions.last for key, kind in requests.items()} == {key: ranges[key][1] for key in requests}
+    assert [kind for key, kind in requests.items() if kind.versions.first > ranges[key][0]] == []

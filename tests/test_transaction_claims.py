@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people often say of Kafka's transactions and is not so, asked of a real broker (docs/transactions.md).
+
+Everything goes over one plain connection, so what is shown is the broker's doing and not that of a client.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from raw_broker import Producer, RawBroker, values
+
+import kcodec
+from kcodec.testing.kafka import ApacheKafka
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+@pytest.fixture
+def broker(apache_kafka: ApacheKafka) -> Iterator[RawBroker]:
+    with RawBroker(apache_kafka.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    return apache_kafka.create_topic(partitions=1)
+
+
+@pytest.fixture
+def transactional_id() -> str:
+    return f"claims-{uuid.uuid4().hex[:8]}"
+
+
+def test_a_duplicate_is_no_error_but_a_success_with_the_old_offset(broker: RawBroker, topic: str) -> None:
+    producer = broker.init_producer_id(None)
+    first = broker.produce(topic, producer, [b"a", b"b"], 0)
+    again = broker.produce(topic, producer, [b"a", b"b"], 0)
+    assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset) == (0, 0)
+    assert broker.fetch(topic, isolation_level=READ_UNCOMMITTED).high_watermark == 2
+
+
+def test_a_duplicate_is_told_by_its_numbers_and_not_by_its_bytes(broker: RawBroker, topic: str) -> None:
+    producer = broker.init_producer_id(None)
+    broker.produce(topic, producer, [b"a"], 0)
+    other = broker.produce(topic, producer, [b"something else"], 0)
+    assert (other.error_code, other.base_offset) == (0, 0)
+    assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"a"]
+
+
+def test_idempotence_does_not_know_an_application_that_sends_again(broker: RawBroker, topic: str) -> None:
+    for _ in range(2):
+        producer = broker.init_producer_id(None)  # a restart: another producer id
+        assert broker.produce(topic, producer, [b"order 17"], 0).error_code == 0
+    assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"order 17", b"order 17"]
+
+
+def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
+    broker: RawBroker, topic: str, transactional_id: str
+) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
+    broker.end_transaction(transactional_id, producer, commit=False)
+    fetched = broker.settled(topic, 2)
+    assert values(fetched) == [b"aborted"]
+    (aborted,) = fetched.aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 0)
+    pairs = [(aborted.producer_id, aborted.first_offset)]
+    assert values(fetched, isolation_level="read_committed", aborted_transactions=pairs) == []
+
+
+def test_an_aborted_record_is_there_for_whoever_reads_uncommitted(
+    broker: RawBroker, topic: str, transactional_id: str
+) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
+    broker.end_transaction(transactional_id, producer, commit=False)
+    broker.settled(topic, 2)
+    assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"aborted"]
+
+
+def test_the_last_stable_offset_is_the_high_watermark_while_nothing_is_open(
+    broker: RawBroker, topic: str, transactional_id: str
+) -> None:
+    assert broker.produce(topic, None, [b"plain"]).error_code == 0
+    fetched = broker.fetch(topic, isolation_level=READ_COMMITTED)
+    assert fetched.last_stable_offset == fetched.high_watermark == 1
+    producer = broker.init_producer_id(transactional_id)
+    broker.produce(topic, producer, [b"open", b"open"], 0, transactional_id)
+    fetched = broker.fetch(topic, isolation_level=READ_COMMITTED)
+    assert (fetched.last_stable_offset, fetched.high_watermark) == (1, 3)
+    broker.end_transaction(transactional_id, producer, commit=True)
+    fetched = broker.settled(topic, 4)
+    assert fetched.last_stable_offset == fetched.high_watermark == 4  # the marker has an offset, too
+
+
+def test_an_open_transaction_holds_back_the_records_of_others(
+    broker: RawBroker, topic: str, transactional_id: str
+) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    broker.produce(topic, producer, [b"open"], 0, transactional_id)
+    assert broker.produce(topic, None, [b"no transaction"]).base_offset == 1
+    assert values(broker.fetch(topic, isolation_level=READ_COMMITTED)) == []
+    broker.end_transaction(transactional_id, producer, commit=False)
+    fetched = broker.settled(topic, 3)
+    pairs = [(one.producer_id, one.first_offset) for one in fetched.aborted_transactions]
+    assert values(fetched, isolation_level="read_committed", aborted_transactions=pairs) == [b"no transaction"]
+
+
+def test_a_new_instance_aborts_what_the_old_one_left_open(broker: RawBroker, topic: str, transactional_id: str) -> None:
+    old = broker.init_producer_id(transactional_id)
+    broker.produce(topic, old, [b"left open"], 0, transactional_id)
+    new = broker.init_producer_id(transactional_id)
+    assert new.producer_id == old.producer_id and new.producer_epoch > old.producer_epoch
+    assert broker.settled(topic, 2).aborted_transactions[0].first_offset == 0
+    assert broker.end_transaction(transactional_id, old, commit=True).error_code == 90  # PRODUCER_FENCED
+    assert broker.produce(topic, old, [b"late"], 1, transactional_id).error_code == 47  # INVALID_PRODUCER_EPOCH
+
+
+def test_the_same_end_asked_for_again_is_a_success(broker: RawBroker, topic: str, transactional_id: str) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    broker.produce(topic, producer, [b"a"], 0, transactional_id)
+    first = broker.end_transaction(transactional_id, producer, commit=True)
+    again = broker.end_transaction(transactional_id, producer, commit=True)
+    assert first.error_code == again.error_code == 0
+    assert Producer(first.producer_id, first.producer_epoch) == Producer(again.producer_id, again.producer_epoch)
+    assert broker.end_transaction(transactional_id, producer, commit=False).error_code == 48  # INVALID_TXN_STATE
+
+
+def test_a_commit_of_nothing_is_refused_and_an_abort_of_nothing_is_not(
+    broker: RawBroker, transactional_id: str
+) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    assert broker.end_transaction(transactional_id, producer, commit=True).error_code == 48  # INVALID_TXN_STATE
+    answer = broker.end_transaction(transactional_id, producer, commit=False)
+    assert (answer.error_code, answer.producer_epoch) == (0, producer.producer_epoch + 1)
+
+
+def test_offsets_of_a_transaction_have_gaps(broker: RawBroker, topic: str, transactional_id: str) -> None:
+    producer = broker.init_producer_id(transactional_id)
+    for end in (2, 4):
+        broker.produce(topic, producer, [b"one"], 0, transactional_id)
+        answer = broker.end_transaction(transactional_id, producer, commit=True)
+        producer = Producer(answer.producer_id, answer.producer_epoch)
+        fetched = broker.settled(topic, end)
+    assert [record.offset for record in kcodec.decode(fetched.records).records()] == [0, 2]
