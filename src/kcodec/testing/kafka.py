@@ -14,6 +14,7 @@ On the command line: ``python -m kcodec.testing.kafka start | stop | status``.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +30,7 @@ from typing import Any
 from kcodec.testing.certificates import Certificates
 from kcodec.testing.cluster_admin import ClusterAdmin
 from kcodec.testing.jars import KAFKA_VERSION, broker_jars
-from kcodec.testing.java import MissingTool, find_java
+from kcodec.testing.java import MissingTool, cache_directory, find_java
 from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node
 from kcodec.testing.processes import WATCHDOG
 from kcodec.testing.properties import (
@@ -111,6 +113,7 @@ class ApacheKafka(ClusterAdmin):
         has_client_certificates = "ssl.client.auth" in self._properties
         self._security = ListenerSecurity(tls, sasl, users, authorizer, token_server, has_client_certificates)
         self._addresses: dict[tuple[int, str], str] = {}
+        self._shares_classes = True
 
     def __repr__(self) -> str:
         return f"<ApacheKafka {self.version} {self.nodes}>"
@@ -222,8 +225,11 @@ class ApacheKafka(ClusterAdmin):
         return "\n".join(f"--- server.log of node {node.id} ---\n{node.log_tail(lines)}" for node in self.nodes)
 
     def _start_first(self, timeout: float, guarded: bool) -> None:
-        options = (*self._jvm_options, *self._security.jvm_options())
-        launch = Launch(find_java(), os.pathsep.join(map(str, broker_jars(self.version))), options)
+        # Resolved, as an archive of classes is good for one class path.
+        jars = os.pathsep.join(str(jar.resolve()) for jar in broker_jars(self.version))
+        launch = Launch(find_java(), jars, (*self._jvm_options, *self._security.jvm_options()))
+        if self._shares_classes:
+            launch = replace(launch, options=(*launch.options, *_shared_classes(self.version, launch)))
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="kcodec-kafka-"))
             if guarded:
@@ -282,6 +288,26 @@ def _transaction_version(version: str, wanted: int | None, unstable: bool) -> in
             " features, which unstable_feature_versions_enable=True allows"
         )
     return wanted
+
+
+def _shared_classes(version: str, launch: Launch) -> list[str]:
+    """JVM options that take the classes of a broker from an archive, which halves the processor time of a start.
+
+    Made once a version and Java, by a broker that starts and stops; an empty file says that this Java makes none.
+    """
+    digest = hashlib.sha256(f"{launch.java.resolve()}\n{launch.class_path}".encode()).hexdigest()[:12]
+    archive = cache_directory() / f"kafka-{version}-{digest}.jsa"
+    if not archive.is_file():
+        with tempfile.TemporaryDirectory(prefix="kcodec-classes-", dir=archive.parent) as scratch:
+            made = Path(scratch, archive.name)
+            options = [f"-XX:ArchiveClassesAtExit={made}"]
+            kafka = ApacheKafka(version, directory=Path(scratch, "data"), jvm_options=options)
+            kafka._shares_classes = False
+            with kafka:
+                kafka.stop()
+            made.touch()
+            made.replace(archive)
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
 
 
 def _kafka_uuid() -> str:

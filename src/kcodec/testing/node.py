@@ -110,7 +110,7 @@ class Node:
         """Make its log directory by kafka-storage; KafkaFailed with Kafka's reason if that refuses."""
         path = self._write_properties()
         arguments: list[str | Path] = ["format", "--cluster-id", cluster_id, "--config", path, *options]
-        command = self._launch.command("kafka.tools.StorageTool", arguments)
+        command = self._launch.command("kafka.tools.StorageTool", arguments, self._launch.options)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FORMAT_SECONDS)
         if done.returncode:
             told = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
