@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
+from client_runners import Make, options
 from scripted_peer import Peer, Request, versions_reply
 
-from kcodec.client.aio.carrier import Carrier as AioCarrier
-from kcodec.client.client import Client
-from kcodec.client.options import ClientOptions
-from kcodec.client.sync import Carrier as SyncCarrier
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.protocol.flow import ANY_NODE, Flow, Reply, call, join, spawn
 from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
@@ -24,64 +19,6 @@ from kcodec.protocol.messages.metadata import MetadataResponse
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 API_VERSIONS, METADATA, INIT = 18, 3, 22
-QUICK: dict[str, Any] = {"request_timeout_ms": 600, "reconnect_backoff_ms": 5, "retry_backoff_ms": 5}
-
-
-def options(servers: str, **changes: Any) -> ClientOptions:
-    return ClientOptions.take({"bootstrap_servers": servers, **QUICK, **changes})
-
-
-class Threaded:
-    """Runs flows of one client by a thread."""
-
-    def __init__(self, servers: str, **changes: Any) -> None:
-        self.client = Client(options(servers, **changes))
-        self.carrier = SyncCarrier(self.client)
-
-    def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
-        return self.carrier.run(flow, timeout)
-
-    def close(self) -> None:
-        self.carrier.close()
-
-    end = close
-
-
-class Looped:
-    """Runs flows of one client on an asyncio loop."""
-
-    def __init__(self, servers: str, **changes: Any) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.client = Client(options(servers, **changes))
-        self.carrier = AioCarrier(self.client)
-
-    def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
-        return self.loop.run_until_complete(self.carrier.run(flow, timeout))
-
-    def close(self) -> None:
-        self.loop.run_until_complete(self.carrier.close())
-
-    def end(self) -> None:
-        self.close()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
-
-
-Runner = Threaded | Looped
-Make = Callable[..., Runner]
-
-
-@pytest.fixture(params=[Threaded, Looped], ids=["thread", "asyncio"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    made: list[Runner] = []
-
-    def make(servers: str, **changes: Any) -> Runner:
-        made.append(request.param(servers, **changes))
-        return made[-1]
-
-    yield make
-    for runner in made:
-        runner.end()
 
 
 @contextmanager
