@@ -134,11 +134,13 @@ def _judge_abort(cluster: Cluster, ending: Ending, code: int, doing: str, was_un
     raised = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if code == INVALID_TXN_STATE and ending.is_commit_unanswered:
         raise _unknown(doing, raised)
-    if code == INVALID_TXN_STATE and not ending.is_new_flow:
+    if code == INVALID_TXN_STATE and not ending.is_new_flow and not ending.is_shared:
         return Ended(None, was_unanswered)
-    if code in FENCED_CODES:
+    if code in FENCED_CODES or (code == INVALID_TXN_STATE and ending.is_shared):
         raised = yield from settle(cluster, ending, doing, code)
-    if raised.treatment is Treatment.ABORTABLE:
+    if raised.is_committed:
+        raise raised
+    if raised.treatment in {Treatment.ABORTABLE, Treatment.EMPTY}:
         # InitProducerId, which comes next, aborts what may be open, too.
         return Ended(None, was_unanswered)
     raise raised

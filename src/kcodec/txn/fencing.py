@@ -19,8 +19,8 @@ from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, failure, fenced, timed_out
 
 INVALID_TXN_STATE = 48
-# The question may well outlive the deadline of the call that met the error: the answer decides what people do.
-SETTLE_SECONDS = 10.0
+# The question may outlive the deadline of the call that met the error by so much: the answer decides what people do.
+SETTLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +30,7 @@ class Ending:
     producer:      the (id, epoch) that it was written under.
     is_new_flow:   whether it was written in the flow of transaction version 2.
     is_shared:     whether others may have its handle, and end it.
-    timeout_ms:    its time-out, for the text of errors.
+    timeout_ms:    its time-out, for the text of errors where the coordinator does not say.
     is_over_time:  whether it was open for longer, by whatever clock there is.
     on_unanswered: called for each copy of EndTxn that got no answer.
     is_commit_unanswered: a copy of EndTxn (commit) went unanswered in an earlier call.
@@ -56,10 +56,11 @@ def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Fail
         return Failed(Treatment.FATAL, fenced(doing, code, who))
     is_one_past = found.is_one_past(ending.producer)
     if is_one_past and found.is_aborted and ending.is_over_time(found):
-        return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
+        return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, found.timeout_ms))
+    if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
+        how = "committed" if found.is_committed else "aborted"
+        error = ended_elsewhere(doing, code, who, how)
+        return Failed(Treatment.ABORTABLE, error, is_committed=found.is_committed)
     if code == INVALID_TXN_STATE and found.producer == ending.producer and found.state != "Ongoing":
         return Failed(Treatment.EMPTY, failure("Produce", code, doing, resource=who).error)
-    if is_one_past and ending.is_shared and (found.is_aborted or "Commit" in found.state):
-        how = "aborted" if found.is_aborted else "committed"
-        return Failed(Treatment.ABORTABLE, ended_elsewhere(doing, code, who, how))
     return Failed(Treatment.FATAL, fenced(doing, code, who))

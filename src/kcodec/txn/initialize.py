@@ -46,6 +46,20 @@ class TransactionDescription(NamedTuple):
         """Whether the last transaction was aborted, or is being."""
         return self.state in {"PrepareAbort", "CompleteAbort", "PrepareEpochFence"}
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the last transaction was committed, or is being."""
+        return self.state in {"PrepareCommit", "CompleteCommit"}
+
+    def has_ended(self, producer: ProducerIdAndEpoch, is_new_flow: bool) -> bool:
+        """Whether the last transaction of this (id, epoch) was committed or aborted, by EndTxn or by its time-out.
+
+        Old flow: an end keeps the epoch, a time-out raises it; so this holds for an epoch that had one transaction.
+        """
+        if self.is_one_past(producer):
+            return self.is_aborted or (is_new_flow and self.is_committed)
+        return not is_new_flow and self.producer == producer and (self.is_committed or self.is_aborted)
+
 
 def describe_transaction(
     cluster: Cluster, transactional_id: str, deadline: float

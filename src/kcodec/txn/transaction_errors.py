@@ -37,12 +37,13 @@ class Treatment(Enum):
 
 
 class Failed(Exception):
-    """Inside flows: what failed, and what it means. Faces raise `error`."""
+    """Inside flows: what failed, and what it means. Faces raise `error`. is_committed: somebody else committed it."""
 
-    def __init__(self, treatment: Treatment, error: BaseException) -> None:
+    def __init__(self, treatment: Treatment, error: BaseException, *, is_committed: bool = False) -> None:
         super().__init__(str(error))
         self.treatment = treatment
         self.error = error
+        self.is_committed = is_committed
 
 
 _ABORTABLE, _FATAL, _SETTLE = Treatment.ABORTABLE, Treatment.FATAL, Treatment.SETTLE

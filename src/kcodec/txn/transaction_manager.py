@@ -242,7 +242,11 @@ class TransactionManager(TransactionSource):
             except Failed as failed:
                 if failed.treatment is Treatment.UNANSWERED and not is_commit:
                     transaction.committed = False
-                self.fail(failed)
+                if failed.is_committed:
+                    transaction.committed = True
+                    self.move(Event.ENDED_EPOCH_SPENT)
+                else:
+                    self.fail(failed)
                 raise failed.error from None
         transaction.committed = is_commit
         self.producer = ended.producer or self.producer

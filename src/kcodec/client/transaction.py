@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions of the blocking producer: `with producer.transaction() as txn`, and the same under Java's names.
+
+What is legal when is the table of `kcodec.txn.state`; what is sent is `kcodec.txn.transaction_manager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kcodec.errors import KcodecError, TransactionStateError
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import Flow
+from kcodec.txn.handle import TransactionHandle, WriterReceipt
+from kcodec.txn.state import Event, State
+from kcodec.txn.transaction_manager import TransactionManager
+from kcodec.txn.transaction_offsets import check_group_metadata, check_offsets
+from kcodec.txn.transaction_source import OpenTransaction
+
+if TYPE_CHECKING:
+    from kcodec.client.producer import Delivery, Producer, TableDelivery
+
+log = logging.getLogger("kcodec.transactions")
+#: States in which a block that ends by an exception has something to abort.
+TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
+
+
+def manager_of(source: object) -> TransactionManager:
+    """The manager of a transactional producer. Raises TransactionStateError for another one."""
+    if not isinstance(source, TransactionManager):
+        raise TransactionStateError(
+            "this producer has no transactional_id: give it one to use transactions",
+            state=State.UNINITIALIZED.name,
+            event=Event.BEGIN.name,
+        )
+    return source
+
+
+class TransactionBlock:
+    """What the blocks of both faces share: whose transaction it is, and what became of it."""
+
+    def __init__(
+        self, manager: TransactionManager, partitions: Iterable[TopicPartition], timeout: float | None
+    ) -> None:
+        self._manager = manager
+        self._partitions = tuple(partitions)
+        self._timeout = timeout
+        self._open: OpenTransaction | None = None
+
+    @property
+    def committed(self) -> bool | None:
+        """True, False, or None: still open, or EndTxn was not answered and nobody knows."""
+        return None if self._open is None else self._open.committed
+
+    @property
+    def receipt(self) -> WriterReceipt:
+        """What this producer itself has written into the transaction and was acknowledged, for `commit_transaction`
+        by somebody else; flush before."""
+        return WriterReceipt(self._current.receipt)
+
+    @property
+    def _current(self) -> OpenTransaction:
+        if self._open is None:
+            raise TransactionStateError(
+                "the transaction begins with its block: with producer.transaction() as txn",
+                state=self._manager.state.name,
+                event=Event.SEND.name,
+            )
+        return self._open
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is left to do at the end of the block."""
+        return self._open is not self._manager.open or self._manager.state not in TO_ABORT
+
+    def _check_open(self, event: Event) -> None:
+        if self._current is not self._manager.open or self._manager.state in {
+            State.READY,
+            State.UNINITIALIZED,
+            State.INITIALIZING,
+        }:
+            fate = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
+            raise TransactionStateError(
+                f"this transaction {fate}: {event.value} is not possible any more",
+                state=self._manager.state.name,
+                event=event.name,
+            )
+
+    def _handle(self) -> Flow[TransactionHandle]:
+        self._check_open(Event.SEND)
+        return self._manager.handle(self._current)
+        yield  # a flow, as it touches what belongs to the loop's thread
+
+    def _begin(self) -> Flow[OpenTransaction]:
+        return self._manager.begin(self._timeout, self._partitions)
+
+    def _abort_after(self, error: BaseException | None) -> Flow[None]:
+        """Abort what a block left. What the abort itself meets is a note on `error`, which is what matters."""
+        try:
+            yield from self._manager.abort(self._timeout)
+        except KcodecError as failed:
+            log.warning("the abort of a transaction failed: %s", failed)
+            if error is not None and failed is not error:
+                error.add_note(f"the abort after it failed, too: {failed}")
+
+    def _commit(self) -> Flow[None]:
+        """Commit; where that is not possible any more, abort and raise why."""
+        try:
+            yield from self._manager.commit(self._timeout)
+        except KcodecError as error:
+            if self._open is self._manager.open and self._manager.state in TO_ABORT:
+                yield from self._abort_after(error)
+            raise
+
+
+class Transaction(TransactionBlock):
+    """A transaction of a blocking producer, as a block: it begins with it, is committed at its end, and aborted when an
+    exception leaves it, which is raised again.
+
+        with producer.transaction() as txn:
+            txn.send("orders", b"value", key=b"key")
+            txn.send_offsets({TopicPartition("in", 0): 42}, group_metadata)
+        assert txn.committed
+
+    At the end of the block: BrokerErrors (AbortableTransactionError names the partition of a record that failed) after
+    the abort; ProducerFencedError; TransactionTimedOutError; UnknownOutcomeError, and `committed` is None.
+    """
+
+    def __init__(self, producer: Producer, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
+        super().__init__(manager_of(producer._core.source), partitions, timeout)
+        self._producer = producer
+
+    def __enter__(self) -> Transaction:
+        self._open = self._producer._carrier.run(self._begin())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_ended:
+            if error is None and self.committed is None and self._open is self._manager.open:
+                # Fatal, or ended by Java's names without an outcome: say why, not nothing.
+                self._producer._carrier.run(self._commit())
+            return
+        self._producer._carrier.run(self._commit() if error is None else self._abort_after(error))
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, into this transaction. The commit waits for it; if it fails, the commit does."""
+        self._check_open(Event.SEND)
+        return self._producer.send(topic, value, key, headers, partition, timestamp)
+
+    def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
+        """As `Producer.send_arrow`, into this transaction."""
+        self._check_open(Event.SEND)
+        return self._producer.send_arrow(topic, table, framing=framing)
+
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets of a consumer group with this transaction: those a consumer goes on at, not those it read
+        last. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
+        taken with a warning, for partitions assigned by hand.
+
+        Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
+        """
+        self._check_open(Event.SEND_OFFSETS)
+        flow = self._manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout)
+        self._producer._carrier.run(flow)
+
+    def abort(self) -> None:
+        """End it here: no read_committed consumer will see any of it. The end of the block then does nothing."""
+        self._check_open(Event.ABORT)
+        self._producer._carrier.run(self._manager.abort(self._timeout))
+
+    @property
+    def handle(self) -> TransactionHandle:
+        """What other processes need to write into this transaction (`TransactionWriter`), or to end it. Below
+        transaction.version 2 it takes `producer.transaction(partitions=[...])`."""
+        return self._producer._carrier.run(self._handle())
+
+
+class TransactionalCalls:
+    """Transactions of a Producer that has a transactional_id. timeout: seconds; max_block_ms without one.
+
+    How to choose the id: one per live instance, the same after a restart, as the next begin of the same id ends what
+    the last one left open. Two live producers with one id: the later one wins, the other gets a ProducerFencedError.
+    """
+
+    def transaction(self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None) -> Transaction:
+        """A transaction as a block: ``with producer.transaction() as txn``. It needs no init_transactions before.
+
+        partitions: all that anybody will write to; below transaction.version 2 needed before `txn.handle` is read.
+        timeout:    seconds for the begin, and again for the end.
+        """
+        return Transaction(self, partitions, timeout)  # type: ignore[arg-type]
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Take the transactional id over: fence who had it, abort what he left open. begin_transaction does it, too.
+
+        Raises AuthorizationError, FatalTransactionError (say, a transaction_timeout_ms above the broker's maximum),
+        DeliveryTimeoutError, after which it can be called again.
+        """
+        self._run_flow(self._manager().initialize(timeout))
+
+    def begin_transaction(self, timeout: float | None = None) -> None:
+        """Begin a transaction; `send` takes records from now on."""
+        self._run_flow(self._manager().begin(timeout))
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """As `Transaction.send_offsets`."""
+        manager = self._manager()
+        self._run_flow(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Flush and commit. Any error but UnknownOutcomeError and DeliveryTimeoutError says that it was not committed:
+        abort_transaction goes on from there. After UnknownOutcomeError it may be called again."""
+        self._run_flow(self._manager().commit(timeout))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Drop what is not sent, and abort. After a fatal error that error is raised again."""
+        self._run_flow(self._manager().abort(timeout))
+
+    def _manager(self) -> TransactionManager:
+        return manager_of(self._core.source)  # type: ignore[attr-defined]
+
+    def _run_flow(self, flow: Flow[Any]) -> None:
+        self._carrier.run(flow)  # type: ignore[attr-defined]
