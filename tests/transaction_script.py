@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transaction coordinator made of a few lines, in virtual time: what no real broker does when asked to.
 
-`World` runs flows against it. By itself it answers every request with success; `world.plan(api, *actions)` says what the
-next requests of that api meet: an error code, or CUT (carried out, never answered), LOST (not carried out, may have been
-sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the request.
+`World` runs flows against it. By itself it answers every request with success; `world.plan(api, *actions)` says what
+the next requests of that api meet: an error code, or CUT (carried out, never answered), LOST (not carried out, may have
+been sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from kcodec.client.scheduler import Scheduler
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.flow import Call, Done, Flow, Reply, Signal, Task, wait
+from kcodec.protocol.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, wait
 from kcodec.protocol.messages import metadata, transactions
 from kcodec.txn.cluster import Cluster, ClusterTimes
 from kcodec.txn.transaction_manager import TransactionManager
@@ -44,7 +44,7 @@ class Coordinator:
     state: str = "Empty"
     producer_id: int = 7
     epoch: int = -1
-    partitions: dict[str, list[int]] = field(default_factory=dict)
+    timeout_ms: int = 0
 
 
 class World:
@@ -104,15 +104,16 @@ class World:
 
     def start_call(self, call: Call, done: Done) -> Callable[[], None]:
         """The scheduler's network."""
-        api = type(call.request).__name__.removesuffix("Request")
+        api = call.kind.__name__.removesuffix("Request")
         version = min(call.highest, HIGHEST.get(api, 3))
+        request = call.request.build(version) if isinstance(call.request, ByVersion) else call.request
         actions = self.plans.get(api, [])
         action: Action = actions.pop(0) if actions else 0
         answer: Any = None
         if action != REFUSED:
-            self.asked.append(Asked(self.now, api, version, call.request))
+            self.asked.append(Asked(self.now, api, version, request))
         if action not in {LOST, REFUSED}:
-            answer = self._answer(api, version, call.request, action)
+            answer = self._answer(api, version, request, action)
         if action == HANG:
             error: BaseException = RequestTimedOutError(f"{api}: no answer", possibly_sent=True)
             return self.scheduler.call_at(self.now + call.timeout, lambda: done(None, error)).cancel
@@ -134,7 +135,7 @@ class World:
         if code:
             return transactions.InitProducerIdResponse(error_code=code)
         self.coordinator.epoch += 1
-        self.coordinator.state = "Empty"
+        self.coordinator.state, self.coordinator.timeout_ms = "Empty", request.transaction_timeout_ms
         return transactions.InitProducerIdResponse(
             producer_id=self.coordinator.producer_id, producer_epoch=self.coordinator.epoch
         )
@@ -195,6 +196,7 @@ class World:
                     error_code=code,
                     transactional_id=request.transactional_ids[0],
                     transaction_state=known.state,
+                    transaction_timeout_ms=known.timeout_ms,
                     producer_id=known.producer_id,
                     producer_epoch=known.epoch,
                 )
