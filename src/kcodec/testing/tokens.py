@@ -147,8 +147,9 @@ class TokenServer:
         if self.clients.get(client_id) != secret:
             return 401, {"error": "invalid_client", "error_description": "unknown client or wrong secret"}
         self.issued.append((client_id, scope))
-        answer = {"access_token": self.token(client_id, scope=scope), "token_type": "Bearer"}
-        return 200, {**answer, "expires_in": int(self.lifetime), "scope": scope}
+        scopes = {"scope": scope} if scope else {}  # Kafka refuses a token whose scope is empty
+        answer = {"access_token": self.token(client_id, **scopes), "token_type": "Bearer"}
+        return 200, {**answer, "expires_in": int(self.lifetime), **scopes}
 
 
 def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
