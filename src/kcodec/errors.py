@@ -9,6 +9,7 @@ option) is a plain ValueError or TypeError.
     │  ├─ UnsupportedError          a magic or compression id that cannot be read
     │  └─ LimitExceededError        a limit of DecodeLimits
     ├─ EncodeError(ValueError)      your values are wrong
+    ├─ BufferFullError(BufferError) a producer's buffer stayed full
     ├─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
     ├─ TransactionStateError        this call is illegal now
     ├─ BrokerError                  a broker answered with an error code
@@ -161,6 +162,10 @@ class EncodeError(KcodecError, ValueError):
             self.reason,
             {"field": self.field, "value": self.value, "row": self.row},
         )
+
+
+class BufferFullError(KcodecError, BufferError):
+    """A producer's `buffer_memory` was full for `max_block_ms`: records come faster than brokers acknowledge them."""
 
 
 def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:

@@ -3,15 +3,18 @@
 
 A broker knows a writer by (producer id, epoch) and numbers its batches per partition (KIP-98). The `Sender` owns the
 sequence numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and judges the errors that
-concern it. Three sources: `kcodec.txn.idempotent.IdempotentProducerId` and `WithoutProducerId`, and the transaction
-manager of a transactional producer.
+concern it. Three sources: `IdempotentProducerId` and `WithoutProducerId` of `kcodec.txn.idempotent`, and the
+transaction manager of a transactional producer.
 
 How the two work together:
 
-- Before each batch of a partition the sender looks at `refuses()`, then `current`, then `may_send(partition)`. Where one
-  says no, the batch stays in the buffer and the sender comes back when `changed` is set.
-- A partition takes up a new `current` when none of its batches is unsettled; its sequence numbers then restart at 0, and
-  its first batch under that identity goes out alone.
+- Before each batch of a partition the sender looks at `refuses()`, then `current`, then `may_send(partition)`. Where
+  one says no, the batch stays in the buffer and the sender comes back when `changed` is set.
+- A partition takes up a new `current` when none of its batches is unsettled; its sequence numbers then restart at 0,
+  and its first batch under that identity goes out alone.
+- A numbered batch that failed leaves a gap. If it was certainly not written, the sender renumbers what follows it under
+  the same identity; if not, what follows may be answered with 45, which the source then judges. A transaction in which
+  a batch failed with `possibly_written` cannot go on under this identity: its manager changes `current` first.
 - Every batch that was numbered ends in exactly one `on_success` or `on_failure`.
 - On `Verdict.BUMP` the source sees to it that `current` changes (at once, or later with `changed`). The sender waits
   until no request of that partition is outstanding, renumbers its kept batches from 0 under the new identity and sends
@@ -75,7 +78,7 @@ class ProducerIdSource(Protocol):
         ...
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether `current` may write to the partition now.
+        """Whether `current` may write to the partition now; asked when a batch would go out next.
 
         The old transaction flow answers False, asks for AddPartitionsToTxn and sets `changed` when it is answered.
         """
@@ -88,8 +91,8 @@ class ProducerIdSource(Protocol):
         """
         ...
 
-    def on_success(self, partition: TopicPartition) -> None:
-        """A batch was acknowledged (a duplicate of its own retry included)."""
+    def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
+        """A batch was acknowledged (a duplicate of its own retry included). last_sequence: -1 if it is not numbered."""
         ...
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:

@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 # Name -> module that has it; imported when first asked for.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "BatchMetadata": "producer",
+    "Delivery": "producer",
+    "Producer": "producer",
+    "RecordMetadata": "producer",
+    "TableDelivery": "producer",
+}
 
 
 def __dir__() -> list[str]:

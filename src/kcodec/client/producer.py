@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocking producer: `kcodec.txn.producer_core` carried by a thread."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ClassVar, Protocol
+
+from kcodec.client.arrow_sending import TableBatch, table_batches
+from kcodec.client.client import Client
+from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
+from kcodec.client.sync import Carrier
+from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.txn import delivery as txn_delivery
+from kcodec.txn.delivery import BatchMetadata, RecordMetadata
+from kcodec.txn.producer_core import ProducerCore
+
+log = logging.getLogger("kcodec.producer")
+#: A Delivery ends by its deadline; if nobody is there to end it, whoever waits is let go so many seconds later.
+GRACE_SECONDS = 5.0
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class _Endable(Protocol):
+    def done(self) -> bool: ...
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
+
+
+def _wait(delivery: _Endable, timeout: float | None, deadline: float, what: str) -> None:
+    """Until it is done; past its own deadline nobody is there any more to end it."""
+    if delivery.done():
+        return
+    ended = threading.Event()
+    delivery.add_done_callback(lambda _: ended.set())
+    left = max(deadline - time.monotonic(), 0.0) + GRACE_SECONDS
+    if timeout is not None and timeout < left:
+        if not ended.wait(timeout):
+            raise DeliveryTimeoutError(f"{what}: not done within {timeout:g} s; it is still under way")
+    elif not ended.wait(left):
+        raise DeliveryTimeoutError(f"{what}: past its deadline, and the producer's thread does not end it")
+
+
+class Delivery(txn_delivery.Delivery):
+    """A record on its way; see `kcodec.txn.delivery.Delivery` for its attributes."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait until it is done: where the record lies, or the error that it failed with, which names the partition.
+
+        timeout: seconds; DeliveryTimeoutError then, and the record is still under way. Without one it ends by
+        `delivery_timeout_ms` all the same. Not to be called from a callback.
+        """
+        _wait(self, timeout, self._batch.deadline, self.topic)
+        return self.outcome()
+
+
+class TableDelivery(txn_delivery.TableDelivery):
+    """A table on its way; see `kcodec.txn.delivery.TableDelivery` for its attributes."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
+        """As `Delivery.result`, for all of the table: where each batch lies; the first error is raised."""
+        deadline = max((delivery._batch.deadline for delivery in self.deliveries), default=time.monotonic())
+        _wait(self, timeout, deadline, self.topic)
+        return self.outcome()
+
+
+class Producer:
+    """Writes records. Thread-safe; one producer serves all threads of a process.
+
+        with Producer(bootstrap_servers="localhost:9092", compression_type="lz4") as producer:
+            delivery = producer.send("orders", b"value", key=b"key")
+            delivery.result()                      # RecordMetadata(topic, partition, offset, timestamp)
+
+    Options: `kcodec.client.producer_options.ProducerOptions`, those of every client
+    (`kcodec.client.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    suggestion, impossible ones a ValueError.
+
+    `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the
+    order of each partition. It does not remove those of an application that sends a record again: after a restart, or
+    because it did not see the first one's Delivery. That takes a `transactional_id`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        own, client_options = take_options(options)
+        self._options: ProducerOptions = own
+        self._key_serializer = own.key_serializer
+        self._value_serializer = own.value_serializer
+        self._client = Client(client_options)
+        self._carrier = Carrier(self._client)
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        settings = own.settings(client_options)
+        self._core = ProducerCore(
+            settings,
+            self._client.cluster,
+            make_source(own, self._client),
+            clock=self._client.clock,
+            random=self._client.random.random,
+            metrics=client_options.metrics,
+            lock=self._lock,
+            new_delivery=Delivery,
+            post=self._carrier.post,
+            on_room=self._room.notify_all,
+        )
+        self._append = self._core.append
+        self._client.on_crash.append(self._core.crash)
+        _start(self._carrier, self._core)
+        _producers.add(self)
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Put a record into the buffer; it is sent in the background.
+
+        value, key: bytes-like or None, or what the serializers take. headers: pairs of name and value, or a mapping.
+        partition: None lets the key decide (murmur2, as Java), or without a key whichever is being filled.
+        timestamp: ms since 1970; None: now.
+
+        Waits up to `max_block_ms` where `buffer_memory` is used up; then BufferFullError. Raises EncodeError for values
+        that make no record, one above `max_request_size`, or a partition that the topic has not, and TransportError if
+        the producer is closed. All that happens later is told by the Delivery.
+        """
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        with self._lock:
+            delivery = self._append(topic, key, value, headers, partition, timestamp)
+        if delivery is None:
+            made = self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
+            if made is None:
+                raise buffer_full(self._options)
+            delivery = made
+        return delivery  # type: ignore[return-value]
+
+    def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
+        """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
+        headers, timestamp (ms), partition, all but one of key and value optional.
+
+        Rows of a partition keep their order. `partition`, where not null, decides; else the key; rows without a key go
+        by batches to changing partitions. framing="confluent" writes key_schema_id and value_schema_id before the
+        payloads. A row that makes no record is an EncodeError that names it, and nothing is sent. Waits for room as
+        `send` does; where none comes the rest of the table fails with BufferFullError, in the Delivery.
+        """
+        settings = self._core.settings
+        count = self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
+        batches = table_batches(table, count, settings, time.time_ns() // 1_000_000, framing)
+        delivery = TableDelivery(topic, self._lock)
+        try:
+            for batch in batches:
+                self._send_batch(topic, batch, delivery)
+        finally:
+            delivery.seal()
+        return delivery
+
+    def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery) -> None:
+        def put() -> bool | None:
+            return self._core.append_batch(topic, batch.partition, *batch[1:], delivery) or None
+
+        with self._lock:
+            done = put()
+        if done is None and self._when_room(put) is None:
+            self._core.fail_batch(topic, batch.partition, *batch[2:], delivery, buffer_full(self._options))
+
+    def _when_room(self, put: Callable[[], Any]) -> Any:
+        """What `put` gives once it finds room; None if it does not within max_block_ms."""
+        deadline = time.monotonic() + self._core.settings.max_block
+        accumulator = self._core.accumulator
+        with self._room:
+            accumulator.room_wanted += 1
+            try:
+                while (done := put()) is None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return None
+                    self._room.wait(left)
+            finally:
+                accumulator.room_wanted -= 1
+        return done
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Waits for its metadata, `max_block_ms` at most (DeliveryTimeoutError)."""
+        timeout = self._core.settings.max_block
+        return self._carrier.run(self._core.learn_topic(topic, timeout), timeout)
+
+    # Ending
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what is in the buffer at once, and wait until all of it has ended in a result or an error.
+
+        Errors are the deliveries' own and are not raised here. DeliveryTimeoutError after `timeout` seconds.
+        """
+        self._carrier.run(self._core.flush(timeout), timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is in the buffer, wait for it, and end. What is not acknowledged after `timeout` seconds fails
+        with DeliveryTimeoutError. Idempotent. After it `send` raises TransportError."""
+        if self._carrier.is_closed:
+            return
+        try:
+            self._carrier.run(self._core.close(timeout), timeout)
+        finally:
+            self._carrier.close()
+            self._core.crash(TransportError("the producer is closed"))
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        carrier = getattr(self, "_carrier", None)
+        if carrier is not None and not carrier.is_closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._carrier.is_closed else "open"
+        return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
+
+
+def _start(carrier: Carrier, core: ProducerCore) -> None:
+    """Have the sender run; if it ends otherwise than by `close`, all that waits for it fails."""
+
+    def begin() -> None:
+        task = carrier.client.scheduler.spawn(core.run(), "producer")
+        task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))
+
+    carrier.post(begin)
+
+
+def _at_exit() -> None:
+    for producer in list(_producers):
+        if not producer._carrier.is_closed and producer._core.has_unfinished:
+            log.warning("%r was not closed: what it had not sent is lost", producer)
+
+
+class _Fork:
+    """A fork happens while no producer is in the middle of something: its lock is held, in the child released too."""
+
+    held: ClassVar[list[Producer]] = []
+
+    @classmethod
+    def before(cls) -> None:
+        cls.held = list(_producers)
+        for producer in cls.held:
+            producer._lock.acquire()
+
+    @classmethod
+    def in_parent(cls) -> None:
+        while cls.held:
+            cls.held.pop()._lock.release()
+
+    @classmethod
+    def in_child(cls) -> None:
+        reason = f"this producer belongs to another process: a forked process ({os.getpid()}) must make its own"
+        for producer in cls.held:
+            producer._core.forget(TransportError(reason))
+        cls.in_parent()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_Fork.before, after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)
+
+__all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]

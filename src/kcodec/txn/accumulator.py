@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where records wait until they are sent: one queue of batches a partition (Kafka: RecordAccumulator).
+
+This is the one part of a producer that user threads touch, each call under the lock that the carrier gave (asyncio
+gives one that does nothing). `append` is the fast path: one look-up for the topic, one for the partition, and the
+record goes straight into the compiled builder of the partition's open batch. Compression waits for the loop's thread.
+
+Records of a topic whose metadata is not known wait beside, and are placed by `update_topic`. Memory is counted by
+batch, `batch_size` at least, and given back when the batch is settled; where none is left, `append` answers None and
+the face waits for `on_room`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from kcodec._fast import RecordBatchBuilder, partition_for
+from kcodec.errors import EncodeError
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.flow import Clock
+from kcodec.txn.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
+from kcodec.txn.delivery import Delivery, TableDelivery
+from kcodec.txn.partitioner import StickyPartition
+from kcodec.txn.queues import PartitionQueue, TopicBuffer, WaitingRecord
+from kcodec.txn.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Outcome = tuple[ProducerBatch, int, int, BaseException | None]
+NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
+
+
+class Accumulator:
+    """The buffer of one producer. Every method wants the lock to be held, unless it says otherwise.
+
+    wake:    asks the sender to look; from any thread, cheap, called once until `take_wake`.
+    on_room: called, with the lock held, when memory was given back while somebody waits for it (`room_wanted`).
+    refusal: `send` raises it while it is set (closed, no transaction open).
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        random: Callable[[], float],
+        lock: AbstractContextManager[Any],
+        new_delivery: NewDelivery,
+        wake: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.lock = lock
+        self.topics: dict[str, TopicBuffer] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        self.unfinished: dict[ProducerBatch, None] = {}
+        self.free_memory = settings.buffer_memory
+        self.room_wanted = 0
+        self.refusal: BaseException | None = None
+        self._clock = clock
+        self._random = random
+        self._new_delivery = new_delivery
+        self._wake = wake
+        self._on_room = on_room
+        self._is_awake = False
+        self._scratch = self.new_builder(settings.max_request_size)
+
+    # Records come in
+
+    def append(
+        self,
+        topic: str,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Any,
+        partition: int | None,
+        timestamp: int,
+    ) -> Delivery | None:
+        """Put a record into its partition's open batch; None where `buffer_memory` has no room for it now.
+
+        Raises EncodeError for values that make no record or one above `max_request_size`, or a partition that the topic
+        has not, and `refusal`.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        buffer = self.topics.get(topic)
+        if buffer is None or not buffer.queues:
+            return self._append_waiting(topic, key, value, headers, partition, timestamp)
+        queue = self._queue_for(buffer, key, partition)
+        batch = queue.open
+        if batch is not None and batch.append is not None:
+            try:
+                index = batch.append(key, value, headers, timestamp)
+            except EncodeError as error:
+                if error.field != "batch":
+                    raise
+            else:
+                delivery = self._new_delivery(batch, index, timestamp)
+                batch.deliveries.append(delivery)
+                return delivery
+            self._close_full(buffer, queue)
+            if queue is not buffer.sticky_queue and partition is None and (key is None or self.settings.ignore_keys):
+                return self.append(topic, key, value, headers, partition, timestamp)
+        batch = self._append_to_new(queue, key, value, headers, timestamp)
+        if batch is None:
+            return None
+        batch.deliveries.append(self._new_delivery(batch, 0, timestamp))
+        return batch.deliveries[0]
+
+    def append_batch(
+        self,
+        topic: str,
+        partition: int,
+        data: bytes | bytearray,
+        records_count: int,
+        timestamp: int,
+        table: TableDelivery,
+    ) -> bool:
+        """Put a batch that is made already behind what its partition has; False where there is no room for it now.
+
+        partition: below 0: wherever records without a key go. data: one batch; a bytearray may be numbered in place.
+        The topic's metadata must be known.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        size = len(data)
+        if not self._reserve(size):
+            return False
+        buffer = self.topics[topic]
+        queue = self._queue_for(buffer, None, partition if partition >= 0 else None)
+        queue.open = None
+        batch = self._new_batch(queue, size)
+        batch.data = data
+        self._track(batch, records_count, timestamp, table)
+        self.batch_closed(queue, size, buffer)
+        return True
+
+    def refuse_batch(
+        self, topic: str, partition: int, records_count: int, timestamp: int, table: TableDelivery
+    ) -> ProducerBatch:
+        """A batch that will never be sent, to be failed: the table hears of it as of the others."""
+        batch = ProducerBatch(topic, partition, self.lock)
+        batch.deadline = self._clock()
+        self._track(batch, records_count, timestamp, table)
+        return batch
+
+    def _track(self, batch: ProducerBatch, records_count: int, timestamp: int, table: TableDelivery) -> None:
+        batch.records_count, batch.table = records_count, table
+        first = self._new_delivery(batch, 0, timestamp)
+        first.expect(table.ended)
+        batch.deliveries.append(first)
+        table.add(first, records_count)
+
+    def _queue_for(self, buffer: TopicBuffer, key: Buffer | None, partition: int | None) -> PartitionQueue:
+        if partition is None:
+            if key is not None and not self.settings.ignore_keys:
+                return buffer.queues[partition_for((key,), len(buffer.queues))[0]]  # type: ignore[index]
+            if buffer.sticky_queue is None:
+                buffer.change_sticky()
+            return buffer.sticky_queue  # type: ignore[return-value]
+        if 0 <= partition < len(buffer.queues):
+            return buffer.queues[partition]
+        raise _no_such_partition(buffer.topic, partition, len(buffer.queues))
+
+    def _append_to_new(
+        self,
+        queue: PartitionQueue,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Any,
+        timestamp: int,
+        *,
+        forced: bool = False,
+    ) -> ProducerBatch | None:
+        """A new open batch with this record in it; None if there is no room and it is not forced."""
+        settings = self.settings
+        builder = self.new_builder(min(settings.batch_size, settings.max_request_size))
+        if not builder.has_room_for(key, value, headers):
+            self._check_size(key, value, headers)
+            builder = self.new_builder(settings.max_request_size)
+        builder.append(key, value, headers, timestamp)
+        size = max(builder.size_in_bytes, settings.batch_size)
+        if not self._reserve(size, forced):
+            return None
+        batch = self._new_batch(queue, size)
+        batch.builder = builder
+        if builder.size_in_bytes < settings.batch_size:
+            batch.append = builder.append
+            queue.open = batch
+        return batch
+
+    def _new_batch(self, queue: PartitionQueue, reserved: int) -> ProducerBatch:
+        batch = ProducerBatch(*queue.partition, self.lock, order=(queue.next_order,))
+        queue.next_order += 1
+        batch.created = self._clock()
+        batch.deadline = batch.created + self.settings.delivery_timeout
+        batch.reserved = reserved
+        queue.batches.append(batch)
+        self.active[queue] = None
+        self.unfinished[batch] = None
+        self.wake()
+        return batch
+
+    def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
+        """A builder for a batch of at most so many bytes before compression."""
+        settings = self.settings
+        return RecordBatchBuilder(
+            compression=settings.compression_type,  # type: ignore[arg-type]
+            compression_level=settings.compression_level,
+            max_batch_bytes=max(most_bytes, 2 * BATCH_OVERHEAD),
+        )
+
+    def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue) -> None:
+        """No more records into the open batch: it is full."""
+        queue.open = None
+        self.batch_closed(queue, self.settings.batch_size, buffer)
+
+    def batch_closed(self, queue: PartitionQueue, produced: int, buffer: TopicBuffer | None = None) -> None:
+        """A batch of so many bytes takes no more records; perhaps it is time for another sticky partition."""
+        buffer = buffer or self.topics[queue.partition.topic]
+        if buffer.sticky.batch_closed(queue.partition.partition, produced):
+            buffer.change_sticky()
+
+    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
+        """EncodeError for a record that is above max_request_size, or no record at all."""
+        if not self._scratch.has_room_for(key, value, headers):
+            size, most = _record_size(key, value, headers), self.settings.max_request_size
+            reason = f"the record takes {size} bytes, above max_request_size {most}"
+            raise EncodeError(reason, field="max_request_size", value=size)
+
+    def _reserve(self, size: int, forced: bool = False) -> bool:
+        if size <= self.free_memory or forced:
+            self.free_memory -= size
+            return True
+        if size > self.settings.buffer_memory:
+            reason = f"{size} bytes are needed at once, above buffer_memory {self.settings.buffer_memory}"
+            raise EncodeError(reason, field="buffer_memory", value=size)
+        self.wake()
+        return False
+
+    # Records of unknown topics
+
+    def _append_waiting(
+        self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any, partition: int | None, timestamp: int
+    ) -> Delivery | None:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be a str, not {type(topic).__name__}")
+        self._check_size(key, value, headers)
+        size = _record_size(key, value, headers)
+        if not self._reserve(size):
+            return None
+        holder = ProducerBatch(topic, -1, self.lock)
+        holder.created = self._clock()
+        holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
+        holder.reserved = size
+        delivery = self._new_delivery(holder, 0, timestamp)
+        holder.deliveries.append(delivery)
+        self.unfinished[holder] = None
+        buffer = self.want_topic(topic)
+        if not isinstance(headers, tuple):
+            headers = tuple(headers.items() if isinstance(headers, dict) else headers or ())
+        buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
+        return delivery
+
+    def want_topic(self, topic: str) -> TopicBuffer:
+        """The topic's buffer; the sender will ask for its metadata."""
+        buffer = self.topics.get(topic)
+        if buffer is None:
+            sticky = StickyPartition(self.settings.batch_size, self.settings.adaptive_partitioning, self._random)
+            buffer = self.topics[topic] = TopicBuffer(topic, sticky)
+        self.wake()
+        return buffer
+
+    def update_topic(self, buffer: TopicBuffer, has_leader: Sequence[bool]) -> list[Outcome]:
+        """The topic has so many partitions. Waiting records are placed; those that cannot be are returned, failed."""
+        buffer.has_leader = has_leader
+        for number in range(len(buffer.queues), len(has_leader)):
+            buffer.queues.append(PartitionQueue(TopicPartition(buffer.topic, number)))
+        if buffer.queues and buffer.sticky_queue is None:
+            buffer.change_sticky()
+        failed: list[Outcome] = []
+        while buffer.waiting and buffer.queues:
+            record = buffer.waiting.popleft()
+            if record.holder.is_done:
+                continue
+            try:
+                self._place(buffer, record)
+            except EncodeError as error:
+                failed.append((record.holder, -1, -1, error))
+        return failed
+
+    def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
+        """Out of the waiting room into a batch; the memory it holds goes along, more is taken even beyond the limit:
+        the record is in already."""
+        holder = record.holder
+        delivery = holder.deliveries[0]
+        queue = self._queue_for(buffer, record.key, record.partition)
+        batch = queue.open
+        if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
+            index = batch.builder.append(record.key, record.value, record.headers, record.timestamp)
+        else:
+            if batch is not None:
+                self._close_full(buffer, queue)
+            batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
+            if batch is None:
+                raise RuntimeError("a placed record found no room although none was asked for")
+            batch.deadline = holder.created + self.settings.delivery_timeout
+            index = 0
+        delivery.move(batch, index)
+        batch.deliveries.append(delivery)
+        self.free_memory += holder.reserved
+        del self.unfinished[holder]
+
+    # Batches go out
+
+    def wake(self) -> None:
+        """Have the sender look, unless it is about to."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake()
+
+    def take_wake(self) -> None:
+        """The sender is looking now: later events wake it again."""
+        self._is_awake = False
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """The queue's first batch, closed for senders; its bytes are not made yet."""
+        batch = queue.batches.popleft()
+        if queue.open is batch:
+            queue.open = None
+            self.batch_closed(queue, batch.size_in_bytes)
+        batch.append = None
+        if not queue.batches:
+            del self.active[queue]
+        return batch
+
+    def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """A batch to be sent again takes its old place."""
+        queue.put_back(batch)
+        self.active[queue] = None
+
+    def replace(self, queue: PartitionQueue, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
+        """A split batch's pieces stand where it would."""
+        batch.pieces = tuple(pieces)
+        self.unfinished.pop(batch, None)
+        self.free_memory += batch.reserved
+        for piece in pieces:
+            self.free_memory -= piece.reserved
+            self.unfinished[piece] = None
+            self.put_back(queue, piece)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Delivery]:
+        """Batches end; returned are the deliveries to be told, without the lock."""
+        told: list[Delivery] = []
+        for batch, base_offset, log_append_time, error in outcomes:
+            if batch.is_done:
+                continue
+            told.extend(batch.finish(base_offset, log_append_time, error))
+            self.unfinished.pop(batch, None)
+            self.free_memory += batch.reserved
+        if self.room_wanted and outcomes:
+            self._on_room()
+        return told
+
+
+def _no_such_partition(topic: str, partition: object, count: int) -> EncodeError:
+    reason = (
+        f"topic {topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}, not {partition!r}"
+    )
+    return EncodeError(reason, field="partition", value=partition)
+
+
+def _record_size(key: Buffer | None, value: Buffer | None, headers: Any) -> int:
+    """The most bytes a record can take in a batch of its own."""
+    size = BATCH_OVERHEAD + RECORD_OVERHEAD + _length(key) + _length(value)
+    pairs = headers.items() if isinstance(headers, dict) else headers or ()
+    return size + sum(HEADER_OVERHEAD + len(name) + _length(content) for name, content in pairs)
+
+
+def _kept(field: Buffer | None) -> bytes | None:
+    return field if field is None or type(field) is bytes else bytes(field)
+
+
+def _length(field: Buffer | None) -> int:
+    return 0 if field is None else memoryview(field).nbytes

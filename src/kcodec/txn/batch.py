@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch on its way to one partition: filled by senders, closed and numbered by the sender, kept until it is settled.
+
+The bytes are made once. A retry sends them again as they are: encoding anew could cut or compress differently, and a
+broker that remembers a sequence never looks at what is behind it. Only a new identity rewrites the header, in a copy,
+as a request that holds the old bytes may still be on its way.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from kcodec._fast import RecordBatchBuilder, batches
+from kcodec.rewrite import set_producer_state
+from kcodec.txn.delivery import Delivery, TableDelivery
+from kcodec.txn.producer_id import NO_PRODUCER, ProducerIdAndEpoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
+RECORD_OVERHEAD = 36
+HEADER_OVERHEAD = 10
+BATCH_OVERHEAD = 61
+
+
+class ProducerBatch:
+    """Records of one partition that share one fate.
+
+    order:     where it stands among the batches of its partition; a tuple, as pieces of a split batch take its place.
+    reserved:  bytes of `buffer_memory` it holds.
+    created, deadline:   of the producer's clock; past the deadline it fails.
+    attempts:  times it was sent; not_before: not again before this time.
+    identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
+    last_error: of the last attempt.
+    uncertain: an attempt went unanswered, so it may be in the log.
+    is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
+    """
+
+    __slots__ = (
+        "append", "attempts", "base_offset", "base_sequence", "builder", "created", "data", "deadline", "deliveries",
+        "error", "identity", "is_done", "last_error", "lock", "log_append_time", "not_before", "order", "partition",
+        "pieces", "records_count", "reserved", "table", "topic", "uncertain",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, partition: int, lock: AbstractContextManager[Any], *, order: tuple[int, ...] = ()
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lock = lock
+        self.order = order
+        self.builder: RecordBatchBuilder | None = None
+        self.append: Callable[..., int] | None = None
+        self.data: bytes | bytearray | None = None
+        self.records_count = 0
+        self.reserved = 0
+        self.created = self.deadline = self.not_before = 0.0
+        self.attempts = 0
+        self.identity = NO_PRODUCER
+        self.base_sequence = -1
+        self.uncertain = False
+        self.deliveries: list[Delivery] = []
+        self.table: TableDelivery | None = None
+        self.pieces: tuple[ProducerBatch, ...] = ()
+        self.is_done = False
+        self.error: BaseException | None = None
+        self.last_error: BaseException | None = None
+        self.base_offset = self.log_append_time = -1
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it has a sequence number."""
+        return self.base_sequence >= 0
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether a larger batch was split into it and others."""
+        return len(self.order) > 1
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes as they will be sent; before it is closed, as they are without compression."""
+        if self.data is not None:
+            return len(self.data)
+        return self.builder.size_in_bytes if self.builder is not None else 0
+
+    def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
+        """Give it its identity and sequence number: in the builder, or in the bytes; in a copy of those if it had a
+        number before, as a request may hold them."""
+        was_numbered = self.is_numbered
+        self.identity, self.base_sequence = identity, base_sequence
+        if self.data is None:
+            if self.builder is not None:
+                self.builder.set_producer_state(*identity, base_sequence, is_transactional)
+            return
+        data = self.data if isinstance(self.data, bytearray) and not was_numbered else bytearray(self.data)
+        set_producer_state(data, *identity, base_sequence, is_transactional)
+        self.data = data
+
+    def close(self) -> None:
+        """Make the bytes: compression and CRC. Nothing can be appended any more."""
+        if self.data is None and self.builder is not None:
+            self.records_count = self.builder.records_count
+            self.data = self.builder.close()
+            self.builder = self.append = None
+
+    def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
+        """Two batches or more with the same records in the same order, none above `most_bytes` before compression
+        unless it is a single record. Deliveries move along. A numbered batch was refused, so its numbers are free:
+        the pieces take them over, one after the other."""
+        pieces: list[ProducerBatch] = []
+        is_transactional = False
+        for whole in batches(self.data if self.data is not None else b""):
+            is_transactional = whole.is_transactional
+            for record in whole.records():
+                size = BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+                if not pieces or _builder_of(pieces[-1]).size_in_bytes + size > most_bytes:
+                    pieces.append(self._piece(new_builder(), len(pieces)))
+                _builder_of(pieces[-1]).append(record.key, record.value, record.headers, record.timestamp)
+        first = 0
+        for piece in pieces:
+            count = _builder_of(piece).records_count
+            if self.is_numbered:
+                piece.number(self.identity, (self.base_sequence + first) % (1 << 31), is_transactional)
+            piece.close()
+            piece.reserved = piece.size_in_bytes
+            self._hand_over(piece, first, count)
+            first += count
+        return pieces
+
+    def _piece(self, builder: RecordBatchBuilder, at: int) -> ProducerBatch:
+        piece = ProducerBatch(self.topic, self.partition, self.lock, order=(*self.order, at))
+        piece.builder = builder
+        piece.created, piece.deadline = self.created, self.deadline
+        piece.attempts, piece.uncertain = self.attempts, self.uncertain
+        piece.table = self.table
+        return piece
+
+    def _hand_over(self, piece: ProducerBatch, first: int, count: int) -> None:
+        """Deliveries of the records from `first` on now belong to the piece."""
+        if self.table is None:
+            piece.deliveries = self.deliveries[first : first + count]
+            for index, delivery in enumerate(piece.deliveries):
+                delivery.move(piece, index)
+            return
+        if first == 0:
+            piece.deliveries = self.deliveries
+            self.deliveries[0].move(piece, 0)
+            self.table.resize(self.deliveries[0], count)
+        else:
+            piece.deliveries = [self.deliveries[0].like(piece, self.table.ended)]
+            self.table.add(piece.deliveries[0], count)
+
+    def finish(self, base_offset: int, log_append_time: int, error: BaseException | None) -> list[Delivery]:
+        """The outcome, for good; returned are the deliveries to be told. Bytes and deliveries are let go."""
+        self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
+        self.is_done = True
+        self.builder = self.append = self.data = None
+        told, self.deliveries = self.deliveries, []
+        return told
+
+
+def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:
+    if batch.builder is None:
+        raise RuntimeError(f"the batch of {batch.topic}-{batch.partition} is closed")
+    return batch.builder

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of batches that were sent: the request, its answer, and for each batch success, repetition or failure.
+
+Rules: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KIP-360 (epoch bump), KIP-467 (which
+records were refused), KIP-951 (the new leader in the answer), and what a real broker answers:
+
+- 0 and 46 are success: a repeated batch is answered with the offset it has.
+- 45 (sequence), 47, 48, 49, 53, 59, 90, 120 are about the producer: its `ProducerIdSource` judges, but only for the
+  earliest unsettled batch of the partition; what follows a gap is just sent again, with the bytes it had.
+- 10 and 18 split a batch of several records, which may keep its sequence numbers as it is certainly not written.
+- What Kafka calls retriable is sent again after a pause, until `retries` or `delivery_timeout` end it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.flow import Flow, call
+from kcodec.txn.accumulator import Accumulator, Outcome
+from kcodec.txn.batch import ProducerBatch
+from kcodec.txn.cluster import NO_UUID, Cluster
+from kcodec.txn.producer_id import ProducerIdSource, Verdict
+from kcodec.txn.queues import PartitionQueue
+
+if TYPE_CHECKING:
+    from kcodec.protocol.flow import Clock, Reply
+
+log = logging.getLogger("kcodec.producer")
+
+#: A broker remembers the last five batches of a producer in a partition: a repeat of one of them is recognised.
+IN_FLIGHT_WINDOW = 5
+NO_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, OUT_OF_ORDER, DUPLICATE = 0, 10, 18, 45, 46
+#: Errors about the producer: see the module.
+IDENTITY_CODES = frozenset({OUT_OF_ORDER, 47, 48, 49, 53, 59, 90, 120})
+#: Answers after which the batch may be in the log all the same: time-out, too few replicas after the append, unknown.
+UNCERTAIN_CODES = frozenset({-1, 7, 20})
+#: Retriable errors that say that our metadata is out of date.
+STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
+#: The last version that names topics; from 13 on they go by id (KIP-516). zstd needs 7 (KIP-110).
+LAST_VERSION_WITH_NAMES, FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 12, 3, 7
+MAX_RECORDS_NAMED = 8
+#: Behind it sequence numbers begin at 0 again.
+LAST_SEQUENCE = 0x7FFFFFFF
+
+Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
+
+
+class ProducerMetrics(Protocol):
+    """The part of `kcodec.client.metrics.Metrics` that is used here."""
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """Something happened, `value` times."""
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """Something took so long."""
+
+
+class Settlement:
+    """See the module. flying: the partitions with something in flight. ended: called when batches ended."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        cluster: Cluster,
+        source: ProducerIdSource,
+        *,
+        clock: Clock,
+        random: Callable[[], float],
+        metrics: ProducerMetrics,
+        ended: Callable[[], None],
+    ) -> None:
+        self.settings = accumulator.settings
+        self.accumulator = accumulator
+        self.cluster = cluster
+        self.source = source
+        self.clock = clock
+        self.random = random
+        self.metrics = metrics
+        self.ended = ended
+        self.flying: dict[PartitionQueue, None] = {}
+
+    # The request
+
+    def produce(self, node: int, sent: Sent) -> Flow[None]:
+        """One request with these batches, and what becomes of each."""
+        settings = self.settings
+        request, highest = self._request(sent)
+        lowest = FIRST_VERSION_WITH_ZSTD if settings.compression_type == "zstd" else FIRST_VERSION
+        try:
+            reply = yield from call(
+                node,
+                request,
+                timeout=settings.request_timeout,
+                lowest=lowest,
+                highest=min(highest, self.source.produce_highest_version()),
+                expects_reply=settings.acks != 0,
+            )
+        except (TransportError, UnsupportedError) as error:
+            self._unanswered(sent, error)
+        else:
+            self._answered(node, sent, reply)
+
+    def _request(self, sent: Sent) -> tuple[Any, int]:
+        """The request, and its highest version: with names, if a topic's id is not known."""
+        from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+        topics: dict[str, Any] = {}
+        highest = 32767
+        for queue, batch in sent:
+            if (topic := topics.get(batch.topic)) is None:
+                topic_id = queue.topic_id or NO_UUID
+                topic = topics[batch.topic] = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
+                if topic_id == NO_UUID:
+                    highest = LAST_VERSION_WITH_NAMES
+            topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
+        request = ProduceRequest(
+            transactional_id=self.source.transactional_id,
+            acks=self.settings.acks,
+            timeout_ms=int(self.settings.request_timeout * 1000),
+            topic_data=list(topics.values()),
+        )
+        return request, highest
+
+    def _unanswered(self, sent: Sent, error: BaseException) -> None:
+        """No answer: whether a batch was written is open if the request may have left."""
+        possibly_sent = isinstance(error, TransportError) and error.possibly_sent
+        if possibly_sent:
+            self.source.on_unanswered("Produce")
+        for queue, batch in sent:
+            self._land(queue, batch)
+            queue.is_proved = False
+            batch.uncertain = batch.uncertain or possibly_sent
+            if not possibly_sent:
+                batch.attempts -= 1
+            if batch.is_done:
+                continue
+            if isinstance(error, AuthenticationError | UnsupportedError):
+                self.fail(queue, batch, error)
+            else:
+                self._retry(queue, batch, error)
+        self.cluster.request_update(f"a Produce request got no answer: {error}")
+
+    def _answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
+        outcomes: list[Outcome] = []
+        answers: dict[tuple[Any, int], Any] = {}
+        if reply is not None:
+            by_id = reply.version > LAST_VERSION_WITH_NAMES
+            if reply.version >= 10:
+                self.cluster.learn_brokers(reply.message.node_endpoints)
+            for topic in reply.message.responses:
+                for answer in topic.partition_responses:
+                    answers[topic.topic_id if by_id else topic.name, answer.index] = answer
+        for queue, batch in sent:
+            self._land(queue, batch)
+            if reply is None:
+                outcomes.append((batch, -1, -1, None))
+                continue
+            answer = answers.get((queue.topic_id if by_id else batch.topic, batch.partition))
+            if answer is None:
+                error = TransportError(f"broker {node} answered Produce without {queue.partition}", possibly_sent=True)
+                self._unanswered_one(queue, batch, error)
+            elif answer.error_code in (NO_ERROR, DUPLICATE):
+                self._succeeded(queue, batch)
+                outcomes.append((batch, answer.base_offset, answer.log_append_time_ms, None))
+            else:
+                self._refused(queue, batch, answer, node)
+        self.finish(outcomes)
+
+    def _unanswered_one(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
+        queue.is_proved, batch.uncertain = False, True
+        if not batch.is_done:
+            self._retry(queue, batch, error)
+
+    def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Its request is over."""
+        queue.in_flight.remove(batch)
+        if not queue.in_flight:
+            self.flying.pop(queue, None)
+
+    # One batch
+
+    def _succeeded(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.is_proved = True
+        if batch.is_numbered and _is_before(queue.rollback_sequence, batch.base_sequence):
+            queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
+        if not batch.is_done:
+            last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
+            self.source.on_success(queue.partition, batch.records_count, last)
+
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: Any, node: int) -> None:
+        """An error code: retry, split, renumber or fail."""
+        code = answer.error_code
+        queue.is_proved = False
+        batch.uncertain = batch.uncertain or code in UNCERTAIN_CODES
+        if code in STALE_METADATA_CODES:
+            self._learn_leader(queue, answer)
+        if batch.is_done:  # it was past its deadline while the request was under way
+            return
+        error = broker_error(
+            code, f"Produce to broker {node}", resource=queue.partition, message=_record_errors(answer)
+        )
+        if code in IDENTITY_CODES and batch.is_numbered:
+            self._judge(queue, batch, code, error)
+        elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and batch.records_count > 1:
+            self._split(queue, batch)
+        elif error_code(code).retriable:
+            self._retry(queue, batch, error)
+        else:
+            self.fail(queue, batch, error)
+
+    def _learn_leader(self, queue: PartitionQueue, answer: Any) -> None:
+        leader = answer.current_leader
+        if leader.leader_id >= 0:
+            self.cluster.learn_leader(*queue.partition, leader.leader_id, leader.leader_epoch)
+        self.cluster.request_update(f"{queue.partition}: {error_code(answer.error_code).name}")
+
+    def _judge(self, queue: PartitionQueue, batch: ProducerBatch, code: int, error: BaseException) -> None:
+        """An error about the producer."""
+        unsettled = (*queue.in_flight, *list(queue.batches)[:1])
+        is_earliest = not any(other.order < batch.order for other in unsettled)
+        is_expected = code == OUT_OF_ORDER and (queue.must_renumber or not is_earliest)
+        if is_expected or queue.bump_from is not None:
+            self._put_back(queue, batch)
+            return
+        if code == OUT_OF_ORDER and batch.uncertain and batch.is_piece:
+            self.fail(
+                queue, batch, error
+            )  # what it was split from may be in the log: renumbered it could be there twice
+            return
+        if self.source.transactional_id is None and queue.identity != self.source.current:
+            verdict = Verdict.BUMP  # the identity changed already, on account of another partition
+        else:
+            verdict = self.source.on_error_code(queue.partition, code)
+        if verdict is Verdict.FAIL:
+            self.fail(queue, batch, error)
+        elif verdict is Verdict.RETRY:
+            self._retry(queue, batch, error)
+        else:
+            log.info("%s; going on under a new producer epoch", error)
+            queue.must_renumber, queue.bump_from = True, queue.identity
+            self._put_back(queue, batch)
+
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
+        """Again after a pause, if `retries` allow; the deadline ends it otherwise."""
+        batch.last_error = error
+        if batch.attempts > self.settings.retries:
+            self.fail(queue, batch, error)
+            return
+        self.metrics.count("producer.retries")
+        log.debug("%s: attempt %d failed: %s", queue.partition, batch.attempts, error)
+        pause = self.settings.retry_backoff(max(batch.attempts - 1, 0), self.random())
+        batch.not_before = self.clock() + pause
+        self._put_back(queue, batch)
+
+    def _put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        with self.accumulator.lock:
+            self.accumulator.put_back(queue, batch)
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Half as large, at most: `batch_size` alone would give the same batch again (Kafka: ProducerBatch.split)."""
+        most = max(min(self.settings.batch_size, batch.size_in_bytes // 2), 1)
+        pieces = batch.split(lambda: self.accumulator.new_builder(self.settings.max_request_size), most)
+        log.info(
+            "%s: a batch of %d records is too large, split in %d", queue.partition, batch.records_count, len(pieces)
+        )
+        with self.accumulator.lock:
+            self.accumulator.replace(queue, batch, pieces)
+
+    def renumber(self, queue: PartitionQueue) -> bool:
+        """Number the kept batches anew, as nothing is in flight; under the lock. False: the new identity is awaited."""
+        identity = self.source.current
+        kept = [batch for batch in queue.batches if batch.is_numbered]
+        if queue.bump_from is not None:
+            if identity is None or identity == queue.bump_from:
+                return False
+            queue.identity, first = identity, 0
+        else:
+            first = queue.rollback_sequence
+            kept = [batch for batch in kept if _is_before(first, batch.base_sequence)]
+        if queue.bump_from is not None or (first >= 0 and not any(batch.uncertain for batch in kept)):
+            for batch in kept:
+                batch.number(queue.identity, first, self.source.transactional_id is not None)
+                first = (first + batch.records_count) & LAST_SEQUENCE
+            queue.next_sequence = first
+        queue.must_renumber, queue.bump_from, queue.rollback_sequence, queue.is_proved = False, None, -1, False
+        return True
+
+    # Endings
+
+    def expire(self, queue: PartitionQueue | None, batch: ProducerBatch) -> None:
+        """Its time is up; if its request is under way, what comes of that is no longer told."""
+        settings, topic = self.settings, batch.topic
+        if queue is None:
+            reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
+        else:
+            reason = f"{queue.partition}: not acknowledged within delivery_timeout_ms ({settings.delivery_timeout:g} s)"
+        if batch.last_error is not None:
+            reason += f"; the last of {batch.attempts} attempts: {batch.last_error}"
+        elif queue is not None and batch.attempts == 0:
+            reason += "; it was never sent"
+        in_flight = queue is not None and batch in queue.in_flight
+        uncertain = batch.uncertain or in_flight
+        self.fail(queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain), in_flight=in_flight)
+
+    def fail(
+        self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
+    ) -> None:
+        """For good. A gap in the partition's sequence is closed where that is safe: if nothing of it was written."""
+        if queue is not None:
+            uncertain = batch.uncertain or in_flight
+            if batch.is_numbered and not uncertain and batch.identity == queue.identity:
+                lowest = queue.rollback_sequence
+                if lowest < 0 or _is_before(batch.base_sequence, lowest):
+                    queue.rollback_sequence = batch.base_sequence
+                queue.must_renumber = True
+            self.source.on_failure(queue.partition, error, possibly_written=uncertain)
+        self.finish([(batch, -1, -1, error)])
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Batches end; their deliveries are told."""
+        now = self.clock()
+        outcomes = [outcome for outcome in outcomes if not outcome[0].is_done]
+        for batch, _, _, error in outcomes:
+            if error is None:
+                self.metrics.count("producer.records", batch.records_count)
+                self.metrics.latency("producer.delivery", now - batch.created)
+            else:
+                self.metrics.count("producer.failures")
+        with self.accumulator.lock:
+            told = self.accumulator.finish(outcomes)
+        for delivery in told:
+            delivery.tell()
+        if outcomes:
+            self.ended()
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether a sequence number lies before another, both near each other on the ring of 2^31."""
+    return sequence >= 0 and 0 < (other - sequence) & LAST_SEQUENCE < 1 << 30
+
+
+def _record_errors(answer: Any) -> str | None:
+    """What the broker says in words, and of which records of the batch (KIP-467)."""
+    named = [
+        f"record {one.batch_index}" + (f": {one.batch_index_error_message}" if one.batch_index_error_message else "")
+        for one in answer.record_errors[:MAX_RECORDS_NAMED]
+    ]
+    if len(answer.record_errors) > MAX_RECORDS_NAMED:
+        named.append(f"and {len(answer.record_errors) - MAX_RECORDS_NAMED} more")
+    parts = [part for part in (answer.error_message, "; ".join(named)) if part]
+    return " - ".join(parts) or None
