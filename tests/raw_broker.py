@@ -76,6 +76,20 @@ class RawBroker:
         assert answer.error_code == 0
         return Producer(answer.producer_id, answer.producer_epoch)
 
+    def add_partition(self, transactional_id: str, producer: Producer, topic: str) -> int:
+        """Partition 0 into the transaction, as below transaction version 2; the error code."""
+        request = messages.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=[messages.AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+        )
+
+        def code(answer: Any) -> int:
+            return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+        return code(self.ask_until(request, 3, code))
+
     def produce(
         self,
         topic: str,

@@ -13,6 +13,7 @@ import pytest
 from raw_broker import Producer, RawBroker, values
 
 import kcodec
+from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -146,3 +147,69 @@ def test_offsets_of_a_transaction_have_gaps(broker: RawBroker, topic: str, trans
         producer = Producer(answer.producer_id, answer.producer_epoch)
         fetched = broker.settled(topic, end)
     assert [record.offset for record in kcodec.decode(fetched.records).records()] == [0, 2]
+
+
+# Below transaction version 2 the epoch stays the same from one transaction to the next, so nothing tells a late copy of
+# a request from a new one.
+
+
+@pytest.fixture(scope="module")
+def old_kafka() -> Iterator[ApacheKafka]:
+    with ApacheKafka(transaction_version=0) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def old_broker(old_kafka: ApacheKafka) -> Iterator[RawBroker]:
+    with RawBroker(old_kafka.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture
+def old_topic(old_kafka: ApacheKafka) -> str:
+    return old_kafka.create_topic(partitions=1)
+
+
+def test_a_late_copy_of_a_request_ends_the_next_transaction(
+    old_broker: RawBroker, old_topic: str, transactional_id: str
+) -> None:
+    producer = old_broker.init_producer_id(transactional_id)
+    for sequence, value in enumerate((b"first", b"second")):
+        assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
+        answer = old_broker.produce(old_topic, producer, [value], sequence, transactional_id, version=11)
+        assert answer.error_code == 0
+        # Twice: the abort of the first transaction, and a copy of it that arrives when the second is open.
+        assert old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == 0
+    assert len(old_broker.settled(old_topic, 4).aborted_transactions) == 2
+    commit = old_broker.end_transaction(transactional_id, producer, commit=True, version=4)
+    assert commit.error_code == 48  # INVALID_TXN_STATE: it was aborted, by the copy
+
+
+def test_a_late_record_joins_the_next_transaction(old_broker: RawBroker, old_topic: str, transactional_id: str) -> None:
+    producer = old_broker.init_producer_id(transactional_id)
+    assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
+    assert old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == 0
+    assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
+    late = old_broker.produce(old_topic, producer, [b"of the first"], 0, transactional_id, version=11)
+    assert late.error_code == 0
+    assert old_broker.end_transaction(transactional_id, producer, commit=True, version=4).error_code == 0
+    fetched = old_broker.settled(old_topic, 2)
+    assert values(fetched, isolation_level="read_committed", aborted_transactions=[]) == [b"of the first"]
+
+
+def test_a_version_that_is_offered_need_not_work(old_broker: RawBroker, old_topic: str, transactional_id: str) -> None:
+    offered = old_broker.ask(messages.ApiVersionsRequest(), 2)
+    assert {one.api_key: one.max_version for one in offered.api_keys}[messages.EndTxnRequest.api_key] == 5
+    producer = old_broker.init_producer_id(transactional_id)
+    assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
+    request = messages.EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        committed=True,
+    )
+    assert old_broker.ask(request, 5).error_code == 35  # UNSUPPORTED_VERSION
+    # The coordinator keeps what it had begun to do: from now on everything is CONCURRENT_TRANSACTIONS.
+    assert {old_broker.ask(request, version).error_code for version in (5, 4, 4, 4)} == {51}
+    init = messages.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    assert {old_broker.ask(init, 4).error_code for _ in range(20)} == {51}
