@@ -18,6 +18,7 @@ from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.client.sync import Carrier
+from kcodec.client.transaction import TransactionalCalls
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
@@ -75,7 +76,7 @@ class TableDelivery(txn_delivery.TableDelivery):
         return self.outcome()
 
 
-class Producer:
+class Producer(TransactionalCalls):
     """Writes records. Thread-safe; one producer serves all threads of a process.
 
         with Producer(bootstrap_servers="localhost:9092", compression_type="lz4") as producer:

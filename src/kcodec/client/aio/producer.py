@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from kcodec.client.aio.carrier import Carrier
+from kcodec.client.aio.transaction import TransactionalCalls
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
@@ -62,7 +63,7 @@ class TableDelivery(txn_delivery.TableDelivery):
         return self.outcome()
 
 
-class Producer:
+class Producer(TransactionalCalls):
     """Writes records; for one asyncio loop, and to be made and used in it.
 
         async with Producer(bootstrap_servers="localhost:9092") as producer:
