@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -166,6 +167,12 @@ def property_text(value: Value) -> str:
 
 
 def write_properties(properties: Mapping[str, Value]) -> str:
-    """The text of a Java properties file: backslashes and ends of lines in a value are written as escapes."""
-    escapes = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
-    return "".join(f"{name}={property_text(value).translate(escapes)}\n" for name, value in properties.items())
+    """The text of a Java properties file, in ASCII: everything else in a value is written as an escape."""
+    return "".join(f"{name}={_escaped(property_text(value))}\n" for name, value in properties.items())
+
+
+def _escaped(text: str) -> str:
+    encoded = text.encode("utf-16-be")
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)  # as Java counts characters
+    plain = (chr(unit) if 32 <= unit < 127 and unit != ord("\\") else f"\\u{unit:04x}" for unit in units)
+    return "".join(plain)

@@ -147,7 +147,7 @@ class TokenServer:
         if self.clients.get(client_id) != secret:
             return 401, {"error": "invalid_client", "error_description": "unknown client or wrong secret"}
         self.issued.append((client_id, scope))
-        scopes = {"scope": scope} if scope else {}  # Kafka refuses a token whose scope is empty
+        scopes: dict[str, Any] = {"scope": scope} if scope else {}  # Kafka refuses a token whose scope is empty
         answer = {"access_token": self.token(client_id, **scopes), "token_type": "Bearer"}
         return 200, {**answer, "expires_in": int(self.lifetime), **scopes}
 
