@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from kcodec.client.scheduler import Scheduler
-from kcodec.errors import AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
-from kcodec.protocol.flow import ByVersion, Call, Done, Flow, Reply
+from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.protocol.flow import ByVersion, Call, Done, Flow, Reply, sleep
 from kcodec.protocol.messages.metadata import (
     Coordinator,
     FindCoordinatorResponse,
@@ -161,6 +161,20 @@ class Coordinators(World):
             self.scheduler.call_soon(lambda: done(Reply(metadata(), 12, 1), None))
             return lambda: None
         return super().start_call(call, done)
+
+
+def test_a_refused_login_is_told_at_once_and_tried_again_only_for_somebody() -> None:
+    world = World(AuthenticationError("wrong password"))
+    for calls in range(1, 4):
+        with pytest.raises(AuthenticationError, match="wrong password"):
+            world.run(world.cluster.ensure_topic("a", 60.0))
+        assert world.now < 1.0 and len(world.asked) == calls
+        world.run(sleep(0.2))
+    with pytest.raises(AuthenticationError):
+        world.run(world.cluster.refresh(60.0))
+    asked = len(world.asked)
+    world.run(sleep(60.0))
+    assert len(world.asked) == asked, "nobody asked"
 
 
 def test_a_coordinator_is_found_and_remembered_until_forgotten() -> None:

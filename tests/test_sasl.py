@@ -10,9 +10,20 @@ from typing import Any
 
 import pytest
 
+from kcodec.errors import AuthenticationError
+from kcodec.protocol.flow import ANY_NODE, Call, Reply
+from kcodec.protocol.messages.auth import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from kcodec.protocol.sasl import (
+    MAX_EXCHANGE_MESSAGES,
+    MAX_MESSAGE_CHARACTERS,
     Exchange,
     ExchangeRefused,
+    authenticate,
     plain,
 )
 from kcodec.protocol.sasl_oauth import check_extensions, oauthbearer
@@ -212,3 +223,99 @@ def test_a_token_that_could_break_the_message_is_not_sent(token: str) -> None:
 def test_extensions_that_cannot_be_carried_are_refused(extensions: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sasl_oauthbearer_extensions"):
         check_extensions(extensions)
+
+
+Answers = list[Any]
+
+
+def log_in(mechanism: str, exchange: Exchange, answers: Answers) -> tuple[float | None, list[Any]]:
+    """Run `authenticate` against these answers: the lifetime, and the requests."""
+    flow = authenticate(mechanism, exchange, who="user 'alice'", host="broker", remedy="check it", timeout=5.0)
+    requests, value = [], None
+    try:
+        while True:
+            effect = flow.send(value)
+            assert isinstance(effect, Call)
+            assert (effect.node, effect.timeout) == (ANY_NODE, 5.0)
+            requests.append(effect)
+            value = Reply(answers.pop(0), 1, ANY_NODE)
+    except StopIteration as stop:
+        return stop.value, requests
+
+
+def offered(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN", "SCRAM-SHA-256")) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=error, mechanisms=list(mechanisms))
+
+
+def taken(data: bytes = b"", lifetime_ms: int = 0) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(auth_bytes=data, session_lifetime_ms=lifetime_ms)
+
+
+def refused(words: str | None, code: int = 58) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_code=code, error_message=words)
+
+
+def plain_login(*answers: Any) -> tuple[float | None, list[Any]]:
+    return log_in("PLAIN", plain("alice", Secret("s3same")), list(answers))
+
+
+@pytest.mark.parametrize(("lifetime_ms", "seconds"), [(0, None), (-1, None), (3_600_000, 3600.0), (1, 0.001)])
+def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: float | None) -> None:
+    lifetime, (handshake, token) = plain_login(offered(), taken(lifetime_ms=lifetime_ms))
+    assert lifetime == seconds
+    assert handshake.request == SaslHandshakeRequest(mechanism="PLAIN")
+    assert handshake.lowest == 1, "version 0 has no frames for what follows"
+    assert token.request == SaslAuthenticateRequest(auth_bytes=b"\0alice\0s3same")
+    assert "s3same" not in repr(token)
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        (
+            [offered(33)],
+            "SASL PLAIN as user 'alice' on broker: this listener offers PLAIN, SCRAM-SHA-256: set sasl_mechanism to one"
+            " of these [UNSUPPORTED_SASL_MECHANISM, 33]",
+        ),
+        ([offered(33, ())], "this listener offers nothing"),
+        ([offered(33, tuple(f"M{number}\n" for number in range(99)))], "M14\\n, M15\\n: set"),
+        ([offered(34)], "is this a listener without it? security_protocol must say so [ILLEGAL_SASL_STATE, 34]"),
+        ([offered(-1)], "the broker failed in a way that it has no code for [UNKNOWN_SERVER_ERROR, -1]"),
+        ([offered(9999)], "[UNKNOWN, 9999]"),
+        (
+            [offered(), refused("No such\r\nuser")],
+            "on broker: No such\\r\\nuser; check it [SASL_AUTHENTICATION_FAILED, 58]",
+        ),
+        ([offered(), refused(None)], "on broker: the credentials were refused; check it"),
+        ([offered(), refused("x" * 10_000)], "x" * MAX_MESSAGE_CHARACTERS + "...; check it"),
+        ([offered(), refused("later", 7)], "on broker: later [REQUEST_TIMED_OUT, 7]"),
+    ],
+)
+def test_a_refusal_is_one_line_with_its_remedy(answers: Answers, text: str) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        plain_login(*answers)
+    assert text in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert "s3same" not in str(caught.value)
+
+
+def test_a_server_that_lies_is_an_authentication_error_too() -> None:
+    exchange = scram().exchange("abc")
+    with pytest.raises(
+        AuthenticationError, match=r"^SASL SCRAM-SHA-256 as user 'alice' on broker: the broker asks for 1 iter"
+    ):
+        log_in("SCRAM-SHA-256", exchange, [offered(), taken(b"r=abcX,s=c2FsdA==,i=1")])
+
+
+def test_an_endless_exchange_is_ended() -> None:
+    def talkative() -> Exchange:
+        while True:
+            yield b"and"
+
+    with pytest.raises(AuthenticationError, match="the broker asks on"):
+        log_in("TALK", talkative(), [offered(), *[taken(b"then")] * MAX_EXCHANGE_MESSAGES])
+
+
+def test_the_json_of_a_refused_token_is_shown_if_the_broker_forgets_its_error() -> None:
+    with pytest.raises(AuthenticationError, match=r'the broker answered \{"status":"invalid_token"\}'):
+        log_in("OAUTHBEARER", oauthbearer(Secret("t"), {}), [offered(), taken(b'{"status":"invalid_token"}'), taken()])

@@ -9,9 +9,11 @@ import asyncio
 import base64
 import itertools
 import logging
+import os
 import pickle
 import socket
 import ssl
+import subprocess
 import threading
 import time
 import traceback
@@ -31,6 +33,8 @@ from kcodec.protocol.flow import ANY_NODE, Flow, call
 from kcodec.protocol.messages.auth import SaslAuthenticateRequest
 from kcodec.protocol.messages.metadata import MetadataRequest
 from kcodec.testing.certificates import Certificates
+from kcodec.testing.jars import broker_jars
+from kcodec.testing.java import find_java
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.tokens import TokenServer
 
@@ -147,6 +151,26 @@ def test_a_wrong_password_is_one_clear_error(
     text = refusal(options, ask)
     assert text.startswith(f"SASL {mechanism} as user 'alice' on 127.0.0.1: Authentication failed")
     assert text.endswith("check sasl_plain_username and sasl_plain_password [SASL_AUTHENTICATION_FAILED, 58]")
+
+
+def test_a_password_is_hashed_as_kafka_hashes_it(guarded: ApacheKafka) -> None:
+    """ScramFormatter takes a password as it is, where RFC 5802 wants SASLprep; so do we, unless told otherwise."""
+    password = "\u2168-\u00a0x"  # SASLprep makes "IX- x" of it
+    add_scram_user(guarded, "wide", password)
+    options = {**guarded.client_options("alice", "SCRAM-SHA-256"), "sasl_plain_username": "wide"}
+    assert ask_blocking({**options, "sasl_plain_password": password})
+    refusal({**options, "sasl_plain_password": password, "sasl_scram_saslprep": True})
+    refusal({**options, "sasl_plain_password": "IX- x"})
+
+
+def add_scram_user(kafka: ApacheKafka, name: str, password: str) -> None:
+    """By Kafka's own kafka-configs."""
+    command = [find_java(), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, broker_jars(kafka.version)))]
+    command += ["kafka.admin.ConfigCommand", "--bootstrap-server", kafka.admin_servers, "--alter"]
+    command += ["--entity-type", "users", "--entity-name", name]
+    command += ["--add-config", f"SCRAM-SHA-256=[iterations=4096,password={password}]"]
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
@@ -291,6 +315,22 @@ def test_a_listener_without_tls_is_hinted_at(guarded: ApacheKafka) -> None:
     options = {**guarded.client_options("alice", "PLAIN"), "bootstrap_servers": guarded.admin_servers}
     with pytest.raises(TransportError, match=r"TLS handshake \(does this listener speak TLS"):
         ask_blocking(options)
+
+
+def test_a_client_with_a_wrong_password_does_not_knock_by_itself(guarded: ApacheKafka) -> None:
+    """An account may be locked after some attempts: each is made for somebody."""
+    logins = []
+    with client_of({**guarded.client_options("alice", "PLAIN"), "sasl_plain_password": WRONG}) as (client, run):
+        client.network.watchers.append(
+            lambda trace: logins.append(trace) if isinstance(trace.message, SaslAuthenticateRequest) else None
+        )
+        for flow in (client.cluster.refresh(60.0), client.cluster.ensure_topic("a", 60.0)):
+            with pytest.raises(AuthenticationError):
+                run(flow)
+        attempts = len(logins)
+        assert attempts <= 4
+        time.sleep(2.5)
+        assert len(logins) == attempts
 
 
 def test_sessions_are_renewed_on_their_connections_and_tokens_at_80_percent(

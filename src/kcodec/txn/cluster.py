@@ -249,7 +249,9 @@ class Cluster:
             before = self.updates
             yield from self._ask()
             if self.updates == before:
-                self._is_update_wanted = True
+                self._is_update_wanted = not isinstance(self.last_error, AuthenticationError)
+                if not self._is_update_wanted:  # a password does not get better, and an account may be locked
+                    yield from wait(self._update_wanted, self.times.metadata_max_age)
                 if attempt >= max(len(self.brokers), 1):
                     self._rebootstrap("no broker that we know answers")
                     attempt = 0
@@ -283,9 +285,8 @@ class Cluster:
         if trigger is not None and now - self._asked_since > trigger and self.brokers:
             self._rebootstrap(f"no metadata for {now - self._asked_since:.0f} s")
         self._wanted = {name: used for name, used in self._wanted.items() if now - used < TOPIC_IDLE_SECONDS}
-        names = sorted(self._wanted)
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in names],
+            topics=[MetadataRequestTopic(name=name) for name in sorted(self._wanted)],
             allow_auto_topic_creation=self.allow_auto_topic_creation,
         )
         try:
