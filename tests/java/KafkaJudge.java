@@ -33,7 +33,8 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *       BatchRewriter}).
  *   <li>{@code L}, {@code P}: what a leader says to a produced record set ({@link ProduceJudge}).
  *   <li>{@code K int32 partitions, int32 n, n x key}: the partition of each key.
- *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code D path}: a partition directory
+ *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code W}: from bytes to JSON and
+ *       bytes ({@link WireJudge}); {@code D path}: a partition directory
  *       as a broker loads it, {@code T}: offsets of timestamps in it ({@link DirectoryJudge}); {@code G bytes}: what the
  *       group coordinator knows from a log ({@link GroupJudge}); {@code N}: the table of errors ({@link ErrorsJudge}).
  * </ul>
@@ -90,6 +91,7 @@ public final class KafkaJudge {
                 case 'P' -> producer.append(question, out);
                 case 'K' -> writePartitions(question, out);
                 case 'J' -> MessageJudge.write(question, out);
+                case 'W' -> WireJudge.write(question, out);
                 case 'D' -> DirectoryJudge.write(question, out);
                 case 'T' -> DirectoryJudge.writeOffsets(question, out);
                 case 'G' -> GroupJudge.write(question, out);

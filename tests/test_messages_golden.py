@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every frame that was captured between Kafka 4.3.1 and its clients: read as Kafka's own converters printed it, and
+written again byte for byte. Each is also cut at every byte, and each of its bytes is changed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from functools import cache
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import reference_messages
+from golden_data import CLUSTERS, root
+
+from kcodec.errors import DecodeError, EncodeError, TruncatedError
+from kcodec.protocol import messages
+from kcodec.protocol.schema import Message
+
+LONG = os.environ.get("KCODEC_PROFILE") == "long"
+# Bytes that take every place of a frame; of frames above this size only so many places, chosen anew each time.
+CHANGED_BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
+PLACES = 1 << 20 if LONG else 300
+
+
+class Frame(NamedTuple):
+    """A request or a response without its header; told: how Kafka printed it."""
+
+    name: str
+    kind: type[Message]
+    version: int
+    body: bytes
+    told: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def response_header_size(version: int) -> int:
+    """Correlation id, and in version 1 tagged fields, of which no broker of these captures sent any."""
+    return 4 + version
+
+
+@cache
+def frames() -> list[Frame]:
+    """All of them, in order of cluster, client and number."""
+    found = []
+    requests = messages.all_requests()
+    for cluster in CLUSTERS:
+        folder = root() / "wire" / cluster
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        told = {}
+        for path in sorted(folder.glob("*.decoded.jsonl.gz")):
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                told.update({line["name"]: line for line in map(json.loads, lines)})
+        for entry in manifest:
+            exchange = told.get(entry["request"].removesuffix(".req"))
+            if exchange is None:
+                continue
+            request = requests[entry["apiKey"]]
+            frame = (folder / entry["request"]).read_bytes()
+            name = f"{cluster}/{entry['request']}"
+            found.append(
+                Frame(name, request, entry["version"], frame[entry["requestHeaderSize"] :], exchange["request"])
+            )
+            if entry["response"] is not None:
+                frame = (folder / entry["response"]).read_bytes()
+                size = response_header_size(entry["responseHeaderVersion"])
+                name = f"{cluster}/{entry['response']}"
+                found.append(Frame(name, request.response, entry["version"], frame[size:], exchange["response"]))
+    return found
+
+
+def test_every_captured_frame_is_here() -> None:
+    """But for the three exchanges in a version of ApiVersions that the broker did not know."""
+    captured = sum(1 for cluster in CLUSTERS for path in (root() / "wire" / cluster).glob("*/*.re[qs]"))
+    assert len(frames()) == captured - 6
+
+
+def test_an_unknown_version_is_answered_in_version_0() -> None:
+    answers = sorted((root() / "wire" / "tv2").glob("*/*api-versions-v5.res"))
+    answers += sorted((root() / "wire" / "tv2").glob("*/*version-99.res"))
+    assert len(answers) == 3
+    for path in answers:
+        answer = messages.ApiVersionsResponse.decode(path.read_bytes(), 0, response_header_size(0))
+        assert answer.error_code == 35
+        assert (18, 0, 4) in [(one.api_key, one.min_version, one.max_version) for one in answer.api_keys]
+
+
+def test_every_frame_is_read_as_kafka_printed_it_and_written_again() -> None:
+    wrong = []
+    for frame in frames():
+        message = frame.kind.decode(frame.body, frame.version)
+        wrong += [f"{frame}: {one}" for one in reference_messages.differences(message, frame.told, frame.version)]
+        if message.encode(frame.version) != frame.body:
+            wrong.append(f"{frame}: written otherwise")
+        if reference_messages.decode(frame.kind, frame.body, frame.version) != message:
+            wrong.append(f"{frame}: the reference reads it otherwise")
+    assert wrong == []
+
+
+def places(size: int, random: Random) -> list[int]:
+    return list(range(size)) if size <= PLACES else sorted(random.sample(range(size), PLACES))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_frames_cut_at_every_byte(part: int) -> None:
+    random = Random(part)
+    for frame in frames()[part::4]:
+        for size in places(len(frame.body), random):
+            with pytest.raises(TruncatedError) as caught:
+                frame.kind.decode(memoryview(frame.body)[:size], frame.version)
+            assert caught.value.needed > caught.value.available
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_frames_with_changed_bytes(part: int) -> None:
+    """Read or refused as the reference does; what is read can be written, and is then read the same."""
+    random = Random(100 + part)
+    for frame in frames()[part::4][:: 1 if LONG else 5]:
+        for place in places(len(frame.body), random)[:100]:
+            changed = bytearray(frame.body)
+            changed[place] = random.choice(CHANGED_BYTES)
+            check_same(frame.kind, bytes(changed), frame.version)
+
+
+def check_same(kind: type[Message], data: bytes, version: int) -> None:
+    try:
+        expected = reference_messages.decode(kind, data, version)
+    except (ValueError, MemoryError):
+        with pytest.raises(DecodeError):
+            kind.decode(data, version)
+        return
+    found = kind.decode(data, version)
+    assert found == expected or found != found  # NaN
+    try:
+        again = found.encode(version)
+    except EncodeError as error:
+        # tags twice, or out of order: they are read, as Kafka reads them, but not written
+        assert error.field is not None
+        assert error.field.endswith("unknown_tagged_fields") or "takes" in str(error)
+        return
+    assert kind.decode(again, version) == found
