@@ -23,6 +23,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
+from kcodec.txn.producer_id import ProducerIdSource
 
 log = logging.getLogger("kcodec.producer")
 #: A Delivery ends by its deadline; if nobody is there to end it, whoever waits is let go so many seconds later.
@@ -105,7 +106,7 @@ class Producer(TransactionalCalls):
         self._core = ProducerCore(
             settings,
             self._client.cluster,
-            make_source(own, self._client),
+            self._make_source(own),
             clock=self._client.clock,
             random=self._client.random.random,
             metrics=client_options.metrics,
@@ -118,6 +119,14 @@ class Producer(TransactionalCalls):
         self._client.on_crash.append(self._core.crash)
         _start(self._carrier, self._core)
         _producers.add(self)
+
+    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+        """Whom it writes as; a TransactionWriter as its handle says."""
+        return make_source(own, self._client)
+
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+        """The batches of a table; a TransactionWriter has partitions of its own."""
+        return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
 
     # Sending
 
@@ -166,7 +175,7 @@ class Producer(TransactionalCalls):
         """
         settings = self._core.settings
         count = self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
-        batches = table_batches(table, count, settings, time.time_ns() // 1_000_000, framing)
+        batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._lock)
         try:
             for batch in batches:

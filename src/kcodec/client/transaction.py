@@ -57,8 +57,14 @@ class TransactionBlock:
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What this producer itself has written into the transaction and was acknowledged, for `commit_transaction`
-        by somebody else; flush before."""
+        """What this producer itself has written into a transaction whose handle was read, and was acknowledged: for
+        `commit_transaction` by somebody else. Flush before."""
+        if not self._current.is_shared:
+            raise TransactionStateError(
+                "the owner of a transaction needs a receipt only if others end it: read txn.handle first",
+                state=self._manager.state.name,
+                event=Event.COMMIT.name,
+            )
         return WriterReceipt(self._current.receipt)
 
     @property
@@ -90,9 +96,10 @@ class TransactionBlock:
             )
 
     def _handle(self) -> Flow[TransactionHandle]:
+        # A flow, though it waits for nothing: it touches what belongs to the loop's thread.
+        yield from ()
         self._check_open(Event.SEND)
         return self._manager.handle(self._current)
-        yield  # a flow, as it touches what belongs to the loop's thread
 
     def _begin(self) -> Flow[OpenTransaction]:
         return self._manager.begin(self._timeout, self._partitions)

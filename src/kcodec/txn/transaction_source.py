@@ -34,6 +34,8 @@ NEW_FLOW_LEVEL = 2
 #: The part of transaction_timeout_ms after which an open transaction is worth a warning.
 WARNING_SHARE = 0.8
 REQUEST_TIMED_OUT = 7
+#: What a broker says of the producer's sequence, id or epoch, and not of the records.
+IDENTITY_CODES = frozenset({45, 47, 48, 49, 59, 90, 120})
 _WITH_RECORDS = frozenset({State.IN_TRANSACTION, State.COMMITTING})
 
 
@@ -232,15 +234,16 @@ class TransactionSource:
             self.open.receipt[partition] = records + records_count, last_sequence
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdSource. In the old flow the next transaction gets an epoch of its own, whatever it was: what
-        the partition has seen of this one is not certain."""
+        """See ProducerIdSource. In the old flow the next transaction gets an epoch of its own where it is not certain
+        what the partition has seen of this one."""
         transaction = self.open
         if transaction is None:
             return
-        self.is_epoch_spent |= not transaction.is_new_flow
+        code = error.code if isinstance(error, BrokerError) else REQUEST_TIMED_OUT
+        if not transaction.is_new_flow and (possibly_written or code in IDENTITY_CODES):
+            self.is_epoch_spent = True
         if self.state not in {*_WITH_RECORDS, State.ABORTABLE_ERROR}:
             return
-        code = error.code if isinstance(error, BrokerError) else REQUEST_TIMED_OUT
         if isinstance(error, BrokerError) and treatment_of("Produce", code) is Treatment.FATAL:
             resource = self.who if code == 53 else partition
             self.move(Event.FATAL, failure("Produce", code, f"Produce to {partition}", resource=resource).error)

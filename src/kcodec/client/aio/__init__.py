@@ -10,6 +10,12 @@ _HOMES: dict[str, str] = {
     "Producer": "producer",
     "RecordMetadata": "producer",
     "TableDelivery": "producer",
+    "Transaction": "transaction",
+    "TransactionHandle": "shared",
+    "TransactionWriter": "shared",
+    "WriterReceipt": "shared",
+    "abort_transaction": "shared",
+    "commit_transaction": "shared",
 }
 
 

@@ -20,6 +20,7 @@ from kcodec.errors import TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
+from kcodec.txn.producer_id import ProducerIdSource
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
@@ -85,7 +86,7 @@ class Producer(TransactionalCalls):
         self._core = ProducerCore(
             own.settings(client_options),
             self._client.cluster,
-            make_source(own, self._client),
+            self._make_source(own),
             clock=self._client.clock,
             random=self._client.random.random,
             metrics=client_options.metrics,
@@ -114,6 +115,14 @@ class Producer(TransactionalCalls):
     def _spawn(self) -> None:
         task = self._client.scheduler.spawn(self._core.run(), "producer")
         task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
+
+    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+        """Whom it writes as; a TransactionWriter as its handle says."""
+        return make_source(own, self._client)
+
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+        """The batches of a table; a TransactionWriter has partitions of its own."""
+        return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
 
     # Sending
 
@@ -149,7 +158,7 @@ class Producer(TransactionalCalls):
         self._start()
         settings = self._core.settings
         count = await self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
-        batches = table_batches(table, count, settings, time.time_ns() // 1_000_000, framing)
+        batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._core.lock)
         try:
             for batch in batches:
