@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import uuid
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ from kcodec.cli import COMMANDS, ExitStatus
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import Example
 from kcodec.cli.render import duration_text, size_text, time_text, write_table
+from kcodec.testing.kafka import ApacheKafka
+
+BROKER = "localhost:9092"
 
 
 def examples() -> list[tuple[str, Example]]:
@@ -45,7 +49,11 @@ def test_help_ends_with_three_examples(name: str) -> None:
     assert run("help", name).out == ran.out
 
 
-@pytest.mark.parametrize(("name", "example"), examples(), ids=lambda value: getattr(value, "call", value))
+OF_FILES = [(name, example) for name, example in examples() if BROKER not in example.call]
+OF_BROKERS = [(name, example) for name, example in examples() if BROKER in example.call]
+
+
+@pytest.mark.parametrize(("name", "example"), OF_FILES, ids=lambda value: getattr(value, "call", value))
 def test_examples_run(name: str, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     orders(tmp_path)
@@ -54,6 +62,28 @@ def test_examples_run(name: str, example: Example, tmp_path: Path, monkeypatch: 
     ran = run(*words[1:])
     assert ran.status is ExitStatus.OK, ran.err
     assert ran.data or name == "check" or (tmp_path / words[words.index("-o") + 1]).stat().st_size
+
+
+@pytest.mark.parametrize(("name", "example"), OF_BROKERS, ids=lambda value: getattr(value, "call", value))
+def test_examples_of_brokers_run(
+    name: str, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apache_kafka: ApacheKafka
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example.call)
+    assert words[:2] == ["kcodec", name]
+    ran = run(*on_broker(words, apache_kafka, tmp_path)[1:])
+    assert ran.status is ExitStatus.OK, ran.err
+    assert ran.data or ran.err or name == "produce"
+
+
+def on_broker(words: list[str], kafka: ApacheKafka, folder: Path) -> list[str]:
+    """The example on a real broker, with a topic of its own in place of orders."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    if "create" not in words:
+        kafka.create_topic(topic)
+    (folder / "orders.txt").write_text("key:value\n")
+    (folder / "orders.jsonl").write_text('{"key":"a","value":null,"timestamp":5,"headers":[]}\n')
+    return [{BROKER: kafka.bootstrap_servers, "orders": topic}.get(word, word) for word in words]
 
 
 def test_the_overview_names_every_command() -> None:

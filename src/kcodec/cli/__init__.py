@@ -28,7 +28,8 @@ COMMANDS = {
     "check": ("check", "what is wrong with these files, and what to do about it"),
     "cat": ("cat", "records, as kcat prints them: any format, read_committed, internal topics decoded"),
     "convert": ("convert", "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file"),
-    "txn": ("txn", "transactions: which are open, and which one read_committed consumers wait for"),
+    "txn": ("txn", "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it"),
+    "topics": ("topics", "topics of a cluster: list, describe, create, delete, config"),
 }
 
 
@@ -77,8 +78,8 @@ def _overview() -> str:
     width = max(map(len, COMMANDS))
     rows = "".join(f"  {name:<{width}}  {told}\n" for name, (_, told) in COMMANDS.items())
     return (
-        "usage: kcodec COMMAND [options] FILE...\n\nKafka's log files without a broker. Files are those of a Kafka log "
-        "directory, or the directories themselves.\n\n"
+        "usage: kcodec COMMAND [options] FILE...\n\nKafka's log files without a broker: those of a log directory, "
+        "or the directories themselves. With -b HOST:PORT some commands ask a broker.\n\n"
         f"{rows}\nkcodec COMMAND --help ends with examples. Exit status: 0 fine, 1 something was found, 2 cannot read "
         "or a wrong call.\n"
     )

@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
             output.write(self.format_help().encode())
             output.flush()
             return None
-        known, unknown = self.parse_known_args(arguments)
+        known, unknown = self.parse_known_intermixed_args(arguments)
         for argument in unknown:
             name = argument.partition("=")[0]
             if name.startswith("-"):

@@ -3,12 +3,44 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
+    from kcodec.client.admin import Admin
+    from kcodec.client.admin_security import (
+        AclBinding,
+        AclFilter,
+        AclOperation,
+        AclPermission,
+        PatternType,
+        ResourceType,
+        ScramCredentialDeletion,
+        ScramCredentialUpsertion,
+        ScramMechanism,
+    )
+    from kcodec.client.admin_settle import AdminError
+    from kcodec.client.admin_values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
+    "AclBinding": "admin_security",
+    "AclFilter": "admin_security",
+    "AclOperation": "admin_security",
+    "AclPermission": "admin_security",
+    "Admin": "admin",
+    "AdminError": "admin_settle",
+    "AlterOperation": "admin_values",
     "BatchMetadata": "producer",
+    "ConfigResource": "admin_values",
     "Delivery": "producer",
+    "NewTopic": "admin_values",
+    "PatternType": "admin_security",
     "Producer": "producer",
     "RecordMetadata": "producer",
+    "ResourceType": "admin_security",
+    "ScramCredentialDeletion": "admin_security",
+    "ScramCredentialUpsertion": "admin_security",
+    "ScramMechanism": "admin_security",
     "TableDelivery": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",
@@ -17,6 +49,28 @@ _HOMES: dict[str, str] = {
     "abort_transaction": "shared",
     "commit_transaction": "shared",
 }
+
+__all__ = [
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
+    "Admin",
+    "AdminError",
+    "AlterOperation",
+    "BatchMetadata",
+    "ConfigResource",
+    "Delivery",
+    "NewTopic",
+    "PatternType",
+    "Producer",
+    "RecordMetadata",
+    "ResourceType",
+    "ScramCredentialDeletion",
+    "ScramCredentialUpsertion",
+    "ScramMechanism",
+    "TableDelivery",
+]
 
 
 def __dir__() -> list[str]:

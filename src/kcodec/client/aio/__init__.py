@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
+    from kcodec.client.aio.admin import Admin
+    from kcodec.client.aio.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
+    "Admin": "admin",
     "BatchMetadata": "producer",
     "Delivery": "producer",
     "Producer": "producer",
@@ -17,6 +23,15 @@ _HOMES: dict[str, str] = {
     "abort_transaction": "shared",
     "commit_transaction": "shared",
 }
+
+__all__ = [
+    "Admin",
+    "BatchMetadata",
+    "Delivery",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of commands that ask a broker: where it is, and properties by the names of Kafka's clients.
+
+`-X name=value` and the lines of `-F FILE` take the names of librdkafka, of Kafka's Java clients, and our own: dots and
+underscores are the same. A password belongs into a file, as the command line is for everybody's eyes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kcodec.cli.parser import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from kcodec.client.admin import Admin
+
+# What others call differently.
+ALIASES = {
+    "compression_codec": "compression_type",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "queue_buffering_max_ms": "linger_ms",
+    "request_required_acks": "acks",
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_password": "sasl_plain_password",
+    "sasl_username": "sasl_plain_username",
+    "socket_timeout_ms": "request_timeout_ms",
+    "ssl_ca_location": "ssl_cafile",
+    "ssl_certificate_location": "ssl_certfile",
+    "ssl_cipher_suites": "ssl_ciphers",
+    "ssl_crl_location": "ssl_crlfile",
+    "ssl_key_location": "ssl_keyfile",
+    "ssl_key_password": "ssl_password",
+    "ssl_keystore_location": "ssl_certfile",
+    "ssl_truststore_location": "ssl_cafile",
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "max_in_flight_requests": "max_in_flight_requests_per_connection",
+}
+# Java's names of things that PEM files hold here in any case.
+PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
+# Somebody waits at the terminal: a broker that cannot be reached is told of sooner than to a program.
+DEFAULTS = {"client_id": "kcodec-cli", "default_api_timeout_ms": 15_000}
+NUMBER_ENDINGS = ("_ms", "_size", "_memory", "_bytes", "_requests", "_per_connection", "retries")
+BOOLEANS = {"enable_idempotence", "ssl_check_hostname", "sasl_oauthbearer_allow_http"}
+WORDS = {"true": True, "false": False}
+JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    """-b, -X and -F."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        required=is_required,
+        metavar="HOST:PORT",
+        help="a broker of the cluster, or several with commas between",
+    )
+    parser.add_argument(
+        "-X",
+        dest="properties",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a client property by librdkafka's or Java's name, as security.protocol=SASL_SSL",
+    )
+    parser.add_argument("-F", dest="properties_file", metavar="FILE", help="such properties, one a line")
+
+
+def broker_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a client, from those of a command. UsageError for a property that makes no sense."""
+    found: dict[str, Any] = {"bootstrap_servers": options.bootstrap_server}
+    for given in [*_lines(options.properties_file), *options.properties]:
+        name, equals, value = given.partition("=")
+        if not equals:
+            raise UsageError(f"{_shown(name)} is no property: NAME=VALUE, for example security.protocol=SASL_SSL")
+        found |= _taken(name.strip(), value.strip())
+    return found
+
+
+def make_admin(options: argparse.Namespace) -> Admin:
+    """Admin of the broker that the options name. UsageError for a property that there is not."""
+    from kcodec.client.admin import Admin
+
+    try:
+        return Admin(**{**DEFAULTS, **broker_options(options)})
+    except TypeError as error:
+        raise UsageError(str(error).replace("Admin has no option", "no property is called")) from error
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def _lines(path: str | None) -> Iterable[str]:
+    if path is None:
+        return
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.lstrip().startswith(("#", "!")):
+            yield line.strip()
+
+
+def _taken(name: str, value: str) -> dict[str, Any]:
+    ours = name.replace(".", "_").replace("-", "_")
+    ours = ALIASES.get(ours, ours)
+    if ours == "bootstrap_servers":
+        raise UsageError("brokers are named by -b")
+    if ours == "sasl_jaas_config":
+        return _of_jaas(value)
+    if ours == "ssl_endpoint_identification_algorithm":
+        return {"ssl_check_hostname": value.lower() not in ("", "none")}
+    if ours in PEM_ONLY:
+        if value.upper() != "PEM":
+            raise UsageError(f"{name}={value}: only PEM files can be read, not {value}")
+        return {}
+    if ours in BOOLEANS:
+        if value.lower() not in WORDS:
+            raise UsageError(f"{name} must be true or false, not {value!r}")
+        return {ours: WORDS[value.lower()]}
+    if ours.endswith(NUMBER_ENDINGS):
+        return {ours: _number(name, value)}
+    if ours == "acks":
+        return {ours: int(value) if value.lstrip("-").isdecimal() else value}
+    return {ours: value}
+
+
+def _number(name: str, value: str) -> int | float:
+    try:
+        return int(value) if value.lstrip("-").isdecimal() else float(value)
+    except ValueError:
+        raise UsageError(f"{name} must be a number, not {value!r}") from None
+
+
+def _of_jaas(value: str) -> dict[str, str]:
+    """Java's `... required username="u" password="p";`. What is wrong with it is not shown, as it holds a secret."""
+    found = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in JAAS.findall(value)}
+    if set(found) != {"username", "password"}:
+        raise UsageError('sasl.jaas.config: expected ... required username="..." password="...";')
+    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """NAME=VALUE of an option."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def needs_names(names: list[str], what: str, command: str) -> None:
+    """CommandError where nothing is named."""
+    if not names:
+        raise CommandError(f"{command} needs {what}")

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec txn`` with -b: transactions as coordinators and partition leaders know them (KIP-664)."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kcodec.cli.brokers import make_admin, needs_names
+from kcodec.cli.formats import timestamp_of
+from kcodec.cli.output import Output
+from kcodec.cli.parser import CommandError, UsageError, nearest
+from kcodec.cli.render import Cell, duration_text, json_line, time_text, write_table
+from kcodec.cli.status import ExitStatus
+from kcodec.cli.topics import settled
+from kcodec.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from kcodec.client.admin import Admin
+    from kcodec.client.admin_open_transactions import HangingTransaction, StrayTransaction
+    from kcodec.client.admin_transactions import ProducerState, TransactionDescription
+
+MEANINGS = {
+    "Ongoing": "notable",
+    "CompleteCommit": "good",
+    "CompleteAbort": "bad",
+    "PrepareCommit": "notable",
+    "PrepareAbort": "notable",
+}
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+MINUTE_MS = 60_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those that need -b."""
+    group = parser.add_argument_group("with -b")
+    group.add_argument("-t", "--topic", metavar="TOPIC", help="find-hanging, abort: this topic")
+    group.add_argument("-p", "--partition", type=int, metavar="N", help="find-hanging, abort: this partition of it")
+    group.add_argument("--broker-id", type=int, metavar="ID", help="find-hanging: what this broker has a replica of")
+    group.add_argument(
+        "--max-transaction-timeout",
+        type=float,
+        metavar="MINUTES",
+        help="find-hanging: younger ones may yet end (default: the longest that the brokers allow)",
+    )
+    group.add_argument("--start-offset", type=int, metavar="N", help="abort: where the transaction begins")
+    for name in ("producer-id", "producer-epoch", "coordinator-epoch"):
+        group.add_argument(f"--{name}", type=int, metavar="N", help="abort, with brokers before 2.8: instead of that")
+    group.add_argument("--force", action="store_true", help="abort: also what its coordinator still knows")
+    group.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="strays: silent for so long (60)")
+    group.add_argument("--handles", metavar="FILE", help="strays: only of these handles, one JSON a line; -: stdin")
+    group.add_argument("--longer-than", type=float, metavar="SECONDS", help="list: open for so long (Kafka 3.8)")
+    group.add_argument("--pattern", metavar="REGEX", help="list: ids that match as a whole (Kafka 4.1)")
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Do the action."""
+    with make_admin(options) as admin:
+        return ACTIONS[options.action](admin, options, output)
+
+
+def _now(options: argparse.Namespace) -> int | None:
+    return None if options.now is None else timestamp_of(options.now)
+
+
+def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
+    for error in errors.values():
+        output.say(f"kcodec: {error}")
+    return ExitStatus.ERROR if errors else ExitStatus.OK
+
+
+# ---------------------------------------------------------------------------------------------------- list, describe
+
+
+def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    from kcodec.client.admin_transactions import TRANSACTION_STATES
+
+    for state in options.state or ():
+        if state not in TRANSACTION_STATES:
+            raise UsageError(f"unknown state {state!r}{nearest(state, TRANSACTION_STATES)}")
+    longest = options.longer_than
+    found = admin.list_transactions(
+        states=options.state or (),
+        min_duration_ms=None if longest is None else int(longest * 1000),
+        transactional_id_pattern=options.pattern,
+    ).values()
+    columns = ("transactional_id", "state", "producer_id", "coordinator")
+    if options.json:
+        for one in found:
+            values = (one.transactional_id, one.state, one.producer_id, one.coordinator)
+            output.write(json_line(dict(zip(columns, values, strict=True))))
+    else:
+        write_table(
+            output,
+            columns,
+            (
+                [one.transactional_id, Cell(one.state, MEANINGS.get(one.state, "")), one.producer_id, one.coordinator]
+                for one in found
+            ),
+        )
+    return ExitStatus.OK
+
+
+def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    needs_names(options.names, "a transactional ID", "describe")
+    found, status = settled(lambda: admin.describe_transactions(options.names), output)
+    now = _now(options) or _wall_clock()
+    if options.json:
+        for one in found.values():
+            output.write(json_line(_transaction_fields(one, now)))
+    else:
+        columns = ("transactional_id", "state", "producer", "timeout", "age", "partitions")
+        write_table(output, columns, (_transaction_row(one, now) for one in found.values()))
+    return status
+
+
+def _wall_clock() -> int:
+    import time
+
+    return time.time_ns() // 1_000_000
+
+
+def _transaction_fields(one: TransactionDescription, now: int) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": one.state,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "transaction_timeout_ms": one.transaction_timeout_ms,
+        "start_timestamp": one.start_timestamp,
+        "age_ms": None if one.start_timestamp is None else now - one.start_timestamp,
+        "partitions": [_place(partition) for partition in one.partitions],
+    }
+
+
+def _place(partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": partition.topic, "partition": partition.partition}
+
+
+def _transaction_row(one: TransactionDescription, now: int) -> list[Any]:
+    return [
+        one.transactional_id,
+        Cell(one.state, MEANINGS.get(one.state, "")),
+        f"{one.producer_id}/{one.producer_epoch}",
+        duration_text(one.transaction_timeout_ms),
+        None if one.start_timestamp is None else duration_text(now - one.start_timestamp),
+        ", ".join(map(str, one.partitions)) or None,
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- find-hanging
+
+
+def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    if options.partition is not None and options.topic is None:
+        raise UsageError("--partition needs --topic")
+    longest = options.max_transaction_timeout
+    found = admin.find_hanging_transactions(
+        topics=None if options.topic is None else [options.topic],
+        partitions=None if options.partition is None else [TopicPartition(options.topic, options.partition)],
+        broker_id=options.broker_id,
+        max_transaction_timeout_ms=None if longest is None else int(longest * MINUTE_MS),
+        now=_now(options),
+    )
+    if options.json:
+        for one in found.transactions:
+            output.write(json_line(_hanging_fields(one, options)))
+    elif found.transactions:
+        columns = ("partition", "producer", "start_offset", "last_timestamp", "age", "transactional_id", "note")
+        write_table(output, columns, map(_hanging_row, found.transactions))
+    output.flush()
+    if not options.json:
+        for one in found.transactions:
+            output.say(f"{one.partition}: to abort it: {_abort_hanging(one, options)}")
+    if not found.transactions:
+        than = duration_text(found.max_transaction_timeout_ms)
+        searched = f"{found.partitions_searched} partition{'' if found.partitions_searched == 1 else 's'}"
+        output.say(f"no hanging transaction older than {than} in {searched}")
+    status = ExitStatus.FINDINGS if found.transactions else ExitStatus.OK
+    return max(status, _told(found.errors, output))
+
+
+def _connection(options: argparse.Namespace) -> list[str]:
+    """What a command that is advised needs to reach the same cluster; -X may hold secrets and is left out."""
+    given = ["-b", options.bootstrap_server]
+    return given + (["-F", options.properties_file] if options.properties_file else [])
+
+
+def _abort_hanging(one: HangingTransaction, options: argparse.Namespace) -> str:
+    place = ["--topic", one.partition.topic, "--partition", str(one.partition.partition)]
+    return shlex.join(
+        ["kcodec", "txn", "abort", *_connection(options), *place, "--start-offset", str(one.start_offset)]
+    )
+
+
+def _hanging_fields(one: HangingTransaction, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        **_place(one.partition),
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "coordinator_epoch": one.coordinator_epoch,
+        "start_offset": one.start_offset,
+        "last_timestamp": one.last_timestamp,
+        "age_ms": one.age_ms,
+        "transactional_id": one.transactional_id,
+        "why": one.why,
+        "abort_command": _abort_hanging(one, options),
+    }
+
+
+def _hanging_row(one: HangingTransaction) -> list[Any]:
+    return [
+        str(one.partition),
+        f"{one.producer_id}/{one.producer_epoch}",
+        one.start_offset,
+        time_text(one.last_timestamp),
+        duration_text(one.age_ms),
+        one.transactional_id,
+        Cell(one.why, "notable"),
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- abort
+
+
+def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    if options.topic is None and options.partition is None:
+        needs_names(options.names, "a transactional ID, or --topic, --partition and --start-offset", "abort")
+        return _abort_ids(admin, options, output)
+    if options.names:
+        raise UsageError("abort: either IDs or --topic and --partition, not both")
+    if options.topic is None or options.partition is None:
+        raise UsageError("abort: --topic and --partition belong together")
+    place = TopicPartition(options.topic, options.partition)
+    if options.start_offset is None:
+        numbers = (options.producer_id, options.producer_epoch, options.coordinator_epoch)
+        if None in numbers:
+            raise UsageError(
+                "abort: --start-offset is missing; with brokers before 2.8 --producer-id, --producer-epoch and "
+                "--coordinator-epoch"
+            )
+        admin.abort_transaction(place, *numbers)
+        output.say(f"{place}: aborted what producer {numbers[0]}/{numbers[1]} had open")
+        return ExitStatus.OK
+    return _abort_at(admin, options, place, output)
+
+
+def _abort_ids(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Fence the producers of what is open, which ends it; a producer that has nothing open is left in peace."""
+    known, status = settled(lambda: admin.describe_transactions(options.names), output)
+    opened = [name for name, one in known.items() if options.force or one.state in OPEN_STATES]
+    for name, one in known.items():
+        if name not in opened:
+            output.say(f"{name}: nothing is open ({one.state}); --force fences its producers all the same")
+    fenced, fencing = settled(lambda: admin.fence_producers(opened), output)
+    for name, now in fenced.items():
+        what = "aborted" if known[name].state == "Ongoing" else f"ended ({known[name].state})"
+        output.say(f"{name}: {what}; producers below {now.producer_id}/{now.producer_epoch} are fenced")
+    return max(status, fencing)
+
+
+def _abort_at(admin: Admin, options: argparse.Namespace, place: TopicPartition, output: Output) -> ExitStatus:
+    producer = _producer_at(admin, place, options.start_offset)
+    if not options.force:
+        hanging = admin.find_hanging_transactions(partitions=[place], max_transaction_timeout_ms=0, now=_now(options))
+        if not any(one.start_offset == options.start_offset for one in hanging.transactions):
+            _told(hanging.errors, output)
+            raise CommandError(_why_not(admin, place, producer, options))
+    admin.abort_transaction(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch)
+    stable = admin.list_offsets({place: "latest"}, isolation_level="read_committed")[place].offset
+    output.say(
+        f"{place}: aborted what producer {producer.producer_id}/{producer.producer_epoch} had open from offset "
+        f"{options.start_offset} on; the last stable offset is {stable} now"
+    )
+    return ExitStatus.OK
+
+
+def _producer_at(admin: Admin, place: TopicPartition, start_offset: int) -> ProducerState:
+    states = admin.describe_producers([place])[place]
+    opened = {state.current_transaction_start_offset: state for state in states}
+    if start_offset not in opened:
+        offsets = ", ".join(str(offset) for offset in sorted(offset for offset in opened if offset is not None))
+        raise CommandError(f"{place}: no open transaction begins at offset {start_offset}; open: {offsets or 'none'}")
+    return opened[start_offset]
+
+
+def _why_not(admin: Admin, place: TopicPartition, producer: ProducerState, options: argparse.Namespace) -> str:
+    known = [one.transactional_id for one in admin.list_transactions(producer_ids=[producer.producer_id]).values()]
+    whole = shlex.join(["kcodec", "txn", "abort", *_connection(options), *(known[:1] or ["ID"])])
+    return (
+        f"{place}: the coordinator of producer {producer.producer_id} ({', '.join(known) or 'id not known'}) will end "
+        f"this transaction; `{whole}` aborts it now, in all its partitions; --force writes a marker here alone"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- strays
+
+
+def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    handles = None if options.handles is None else dict(_handles(options.handles))
+    found = admin.find_stray_transactions(
+        transactional_ids=handles, idle_ms=int(options.idle * 1000), now=_now(options)
+    )
+    strays = [
+        one
+        for one in found.transactions
+        if handles is None or handles[one.transactional_id] == (one.producer_id, one.producer_epoch)
+    ]
+    if options.json:
+        for one in strays:
+            output.write(json_line(_stray_fields(one, options)))
+    elif strays:
+        columns = ("transactional_id", "producer", "age", "idle", "times_out_in", "partitions")
+        write_table(output, columns, map(_stray_row, strays))
+    output.flush()
+    if not options.json:
+        for one in strays:
+            output.say(f"{one.transactional_id}: if its owner is gone: {_abort_stray(one, options)}")
+    if not strays:
+        output.say(f"no open transaction has been silent for {duration_text(int(options.idle * 1000))}")
+    return max(ExitStatus.FINDINGS if strays else ExitStatus.OK, _told(found.errors, output))
+
+
+def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(transactional id, (producer id, epoch)) of TransactionHandle.to_json, one a line."""
+    from kcodec.txn.handle import TransactionHandle
+
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                handle = TransactionHandle.from_json(line)
+            except (ValueError, TypeError, KeyError) as error:
+                raise CommandError(f"{path}, line {number}: no transaction handle: {error}") from error
+            yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
+
+
+def _abort_stray(one: StrayTransaction, options: argparse.Namespace) -> str:
+    return shlex.join(["kcodec", "txn", "abort", *_connection(options), one.transactional_id])
+
+
+def _stray_fields(one: StrayTransaction, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "start_timestamp": one.start_timestamp,
+        "age_ms": one.age_ms,
+        "idle_ms": one.idle_ms,
+        "transaction_timeout_ms": one.transaction_timeout_ms,
+        "partitions": [_place(partition) for partition in one.partitions],
+        "abort_command": _abort_stray(one, options),
+    }
+
+
+def _stray_row(one: StrayTransaction) -> list[Any]:
+    left = one.transaction_timeout_ms - one.age_ms
+    return [
+        one.transactional_id,
+        f"{one.producer_id}/{one.producer_epoch}",
+        duration_text(one.age_ms),
+        Cell(duration_text(one.idle_ms), "notable"),
+        duration_text(left) if left > 0 else "any moment",
+        ", ".join(map(str, one.partitions)) or None,
+    ]
+
+
+ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {
+    "list": _list,
+    "describe": _describe,
+    "find-hanging": _find_hanging,
+    "strays": _strays,
+    "abort": _abort,
+}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both faces of Admin share: how one is made, and how a flow becomes a method."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kcodec.client.admin_settle import Asking
+from kcodec.client.client import Client
+from kcodec.client.options import ClientOptions, refuse_unknown
+from kcodec.client.security import SECURITY_OPTIONS
+
+
+def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
+    """A client of these options and what its flows work with. TypeError, ValueError for wrong options."""
+    given = dict(options)
+    taken = ClientOptions.take(given)
+    refuse_unknown(given, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
+    client = Client(taken)
+    client.cluster.allow_auto_topic_creation = False
+    return client, Asking(
+        client.cluster, client.clock, client.random.random, taken, lambda: time.time_ns() // 1_000_000
+    )
+
+
+def dress(method: Any, flow: Callable[..., Any]) -> None:
+    """Give a method its flow's name, docstring and signature, as help() shows them."""
+    method.__name__ = method.__qualname__ = flow.__name__
+    method.__doc__ = flow.__doc__
+    found = inspect.signature(flow)
+    first, *others = found.parameters.values()
+    returned = str(found.return_annotation).removeprefix("Flow[").removesuffix("]")
+    method.__signature__ = found.replace(
+        parameters=[first.replace(name="self", annotation=first.empty), *others], return_annotation=returned
+    )

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: groups and their committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcodec.client.admin_routes import Broker, Coordinator, CoordinatorOf
+from kcodec.client.admin_settle import Answer, Asking, Question, settle
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol import messages
+from kcodec.protocol.flow import Flow
+
+GROUP_ID_NOT_FOUND = 69
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """A group by id. state, type: None from brokers that do not tell (before 2.6, 3.7)."""
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A member. metadata, assignment: bytes of the group's protocol, empty with the protocol of KIP-848."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes = field(default=b"", repr=False)
+    assignment: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A group of the classic protocol. state "Dead": there is none."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    coordinator: int | None = None
+
+
+def list_groups(
+    asking: Asking, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
+) -> Flow[dict[str, GroupListing]]:
+    """The groups of all brokers, by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
+
+    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    """
+    deadline = asking.deadline(timeout)
+    yield from asking.cluster.refresh(asking.call_timeout(deadline))
+    wanted, kinds = list(states), list(types)
+    question: Question[int, list[GroupListing]] = Question(
+        "list groups of broker",
+        Broker(),
+        lambda brokers, until: messages.ListGroupsRequest(states_filter=wanted, types_filter=kinds),
+        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response)))],
+        lowest=5 if kinds else 4 if wanted else 0,
+    )
+    outcome = yield from settle(asking, asking.cluster.brokers, question, deadline)
+    found = [listing for listings in outcome.value().values() for listing in listings]
+    return {listing.group_id: listing for listing in sorted(found, key=lambda listing: listing.group_id)}
+
+
+def _listings(response: Any) -> list[GroupListing]:
+    return [
+        GroupListing(group.group_id, group.protocol_type, group.group_state or None, group.group_type or None)
+        for group in response.groups
+    ]
+
+
+def describe_groups(
+    asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, GroupDescription]]:
+    """State and members of groups of the classic protocol; one that is not there has the state "Dead".
+
+    Raises BrokerError (AuthorizationError ...); from Kafka 4.0 on GROUP_ID_NOT_FOUND for groups that are not there.
+    """
+    question: Question[str, GroupDescription] = Question(
+        "describe group",
+        Coordinator(asking.cluster, "group"),
+        lambda groups, until: messages.DescribeGroupsRequest(groups=groups),
+        lambda response, groups: (
+            (group.group_id, Answer(group.error_code, _group(group), group.error_message)) for group in response.groups
+        ),
+    )
+    outcome = yield from settle(asking, group_ids, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            bytes(member.member_metadata),
+            bytes(member.member_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+
+
+def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:
+    """Delete groups without members, with their offsets.
+
+    Raises BrokerError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, AuthorizationError; AdminError for several.
+    """
+    question: Question[str, None] = Question(
+        "delete group",
+        Coordinator(asking.cluster, "group"),
+        lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
+        lambda response, groups: ((result.group_id, Answer(result.error_code)) for result in response.results),
+    )
+    outcome = yield from settle(asking, group_ids, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def list_group_offsets(
+    asking: Asking,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+    """The offsets a group has committed; None where it has none. partitions: None for all that have one.
+
+    require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
+    """
+    wanted = None if partitions is None else list(partitions)
+    question: Question[str, dict[TopicPartition, OffsetAndMetadata | None]] = Question(
+        "list offsets of group",
+        Coordinator(asking.cluster, "group"),
+        lambda groups, until: messages.OffsetFetchRequest(
+            group_id=group_id,
+            topics=None
+            if wanted is None
+            else [
+                messages.OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
+                for topic, numbers in by_topic(wanted).items()
+            ],
+            require_stable=require_stable,
+        ),
+        _fetched,
+        lowest=7 if require_stable else 2,
+        highest=7,  # version 8 asks for several groups, version 10 by topic ids
+    )
+    outcome = yield from settle(asking, [group_id], question, asking.deadline(timeout))
+    return outcome.value()[group_id]
+
+
+def _fetched(response: Any, groups: list[str]) -> Iterator[tuple[str, Answer]]:
+    code, found = response.error_code, {}
+    for topic in response.topics:
+        for one in topic.partitions:
+            code = code or one.error_code
+            committed = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
+            found[TopicPartition(topic.name, one.partition_index)] = None if one.committed_offset < 0 else committed
+    yield groups[0], Answer(code, found)
+
+
+def alter_group_offsets(
+    asking: Asking,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    *,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, None]]:
+    """Commit offsets for a group that has no members; a number is an offset without metadata.
+
+    Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
+    """
+    given = {
+        partition: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        for partition, value in offsets.items()
+    }
+
+    def of(partition: TopicPartition) -> Any:
+        return messages.OffsetCommitRequestPartition(
+            partition_index=partition.partition,
+            committed_offset=given[partition].offset,
+            committed_leader_epoch=given[partition].leader_epoch,
+            committed_metadata=given[partition].metadata,
+        )
+
+    question: Question[TopicPartition, None] = Question(
+        f"alter offset of group {group_id!r} in",
+        CoordinatorOf(asking.cluster, "group", group_id),
+        lambda partitions, until: messages.OffsetCommitRequest(
+            group_id=group_id,
+            topics=[
+                messages.OffsetCommitRequestTopic(
+                    name=topic, partitions=[of(TopicPartition(topic, number)) for number in numbers]
+                )
+                for topic, numbers in by_topic(partitions).items()
+            ],
+        ),
+        partition_codes,
+        highest=9,  # version 10 names topics by id
+    )
+    outcome = yield from settle(asking, given, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def delete_group_offsets(
+    asking: Asking, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+) -> Flow[dict[TopicPartition, None]]:
+    """Forget committed offsets of topics that the group does not subscribe to (KIP-496).
+
+    Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
+    """
+    question: Question[TopicPartition, None] = Question(
+        f"delete offset of group {group_id!r} in",
+        CoordinatorOf(asking.cluster, "group", group_id),
+        lambda some, until: messages.OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                messages.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[messages.OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+                )
+                for topic, numbers in by_topic(some).items()
+            ],
+        ),
+        lambda response, some: (
+            ((partition, Answer(response.error_code)) for partition in some)
+            if response.error_code
+            else partition_codes(response, some)
+        ),
+    )
+    outcome = yield from settle(asking, partitions, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """topic -> its partitions, as most requests want them."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def partition_codes(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    """Of a response that has nothing but a code for each partition."""
+    for topic in response.topics:
+        for one in topic.partitions:
+            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an administrative call is settled: each item asked at the broker that answers for it, again where that helps.
+
+A call is about items (topics, partitions, groups, ids). `settle` finds the broker of each item, asks once for all items
+of a broker, takes what was answered, and asks again for what was answered with a retriable error (the controller, a
+leader or a coordinator has moved, a broker is starting) until the deadline. This is KafkaAdminClient's Call and
+AdminApiDriver.
+
+Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
+the error itself where one item was asked for, else `AdminError`, an ExceptionGroup that also carries the results of the
+items that went well. (`except* BrokerError` catches both.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kcodec.client.admin_routes import Route
+from kcodec.client.options import ClientOptions
+from kcodec.errors import (
+    AuthenticationError,
+    BrokerError,
+    KcodecError,
+    RequestTimedOutError,
+    TransportError,
+    UnsupportedError,
+)
+from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.flow import Clock, Flow, Task, call, join, sleep, spawn
+from kcodec.txn.cluster import Cluster
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+# A broker knows a new topic some 100 ms after the controller made it: so long "unknown" is asked again.
+UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
+# Requests of one call that are under way at a time.
+MAX_PARALLEL_REQUESTS = 32
+
+
+class AdminError(ExceptionGroup[Exception], KcodecError):
+    """Some items of a call failed. `errors`: item -> error; `results`: item -> result of those that went well."""
+
+    errors: dict[Any, KcodecError]
+    results: dict[Any, Any]
+
+    def __new__(cls, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> AdminError:
+        """As an ExceptionGroup is made."""
+        made = super().__new__(cls, message, list(errors.values()))
+        made.errors, made.results = dict(errors), dict(results)
+        return made
+
+    def __init__(self, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> None:
+        super().__init__(message, list(errors.values()))
+
+    def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
+        """For `except*`: the part with these errors."""
+        kept = {item: error for item, error in self.errors.items() if any(error is one for one in exceptions)}
+        return AdminError(self.message, kept, self.results)
+
+    def __str__(self) -> str:
+        return "; ".join([self.message, *map(str, self.errors.values())])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AdminError, (self.message, self.errors, self.results)
+
+
+@dataclass
+class Outcome(Generic[K, V]):
+    """What came of the items of a call."""
+
+    doing: str
+    results: dict[K, V] = field(default_factory=dict)
+    errors: dict[K, KcodecError] = field(default_factory=dict)
+
+    def value(self) -> dict[K, V]:
+        """The results; raises where there are errors."""
+        if not self.errors:
+            return self.results
+        if len(self.errors) + len(self.results) == 1:
+            raise next(iter(self.errors.values()))
+        total = len(self.errors) + len(self.results)
+        raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
+
+
+class Answer(NamedTuple):
+    """What a response says about an item: a result, or an error code and the broker's own words."""
+
+    code: int
+    value: Any = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What the flows of Admin work with.
+
+    random: numbers from 0 to 1. now: milliseconds since 1970, only to tell the age of transactions.
+    """
+
+    cluster: Cluster
+    clock: Clock
+    random: Callable[[], float]
+    options: ClientOptions
+    now: Callable[[], int]
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """The end of a call that begins now; `timeout` in seconds, None: default_api_timeout_ms."""
+        limit = self.options.default_api_timeout_ms / 1000 if timeout is None else timeout
+        return Deadline(self.clock, self.clock() + limit, limit)
+
+    def call_timeout(self, deadline: Deadline) -> float:
+        """Seconds for one request."""
+        return max(min(self.options.request_timeout_ms / 1000, deadline.left), 0.001)
+
+    def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
+        """Wait before the next attempt; `attempt` counts those that failed, from 0."""
+        pause = self.options.retry_backoff(attempt, self.random())
+        yield from sleep(min(pause, max(deadline.left, 0.0)))
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Until when; `limit` is what it was at the beginning, in seconds."""
+
+    clock: Clock
+    at: float
+    limit: float
+
+    @property
+    def left(self) -> float:
+        """Seconds left, maybe negative."""
+        return self.at - self.clock()
+
+    @property
+    def left_ms(self) -> int:
+        """For a request's own timeout_ms."""
+        return max(int(self.left * 1000), 1)
+
+
+@dataclass(frozen=True)
+class Question(Generic[K, V]):
+    """An API, asked about items.
+
+    doing:     "delete topic"; errors say "delete topic 'orders': ...".
+    route:     where an item is answered.
+    request:   the message for some items; the deadline is for a timeout_ms inside it.
+    read:      what a response says of each item.
+    final:     codes that are not asked again here although Kafka calls them retriable.
+    resource:  what an error is about, of an item.
+    at_most:   items in one request, so that neither it nor the answer grows without bound.
+    lowest, highest: bounds on the version.
+    """
+
+    doing: str
+    route: Route[K]
+    request: Callable[[list[K], Deadline], Any]
+    read: Callable[[Any, list[K]], Iterable[tuple[K, Answer]]]
+    final: frozenset[int] = frozenset()
+    resource: Callable[[K], object] = lambda item: item
+    named: Callable[[K], str] = lambda item: f"{item!r}" if isinstance(item, str) else f"{item}"
+    at_most: int = 1000
+    lowest: int = 0
+    highest: int = 32767
+
+
+def settle(
+    asking: Asking, items: Iterable[K], question: Question[K, V], deadline: Deadline
+) -> Generator[Any, Any, Outcome[K, V]]:
+    """Ask until each item has a result or a final error, or the deadline is over."""
+    outcome: Outcome[K, V] = Outcome(question.doing)
+    settling = _Settling(asking, question, deadline, outcome)
+    order = list(dict.fromkeys(items))
+    pending, attempt = order, 0
+    while pending:
+        requests = yield from settling.route(pending)
+        yield from settling.ask(requests)
+        pending = [item for item in order if item not in outcome.results and item not in outcome.errors]
+        if pending:
+            if deadline.left <= 0:
+                settling.give_up(pending)
+                break
+            yield from asking.pause(attempt, deadline)
+            attempt += 1
+    outcome.results = {item: outcome.results[item] for item in order if item in outcome.results}
+    outcome.errors = {item: outcome.errors[item] for item in order if item in outcome.errors}
+    return outcome
+
+
+class _Settling(Generic[K, V]):
+    """One run of `settle`."""
+
+    def __init__(self, asking: Asking, question: Question[K, V], deadline: Deadline, outcome: Outcome[K, V]) -> None:
+        self._asking = asking
+        self._question = question
+        self._deadline = deadline
+        self._outcome = outcome
+        self._begin = asking.clock()
+        self._last: dict[K, KcodecError] = {}
+
+    def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
+        """Requests to be made: a node and the items to ask it about."""
+        groups: dict[int, list[K]] = {}
+        self._question.route.prepare(items)
+        for item in items:
+            try:
+                node = yield from self._question.route.node(item, self._call_timeout())
+            except KcodecError as error:
+                self._failed([item], error)
+            else:
+                if node is not None:
+                    groups.setdefault(node, []).append(item)
+        most = self._question.at_most
+        return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
+
+    def ask(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
+        """All of them, side by side where there are several."""
+        if len(requests) == 1:
+            yield from self._ask_one(*requests[0])
+            return
+        for at in range(0, len(requests), MAX_PARALLEL_REQUESTS):
+            tasks: list[Task[None]] = []
+            for node, items in requests[at : at + MAX_PARALLEL_REQUESTS]:
+                tasks.append((yield from spawn(self._ask_one(node, items), f"{self._question.doing} at {node}")))
+            for task in tasks:
+                yield from join(task)
+
+    def _ask_one(self, node: int, items: list[K]) -> Flow[None]:
+        question = self._question
+        try:
+            reply = yield from call(
+                node,
+                question.request(items, self._deadline),
+                timeout=self._call_timeout(),
+                lowest=question.lowest,
+                highest=question.highest,
+            )
+        except (TransportError, UnsupportedError) as error:
+            self._failed(items, error)
+            return
+        answered = set()
+        for item, answer in question.read(reply.message, items):
+            answered.add(item)
+            self._take(item, answer)
+        for item in items:
+            if item not in answered:
+                self._outcome.errors[item] = KcodecError(
+                    f"{self._doing(item)}: the broker's answer does not name it (node {node})"
+                )
+
+    def _take(self, item: K, answer: Answer) -> None:
+        if answer.code == 0:
+            self._outcome.results[item] = answer.value
+            return
+        error = broker_error(answer.code, self._doing(item), message=answer.message)
+        error.resource = self._question.resource(item)
+        if self._may_ask_again(answer.code):
+            self._last[item] = error
+            self._question.route.lost(item, answer.code)
+        else:
+            self._outcome.errors[item] = error
+
+    def _may_ask_again(self, code: int) -> bool:
+        if code in self._question.final or not error_code(code).retriable:
+            return False
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
+            waited = self._asking.clock() - self._begin
+            return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
+        return True
+
+    def _failed(self, items: list[K], error: KcodecError) -> None:
+        """No node, or no answer: asked again, but where asking again cannot help."""
+        if isinstance(error, BrokerError):
+            is_passing = self._may_ask_again(error.code)
+        else:
+            is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
+        for item in items:
+            if is_passing:
+                self._last[item] = error
+                self._question.route.lost(item, None)
+            else:
+                self._outcome.errors[item] = error
+
+    def give_up(self, items: Iterable[K]) -> None:
+        """The deadline is over."""
+        for item in items:
+            last = self._last.get(item)
+            told = f"{self._doing(item)}: not done within {self._deadline.limit:g} s"
+            error = RequestTimedOutError(told if last is None else f"{told}; the last answer: {last}")
+            error.__cause__ = last
+            self._outcome.errors[item] = error
+
+    def _doing(self, item: K) -> str:
+        return f"{self._question.doing} {self._question.named(item)}"
+
+    def _call_timeout(self) -> float:
+        return self._asking.call_timeout(self._deadline)
