@@ -48,3 +48,12 @@ def test_examples_run(page: str, number: int, example: str) -> None:
 
 def test_there_are_examples() -> None:
     assert any(page == "protocol.md" for page, _, _ in EXAMPLES)
+
+
+def test_every_claim_of_the_docs_is_a_test_and_every_test_is_told() -> None:
+    told = re.findall(
+        r"`(test_\w+)` \|$", (ROOT / "docs" / "transactions.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    claims = (ROOT / "tests" / "test_transaction_claims.py").read_text(encoding="utf-8")
+    assert told
+    assert told == re.findall(r"^def (test_\w+)\(", claims, re.MULTILINE)
