@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write those parts of docs/ that are drawn from the code: tables of messages, errors, states of a transaction.
+"""Write those parts of docs/ that are drawn from the code: messages, errors, options, states of a transaction.
 
 Usage: python tools/draw_docs.py
 
@@ -9,10 +9,14 @@ is not what would be drawn.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from kcodec.client.options import ClientOptions, OptionSet
+from kcodec.client.producer_options import ProducerOptions
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ERRORS
 from kcodec.protocol.schema import Message, Request, Response
@@ -52,10 +56,40 @@ def draw_errors() -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw_options(options: type[OptionSet]) -> str:
+    """The options of a class: names and defaults from its fields, what they do from its docstring."""
+    found = {field.name: field for field in dataclasses.fields(options) if field.init}
+    _, _, told = (inspect.getdoc(options) or "").partition("\n\n")
+    rows: list[tuple[list[str], str]] = []
+    for line in told.splitlines():
+        head = re.match(r"(\w+(?:, \w+)*):\s+", line)
+        if head and set(head[1].split(", ")) <= set(found):
+            rows.append((head[1].split(", "), line[head.end() :]))
+        else:
+            rows[-1] = rows[-1][0], f"{rows[-1][1]} {line.strip()}"
+    missing = set(found) - {name for names, _ in rows for name in names}
+    if missing:
+        raise ValueError(f"the docstring of {options.__name__} says nothing of {', '.join(sorted(missing))}")
+    lines = ["| option | default | what it does |", "| --- | --- | --- |"]
+    for names, text in rows:
+        defaults = ", ".join(shown_default(found[name]) for name in names)
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {defaults} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown_default(field: dataclasses.Field[object]) -> str:
+    """A default as a reader types it; of an object its class stands for it."""
+    if field.default is not dataclasses.MISSING:
+        return f"`{field.default!r}`"
+    return "" if field.default_factory is not dataclasses.MISSING else "needed"
+
+
 DRAWN: dict[str, Callable[[], str]] = {
     "apis": draw_apis,
     "other-messages": draw_others,
     "errors": draw_errors,
+    "producer-options": lambda: draw_options(ProducerOptions),
+    "client-options": lambda: draw_options(ClientOptions),
     "states": state.draw_table,
     "state-meanings": state.draw_meanings,
     "state-diagram": lambda: f"```mermaid\n{state.draw_diagram()}```\n",

@@ -33,7 +33,8 @@ class ProducerOptions(OptionSet):
                         and at most 5 requests in flight.
     transactional_id:   of a transactional producer; one per live instance, the same after a restart.
     transaction_timeout_ms: after so long the coordinator aborts a transaction that nobody ended.
-    compression_type:   "none", "gzip", "snappy", "lz4" or "zstd"; compression_level: Kafka's (KIP-390), None: default.
+    compression_type:   "none", "gzip", "snappy", "lz4" or "zstd".
+    compression_level:  as Kafka has them for each codec (KIP-390); None: the codec's default.
     linger_ms:          a batch that is not full waits so long for more records.
     batch_size:         bytes of a batch before compression; a larger record makes a batch of its own.
     buffer_memory:      bytes of records not yet acknowledged, by whole batches; beyond that `send` waits.
