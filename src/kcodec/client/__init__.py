@@ -20,6 +20,14 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.client.admin_settle import AdminError
     from kcodec.client.admin_values import AlterOperation, ConfigResource, NewTopic
     from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.shared import (
+        TransactionHandle,
+        TransactionWriter,
+        WriterReceipt,
+        abort_transaction,
+        commit_transaction,
+    )
+    from kcodec.client.transaction import Transaction
 
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
@@ -70,6 +78,12 @@ __all__ = [
     "ScramCredentialUpsertion",
     "ScramMechanism",
     "TableDelivery",
+    "Transaction",
+    "TransactionHandle",
+    "TransactionWriter",
+    "WriterReceipt",
+    "abort_transaction",
+    "commit_transaction",
 ]
 
 

@@ -7,6 +7,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
     from kcodec.client.aio.admin import Admin
     from kcodec.client.aio.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.aio.shared import (
+        TransactionHandle,
+        TransactionWriter,
+        WriterReceipt,
+        abort_transaction,
+        commit_transaction,
+    )
+    from kcodec.client.aio.transaction import Transaction
 
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
@@ -31,6 +39,12 @@ __all__ = [
     "Producer",
     "RecordMetadata",
     "TableDelivery",
+    "Transaction",
+    "TransactionHandle",
+    "TransactionWriter",
+    "WriterReceipt",
+    "abort_transaction",
+    "commit_transaction",
 ]
 
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of docs/producer.md and docs/transactions.md, run as they stand against a real broker."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from kcodec import ConsumerGroupMetadata, TopicPartition
+from kcodec.client import Producer, TransactionHandle, TransactionWriter
+from kcodec.testing.kafka import ApacheKafka
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TOPICS = ("orders", "invoices", "ledger", "in", "out")
+
+
+class Examples:
+    """The Python blocks of a page, with topics and an address of this broker."""
+
+    def __init__(self, page: str, kafka: ApacheKafka) -> None:
+        self.kafka = kafka
+        self.topics = {name: kafka.create_topic(partitions=3) for name in TOPICS}
+        text = (DOCS / page).read_text(encoding="utf-8").replace('"localhost:9092"', repr(kafka.bootstrap_servers))
+        for name, real in self.topics.items():
+            text = text.replace(f'"{name}"', f'"{real}"')
+        self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+    def run(self, text: str, **names: Any) -> dict[str, Any]:
+        exec(compile(text, "an example of the docs", "exec"), names)
+        return names
+
+    def producer(self, **options: Any) -> Producer:
+        return Producer(bootstrap_servers=self.kafka.bootstrap_servers, **options)
+
+
+def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("producer.md", apache_kafka)
+    first, table = examples.blocks
+    sent = examples.run(first)["delivery"].result()
+    assert (sent.topic, sent.partition, sent.offset) == (examples.topics["orders"], 1, 0)
+    with examples.producer() as producer:
+        names = examples.run(table, producer=producer, pyarrow=pyarrow, keys=[b"a", b"b"], values=[b"1", b"2"])
+        assert sum(batch.records_count for batch in names["tables"].result()) == 2
+
+
+def test_transaction_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("transactions.md", apache_kafka)
+    block, offsets, shared, writer = examples.blocks
+    assert examples.run(block)["txn"].committed is True
+
+    record = type("Record", (), {"offset": 41})
+    names: dict[str, Any] = {
+        "TopicPartition": TopicPartition,
+        "record": record,
+        "transformed": b"x",
+        "consumer_group_metadata": ConsumerGroupMetadata(f"group-{examples.topics['in']}"),
+    }
+    with examples.producer(transactional_id=f"docs-{examples.topics['out']}") as producer:
+        assert examples.run(offsets, producer=producer, **names)["txn"].committed is True
+
+        pause = re.search(r"^    \.\.\..*\n", shared, re.MULTILINE)
+        assert pause
+        both = shared.replace(pause[0], textwrap.indent(writer, "    "))
+        names |= {"TransactionHandle": TransactionHandle, "TransactionWriter": TransactionWriter}
+        done = examples.run(both, producer=producer, servers=apache_kafka.bootstrap_servers, **names)
+    assert done["txn"].committed is True
+    assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
+
+
+def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("producer.md", apache_kafka)
+    with pytest.raises(TypeError, match="did you mean 'compression_type'"):
+        examples.run(examples.blocks[0].replace("compression_type", "compression_typ"))
