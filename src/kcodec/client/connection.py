@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.client.negotiation import authenticate, negotiate
 from kcodec.client.tls_layer import TlsLayer
-from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
+from kcodec.errors import KcodecError, RequestTimedOutError, TransportError
 from kcodec.protocol.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
 from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request_parts, response_body
 from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions
@@ -378,9 +378,8 @@ def _told(error: BaseException) -> str:
 
 
 def _as_sent(error: BaseException) -> BaseException:
-    """The same failure for a request whose bytes may have arrived."""
-    if type(error) is AuthenticationError:
-        return error
+    """The same failure for a request whose bytes may have arrived. A refused login (of a session to be renewed) is no
+    exception: AuthenticationError says that nothing was sent, and the repeat of the request will meet it."""
     return TransportError(getattr(error, "reason", str(error)), possibly_sent=True)
 
 

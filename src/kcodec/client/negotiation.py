@@ -48,7 +48,8 @@ def _ask_versions(connection: Connection) -> Flow[BrokerVersions]:
 def authenticate(connection: Connection) -> Flow[None]:
     """SASL, where options ask for it; a session that ends is renewed before it does (KIP-368)."""
     network = connection.network
-    flow = network.options.security.authenticate(connection.address.host, network.clock)
+    timeout = network.options.request_timeout_ms / 1000
+    flow = network.options.security.authenticate(connection.address.host, network.clock, timeout)
     if flow is None:
         return
     started = network.clock()
