@@ -82,7 +82,6 @@ class Connection:
         self._correlation_id = 0
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
-        self._has_answered = False  # anything but the negotiation
         self._timers: list[Timer] = []
 
     def __repr__(self) -> str:
@@ -222,11 +221,11 @@ class Connection:
         return "the connection ended while versions and authentication were negotiated"
 
     def _hint(self, error: BaseException | None) -> str:
-        if self._transport is None or error is not None:
+        if self._transport is None or error is not None or self.address in self.network.spoken_with:
             return ""
         if not self.is_ready and self._tls is None:
             return " (does this listener expect TLS? security_protocol says plaintext)"
-        if self.is_ready and not self._has_answered and not self.network.options.security.mechanism_name:
+        if self.is_ready and not self.network.options.security.mechanism_name:
             return " (does this listener demand SASL? security_protocol is without it)"
         return ""
 
@@ -302,7 +301,8 @@ class Connection:
             return
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
-        self._has_answered = self._has_answered or self.is_ready
+        if self.is_ready:
+            self.network.spoken_with.add(self.address)
         request_class = pending.call.kind
         try:
             message = _decode_response(frame, request_class, pending.version)

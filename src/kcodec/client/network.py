@@ -81,6 +81,8 @@ class Network:
         self.bootstrap_addresses: tuple[Address, ...] = options.addresses
         self.watchers: list[Callable[[Trace], None]] = []
         self.is_closed = False
+        #: Where a request was answered once: whatever goes wrong there later, it is not the kind of listener.
+        self.spoken_with: set[Address] = set()
         self._connections: dict[tuple[int, str], Connection] = {}
         self._retired: list[Connection] = []
         self._backoffs: dict[int, _Backoff] = {}
