@@ -28,6 +28,7 @@ COMMANDS = {
     "check": ("check", "what is wrong with these files, and what to do about it"),
     "cat": ("cat", "records, as kcat prints them: any format, read_committed, internal topics decoded"),
     "convert": ("convert", "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file"),
+    "produce": ("produce", "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted"),
     "txn": ("txn", "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it"),
     "topics": ("topics", "topics of a cluster: list, describe, create, delete, config"),
 }

@@ -296,6 +296,8 @@ class Settlement:
         settings, topic = self.settings, batch.topic
         if queue is None:
             reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
+            if self.cluster.last_error is not None:
+                reason += f": {self.cluster.last_error}"
         else:
             reason = f"{queue.partition}: not acknowledged within delivery_timeout_ms ({settings.delivery_timeout:g} s)"
         if batch.last_error is not None:

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec produce``: messages from stdin or files into a topic, with kcat's letters."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options, name_and_value
+from kcodec.cli.formats import unescaped
+from kcodec.cli.output import Output
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError
+from kcodec.cli.produce_input import Message, json_messages, pieces_of, plain_messages, whole_files
+from kcodec.cli.status import ExitStatus
+
+if TYPE_CHECKING:
+    from kcodec.client.producer import Producer
+
+TOLD = (
+    "Sends messages: lines of stdin, or each FILE as one message, or with -l the lines of a FILE. The letters are "
+    "kcat's. With -J the input is what kcodec cat -J writes, so that one cat copies to another topic: keys, values, "
+    "headers, nulls and timestamps. Every message is acknowledged by all in-sync replicas before the command ends with "
+    "0, and repeats of the network's making are removed. With --transactional-id read_committed consumers see all of "
+    "the input or nothing."
+)
+EXAMPLES = (
+    Example("lines as key:value", "kcodec produce -b localhost:9092 -t orders -K : -l orders.txt"),
+    Example("as kcodec cat -J wrote it", "kcodec produce -b localhost:9092 -t orders -J -l orders.jsonl"),
+    Example("all or nothing", "kcodec produce -b localhost:9092 -t orders -l orders.txt --transactional-id nightly"),
+)
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("produce", TOLD, EXAMPLES)
+    found.add_argument("files", nargs="*", metavar="FILE", help="each is one message (with -l one file of many)")
+    add_broker_options(found)
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="where to; with -J a line may name its own")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="this one (default: the key decides)")
+    found.add_argument("-l", "--lines", action="store_true", help="messages are the lines of FILE")
+    shape = found.add_mutually_exclusive_group()
+    shape.add_argument("-J", "--json", action="store_true", help="JSON lines, as kcodec cat -J writes them")
+    shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="what stands between key and value")
+    found.add_argument("-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each message (\\n)")
+    found.add_argument("-k", "--key", metavar="KEY", help="of all messages that bring none")
+    found.add_argument(
+        *("-H", "--header"),
+        action="append",
+        default=[],
+        type=name_and_value,
+        metavar="NAME=VALUE",
+        help="of all messages, before their own; may be given more than once",
+    )
+    found.add_argument("-Z", "--null", action="store_true", help="an empty value, or key, is null")
+    found.add_argument("-z", "--compression", choices=CODECS, default="none", help="of the batches (none)")
+    found.add_argument("-c", "--count", type=int, metavar="N", help="end after N messages")
+    found.add_argument("-T", "--tee", action="store_true", help="write the values to stdout, too")
+    found.add_argument("--keep-partitions", action="store_true", help="with -J: each to the partition its line names")
+    found.add_argument("--transactional-id", metavar="ID", help="one transaction for all of the input")
+    found.add_argument("--commit-every", type=int, metavar="N", help="a transaction for each N messages instead")
+    return found
+
+
+def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+    """Send all; ERROR if one was not acknowledged, and then in a transaction nothing of it is visible."""
+    options = parser().parse(arguments, output)
+    if options is None:
+        return ExitStatus.OK
+    _check(options)
+    messages = _with_defaults(_messages(options), options)
+    with _producer(options) as producer:
+        sending = _Sending(producer, options, output)
+        if options.transactional_id is None:
+            sending.send_all(messages, producer.send)
+        else:
+            _in_transactions(producer, sending, messages, options)
+    return ExitStatus.OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.topic is None and not options.json:
+        raise UsageError("-t TOPIC is missing (see kcodec produce --help)")
+    if options.lines and len(options.files) != 1:
+        raise UsageError("-l takes one FILE (see kcodec produce --help)")
+    if options.json and options.files and not options.lines:
+        raise UsageError("-J with a FILE needs -l: its lines are the messages")
+    if options.keep_partitions and not options.json:
+        raise UsageError("--keep-partitions is for -J, where lines name partitions")
+    for name, least in (("count", 0), ("commit_every", 1), ("partition", 0)):
+        given = getattr(options, name)
+        if given is not None and given < least:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, not {given}")
+    if options.commit_every is not None and options.transactional_id is None:
+        raise UsageError("--commit-every needs --transactional-id")
+    if not options.delimiter:
+        raise UsageError("-D must not be empty")
+
+
+def _messages(options: argparse.Namespace) -> Iterator[Message]:
+    if options.files and not options.lines:
+        return whole_files(options.files)
+    pieces = pieces_of(options.files[0] if options.files else None)
+    if options.json:
+        return json_messages(pieces, keeps_partition=options.keep_partitions)
+    key = None if options.key_delimiter is None else unescaped(options.key_delimiter)
+    if key == b"":
+        raise UsageError("-K must not be empty")
+    return plain_messages(pieces, unescaped(options.delimiter), key, empty_is_null=options.null)
+
+
+def _with_defaults(messages: Iterator[Message], options: argparse.Namespace) -> Iterator[Message]:
+    """What options say for all messages; a message's own word counts more, but -t and -p are for all."""
+    key = None if options.key is None else options.key.encode("utf-8", "surrogateescape")
+    headers = tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in options.header)
+    for message in islice(messages, options.count):
+        topic = options.topic if options.topic is not None else message.topic
+        if topic is None:
+            raise CommandError(f"{message.place}: it names no topic, and -t is not given")
+        yield message._replace(
+            topic=topic,
+            key=key if message.key is None else message.key,
+            headers=headers + message.headers,
+            partition=message.partition if options.partition is None else options.partition,
+        )
+
+
+def _producer(options: argparse.Namespace) -> Producer:
+    from kcodec.client.producer import Producer
+
+    given: dict[str, Any] = {**DEFAULTS, "compression_type": options.compression}
+    if options.transactional_id is not None:
+        given["transactional_id"] = options.transactional_id
+    try:
+        return Producer(**{**given, **broker_options(options)})
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+
+
+class _Sending:
+    """Messages on their way; the first that fails ends it."""
+
+    def __init__(self, producer: Producer, options: argparse.Namespace, output: Output) -> None:
+        self._producer = producer
+        self._tee = unescaped(options.delimiter) if options.tee else None
+        self._output = output
+        self._failed: list[tuple[str, BaseException]] = []
+
+    def send_all(self, messages: Iterable[Message], send: Callable[..., Any]) -> None:
+        """Send, and wait until all are acknowledged. CommandError names the first that was not."""
+        for message in messages:
+            delivery = send(
+                message.topic, message.value, message.key, message.headers, message.partition, message.timestamp
+            )
+            delivery.add_done_callback(partial(self._ended, message.place))
+            if self._tee is not None:
+                self._output.write((message.value or b"") + self._tee)
+                self._output.flush()
+            if self._failed:
+                break
+        self._producer.flush()
+        if self._failed:
+            place, error = self._failed[0]
+            raise CommandError(f"{place}: not delivered: {error}") from error
+
+    def _ended(self, place: str, delivery: Any) -> None:
+        error = delivery.error
+        if error is not None:
+            self._failed.append((place, error))
+
+
+def _in_transactions(
+    producer: Producer, sending: _Sending, messages: Iterator[Message], options: argparse.Namespace
+) -> None:
+    """Commit each `commit_every` messages, or all at the end; a failure, a bad line or Ctrl-C aborts what is open."""
+    for first in messages:
+        part = chain([first], messages if options.commit_every is None else islice(messages, options.commit_every - 1))
+        with producer.transaction() as transaction:
+            sending.send_all(part, transaction.send)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec produce`` on a real Apache Kafka: what it sends, read back from the log that the broker wrote."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import Ran, program, run
+
+import kcodec
+from kcodec.cli import ExitStatus
+from kcodec.cli.parser import CommandError
+from kcodec.cli.produce_input import MAX_MESSAGE_BYTES, Message, json_messages, plain_messages, split
+from kcodec.client import Admin
+from kcodec.log import Log
+from kcodec.testing.kafka import ApacheKafka
+
+Produce = Callable[..., Ran]
+
+
+def log_of(kafka: ApacheKafka, topic: str, partition: int = 0) -> Log:
+    found = kcodec.open(kafka.log_directory / f"{topic}-{partition}")
+    assert isinstance(found, Log)
+    return found
+
+
+def records_of(kafka: ApacheKafka, topic: str, partition: int = 0, **options: Any) -> list[tuple[Any, ...]]:
+    found = log_of(kafka, topic, partition).records(**options)
+    return [(record.key, record.value, list(record.headers)) for record in found]
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    return apache_kafka.create_topic(partitions=1)
+
+
+@pytest.fixture
+def produce(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> Produce:
+    """kcodec produce with these lines in a file, and options."""
+
+    def call(lines: str | bytes, *options: str) -> Ran:
+        path = tmp_path / "input"
+        path.write_bytes(lines if isinstance(lines, bytes) else lines.encode())
+        return run("produce", "-b", apache_kafka.bootstrap_servers, "-t", topic, "-l", path, *options)
+
+    return call
+
+
+def test_lines_become_values(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    ran = produce("a\n\nlast without an end")
+    assert (ran.status, ran.data, ran.err) == (ExitStatus.OK, b"", "")
+    values = [value for _, value, _ in records_of(apache_kafka, topic)]
+    assert values == [b"a", b"", b"last without an end"]
+
+
+def test_keys_headers_nulls_and_delimiters(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    ran = produce("k::v::w;no key;::;x::", "-K", "::", "-D", ";", "-Z", "-k", "fixed", "-H", "a=1", "-H", "b==", "-T")
+    assert ran.status is ExitStatus.OK, ran.err
+    headers = [("a", b"1"), ("b", b"=")]
+    assert records_of(apache_kafka, topic) == [
+        (b"k", b"v::w", headers),
+        (b"fixed", b"no key", headers),
+        (b"fixed", None, headers),
+        (b"x", None, headers),
+    ]
+    assert ran.data == b"v::w;no key;;;"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_are_compressed(produce: Produce, apache_kafka: ApacheKafka, topic: str, codec: str) -> None:
+    assert produce("text text text text\n" * 50, "-z", codec).status is ExitStatus.OK
+    assert all(batch.compression == codec for batch in log_of(apache_kafka, topic).batches)
+    assert len(records_of(apache_kafka, topic)) == 50
+
+
+def test_what_cat_writes_comes_back_the_same(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    rows = [
+        {"timestamp": 1_700_000_000_000, "key": None, "value": None, "headers": []},
+        {"timestamp": 1_700_000_000_005, "key": "", "value": "\u2028 naïve\n", "headers": [{"key": "", "value": None}]},
+        {
+            "timestamp": 0,
+            "key": {"base64": base64.b64encode(b"\xff\x00").decode()},
+            "value": {"base64": base64.b64encode(bytes(range(256))).decode()},
+            "headers": [{"key": "dup", "value": "1"}, {"key": "dup", "value": {"base64": "/w=="}}],
+        },
+    ]
+    assert produce("\n".join(map(json.dumps, rows)), "-J").status is ExitStatus.OK
+    first = run("cat", "-J", log_of(apache_kafka, topic).path)
+    for line, row in zip(first.out.split("\n"), [*rows, None], strict=True):
+        assert (row is None and line == "") or {name: json.loads(line)[name] for name in row} == row
+    copy = apache_kafka.create_topic(partitions=1)
+    process = program(*("produce", "-b", apache_kafka.bootstrap_servers, "-t", copy, "-J"), stdin=subprocess.PIPE)
+    _, err = process.communicate(first.data, timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert run("cat", "-J", log_of(apache_kafka, copy).path).out == first.out.replace(topic, copy)
+
+
+def test_lines_name_their_topic_and_partition(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    one, two = apache_kafka.create_topic(partitions=2), apache_kafka.create_topic(partitions=2)
+    lines = [{"topic": name, "partition": part, "value": f"{part}"} for name in (one, two) for part in (1, 0, 1)]
+    path = tmp_path / "lines"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    ran = run("produce", "-b", apache_kafka.bootstrap_servers, "-J", "-l", path, "--keep-partitions")
+    assert ran.status is ExitStatus.OK, ran.err
+    for name in (one, two):
+        assert [[value for _, value, _ in records_of(apache_kafka, name, part)] for part in (0, 1)] == [
+            [b"0"],
+            [b"1", b"1"],
+        ]
+
+
+def test_files_are_messages(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:
+    files = [tmp_path / "a", tmp_path / "b"]
+    for number, file in enumerate(files):
+        file.write_bytes(b"line\n" * (number + 1))
+    ran = run("produce", "-b", apache_kafka.bootstrap_servers, "-t", topic, "-p", "0", *files)
+    assert ran.status is ExitStatus.OK, ran.err
+    assert [value for _, value, _ in records_of(apache_kafka, topic)] == [b"line\n", b"line\nline\n"]
+
+
+# ------------------------------------------------------------------------------------------------------- transactions
+
+
+def test_one_transaction_holds_all_of_the_input(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    ran = produce("".join(f"{number}\n" for number in range(1000)), "--transactional-id", f"t-{topic}")
+    assert ran.status is ExitStatus.OK, ran.err
+    committed = wait_for(lambda: records_of(apache_kafka, topic, isolation_level="read_committed"))
+    assert [int(value) for _, value, _ in committed] == list(range(1000))
+    assert [one.state for one in log_of(apache_kafka, topic).transactions] == ["committed"]
+
+
+def test_a_bad_line_aborts_everything_before_it(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    lines = '{"value":"1"}\n{"value":"2"}\n{"value":3}\n'
+    ran = produce(lines, "-J", "--transactional-id", f"t-{topic}")
+    assert ran.status is ExitStatus.ERROR
+    assert ran.err == 'kcodec: line 3: value must be null, a string or {"base64": "..."}, not 3\n'
+    assert_nothing_committed(apache_kafka, topic)
+    ran = produce(lines, "-J", "--transactional-id", f"t-{topic}", "--commit-every", "2")
+    assert ran.status is ExitStatus.ERROR
+    committed = wait_for(lambda: records_of(apache_kafka, topic, isolation_level="read_committed"))
+    assert [value for _, value, _ in committed] == [b"1", b"2"]
+
+
+def assert_nothing_committed(kafka: ApacheKafka, topic: str) -> None:
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        assert not admin.find_stray_transactions(transactional_ids=[f"t-{topic}"], idle_ms=0).transactions
+    assert records_of(kafka, topic, isolation_level="read_committed") == []
+
+
+def wait_for(answer: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while not (found := answer()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_an_interrupt_aborts(apache_kafka: ApacheKafka, topic: str) -> None:
+    process = program(
+        *("produce", "-b", apache_kafka.bootstrap_servers, "-t", topic, "--transactional-id", f"t-{topic}"),
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"sent\n")
+    process.stdin.flush()
+    wait_for(lambda: records_of(apache_kafka, topic))
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (ExitStatus.INTERRUPTED, b"kcodec: interrupted\n")
+    assert wait_for(lambda: [one.state for one in log_of(apache_kafka, topic).transactions if one.state != "open"]) == [
+        "aborted"
+    ]
+    assert_nothing_committed(apache_kafka, topic)
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: ApacheKafka, topic: str) -> None:
+    ran = produce("small\n" + "x" * 2_000_000 + "\n")
+    assert ran.status is ExitStatus.ERROR
+    assert "max_request_size" in ran.err
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        from kcodec.client import ConfigResource
+
+        admin.alter_configs({ConfigResource.topic(topic): {"max.message.bytes": "1000"}})
+    wait_for(lambda: "message 2: not delivered: " in (ran := produce("small\n" + "x" * 5000 + "\n")).err and ran)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "-t TOPIC is missing"),
+        (["-t", "x", "-l"], "-l takes one FILE"),
+        (["-t", "x", "-J", "file"], "-J with a FILE needs -l"),
+        (["-t", "x", "--commit-every", "5"], "--commit-every needs --transactional-id"),
+        (["-t", "x", "--keep-partitions"], "--keep-partitions is for -J"),
+        (["-t", "x", "-D", ""], "-D must not be empty"),
+        (["-t", "x", "-c", "-1"], "--count must be at least 0, not -1"),
+        (["-t", "x", "-z", "brotli"], "invalid choice: 'brotli'"),
+        (["-t", "x", "-H", "novalue"], "'novalue' is not NAME=VALUE"),
+        (["-t", "x", "-X", "linger.ms"], "'linger.ms' is no property: NAME=VALUE"),
+        (["-t", "x", "-X", "lingr.ms=5"], "did you mean 'linger_ms'?"),
+        (["-t", "x", "-X", "acks=2"], 'acks must be 0, 1 or "all"'),
+        (["-t", "x", "-X", "bootstrap.servers=y"], "brokers are named by -b"),
+    ],
+)
+def test_a_wrong_call_says_what_was_meant(options: list[str], told: str) -> None:
+    ran = run("produce", "-b", "127.0.0.1:1", *options)
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("a\n")
+    call = ["produce", "-b", "127.0.0.1:1", "-t", "x", "-l", str(tmp_path / "input"), "-X", "max.block.ms=500"]
+    ran = run(*call, "-X", "delivery.timeout.ms=800", "-X", "request.timeout.ms=400", "-X", "linger.ms=0")
+    assert ran.status is ExitStatus.ERROR
+    assert "127.0.0.1:1" in ran.err
+
+
+# -------------------------------------------------------------------------------------------------------------- input
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_delimiters_are_found_across_reads(size: int) -> None:
+    data = b"a--b---c--\n--"
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    assert list(split(iter(pieces), b"--")) == [b"a", b"b", b"-c", b"\n"]
+    assert list(split(iter(pieces), b"none")) == [data]
+    assert list(split(iter([]), b"-")) == []
+
+
+def test_a_message_without_end_is_refused_before_memory_is_gone() -> None:
+    endless = iter([bytes(1 << 20)] * (MAX_MESSAGE_BYTES // (1 << 20) + 2))
+    with pytest.raises(CommandError, match="is the delimiter the right one"):
+        list(split(endless, b"\n"))
+
+
+def test_empty_is_null_only_when_asked_for() -> None:
+    for empty_is_null, value in ((True, None), (False, b"")):
+        found = list(plain_messages(iter([b":\n"]), b"\n", b":", empty_is_null=empty_is_null))
+        assert found == [Message("message 1", value, value)]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[]", "a JSON object is expected, not []"),
+        ("{", "line 1: "),
+        ("nonsense", "line 1: "),
+        ('{"vlue":"x"}', "unknown field 'vlue'; possible: topic"),
+        ('{"value":{"base64":"?"}}', "value is not valid base64"),
+        ('{"value":{"a":1}}', 'value must be null, a string or {"base64": "..."}, not {"a": 1}'),
+        ('{"key":5}', "key must be null"),
+        ('{"topic":5}', "topic must be a string"),
+        ('{"timestamp":"now"}', "timestamp must be an integer"),
+        ('{"timestamp":true}', "timestamp must be an integer"),
+        ('{"headers":{"a":"b"}}', "headers must be ["),
+        ('{"headers":[{"value":"b"}]}', "a header must be"),
+        ('{"headers":[{"key":null}]}', "a header's key must not be null"),
+        ('{"is_control":true}', "a control record cannot be produced"),
+        ("[" * 100_000, "line 1: "),
+    ],
+)
+def test_a_line_that_is_no_message_says_why(line: str, told: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        list(json_messages(iter([line.encode()]), keeps_partition=True))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("line 1: ")
+
+
+def test_header_names_that_are_no_text_survive() -> None:
+    line = b'{"headers":[{"key":{"base64":"/w=="},"value":null}]}'
+    (message,) = json_messages(iter([line]), keeps_partition=False)
+    batch = kcodec.encode([{"timestamp": 1, "headers": list(message.headers)}])
+    (record,) = kcodec.decode(bytes(batch)).records()
+    assert record.headers == (("\udcff", None),)
