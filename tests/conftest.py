@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-pytest_plugins = ["kcodec.testing.pytest_plugin", "client_runners"]
+pytest_plugins = ["kcodec.testing.pytest_plugin", "client_runners", "producer_faces"]
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.
 collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -34,11 +31,7 @@ class Examples:
         self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
     def run(self, text: str, **names: Any) -> dict[str, Any]:
-        code = compile(text, "an example of the docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if code.co_flags & inspect.CO_COROUTINE:
-            asyncio.run(eval(code, names))
-        else:
-            exec(code, names)
+        exec(compile(text, "an example of the docs", "exec"), names)
         return names
 
     def producer(self, **options: Any) -> Producer:
@@ -57,9 +50,8 @@ def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
 
 def test_transaction_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("transactions.md", apache_kafka)
-    block, with_asyncio, offsets, shared, writer = examples.blocks
+    block, offsets, shared, writer = examples.blocks
     assert examples.run(block)["txn"].committed is True
-    assert examples.run(with_asyncio)["txn"].committed is True
 
     record = type("Record", (), {"offset": 41})
     names: dict[str, Any] = {

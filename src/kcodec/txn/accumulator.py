@@ -331,7 +331,11 @@ class Accumulator:
         batch = queue.batches.popleft()
         if queue.open is batch:
             queue.open = None
-            self.batch_closed(queue, batch.size_in_bytes)
+            size = batch.size_in_bytes
+            self.batch_closed(queue, size)
+            if size < batch.reserved:  # it was not full: the rest of its room is free
+                self.free_memory += batch.reserved - size
+                batch.reserved = size
         batch.append = None
         if not queue.batches:
             del self.active[queue]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kcodec.errors import DeliveryTimeoutError, TransportError
-from kcodec.protocol.flow import Clock, Flow, spawn, wait
+from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.protocol.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.txn.accumulator import Accumulator, NewDelivery
 from kcodec.txn.batch import ProducerBatch
 from kcodec.txn.cluster import Cluster
@@ -161,9 +161,17 @@ class ProducerCore:
 
     def crash(self, error: BaseException) -> None:
         """The loop cannot go on, or was ended: all that is unfinished fails, and nothing more is taken."""
+        reason = error
+        if not isinstance(error, KcodecError):
+            ended = isinstance(error, CancelledFlow)
+            reason = TransportError(
+                "the producer was ended" if ended else f"the loop of this producer failed: {error!r}"
+            )
+            reason.__cause__ = error
         with self.lock:
-            self.accumulator.refusal, self.is_closed = error, True
-        self.sender.fail_all(error)
+            if not self.is_closed:
+                self.accumulator.refusal, self.is_closed = reason, True
+        self.sender.fail_all(reason)
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:

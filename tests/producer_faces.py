@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both faces of the producer under one set of calls, for tests that hold for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from kcodec.client import Producer
+from kcodec.client.aio import Producer as AioProducer
+
+Record = dict[str, Any]
+
+
+class Threaded:
+    """The blocking producer."""
+
+    def __init__(self, servers: str, **options: Any) -> None:
+        self.producer: Any = Producer(bootstrap_servers=servers, **options)
+
+    def send_all(self, topic: str, records: Iterable[Record]) -> list[Any]:
+        return [self.producer.send(topic, **record) for record in records]
+
+    def send_arrow(self, topic: str, table: Any, **options: Any) -> Any:
+        return self.producer.send_arrow(topic, table, **options)
+
+    def outcome(self, delivery: Any) -> Any:
+        return delivery.result()
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.producer.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        self.producer.close(timeout)
+
+    end = close
+
+
+class Looped:
+    """The producer on an asyncio loop, which only runs while a call is made."""
+
+    def __init__(self, servers: str, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.producer: Any = AioProducer(bootstrap_servers=servers, **options)
+
+    def run(self, awaitable: Any) -> Any:
+        return self.loop.run_until_complete(awaitable)
+
+    def send_all(self, topic: str, records: Iterable[Record]) -> list[Any]:
+        async def send() -> list[Any]:
+            return [await self.producer.send(topic, **record) for record in records]
+
+        return self.run(send())  # type: ignore[no-any-return]
+
+    def send_arrow(self, topic: str, table: Any, **options: Any) -> Any:
+        return self.run(self.producer.send_arrow(topic, table, **options))
+
+    def outcome(self, delivery: Any) -> Any:
+        async def wait() -> Any:
+            return await delivery
+
+        return self.run(wait())
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.run(self.producer.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        self.run(self.producer.close(timeout))
+
+    def end(self, timeout: float | None = None) -> None:
+        self.close(timeout)
+        self.run(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+Face = Threaded | Looped
+MakeFace = Callable[..., Face]
+
+
+@pytest.fixture(params=[Threaded, Looped], ids=["thread", "asyncio"])
+def make_face(request: pytest.FixtureRequest) -> Iterator[MakeFace]:
+    """Makes producers that are closed when the test is over, what is left then being given up."""
+    made: list[Face] = []
+
+    def make(servers: str, **options: Any) -> Face:
+        made.append(request.param(servers, **options))
+        return made[-1]
+
+    yield make
+    for face in made:
+        face.end(5.0)
