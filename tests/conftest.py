@@ -16,6 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from transaction_cluster import TransactionCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = ["kcodec.testing.pytest_plugin", "client_runners", "producer_faces"]
@@ -70,3 +71,17 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(
+    scope="session",
+    params=[("4.3.1", 2), ("4.3.1", 1), ("4.3.1", 0), ("3.9.1", 0)],
+    ids=["4.3.1-version2", "4.3.1-version1", "4.3.1-version0", "3.9.1"],
+)
+def transaction_cluster(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
+    """A broker of each kind that speaks transactions otherwise, and a proxy before it; one after the other."""
+    from transaction_cluster import TransactionCluster
+
+    version, transaction_version = request.param
+    with TransactionCluster(version, transaction_version) as cluster:
+        yield cluster
