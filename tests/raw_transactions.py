@@ -146,10 +146,12 @@ class RawTransactions:
             assert self.produce(name, producer, partition, [b"open"])[0] == 0
         return name, producer
 
-    def hang(self, partition: TopicPartition, timestamp: int | None = None) -> HungTransaction:
+    def hang(
+        self, partition: TopicPartition, timestamp: int | None = None, transactional_id: str | None = None
+    ) -> HungTransaction:
         """A committed transaction, and a record of the same epoch that arrives late: below Kafka 3.6, or where
         transaction.partition.verification.enable is false, the leader takes it, and nobody will ever end it."""
-        name = f"hanging-{uuid.uuid4().hex[:8]}"
+        name = transactional_id or f"hanging-{uuid.uuid4().hex[:8]}"
         producer = self.init(name)
         assert self.add_partitions(name, producer, [partition]) == [0]
         assert self.produce(name, producer, partition, [b"committed"], 0)[0] == 0
@@ -162,13 +164,59 @@ class RawTransactions:
         assert found[0] == 0, f"the leader refused it with error {found[0]}"
         return HungTransaction(name, producer, partition, found[1])
 
-    def _at_coordinator(self, key: str, request: Any, code: Any, highest: int = 32767) -> Flow[Any]:
+    def hang_offsets(self, group: str, partition: TopicPartition) -> HungTransaction:
+        """The same in __consumer_offsets: a transactional offset commit that arrives after the end."""
+        name = f"hanging-{uuid.uuid4().hex[:8]}"
+        producer = self.init(name)
+        request = messages.AddOffsetsToTxnRequest(
+            transactional_id=name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            group_id=group,
+        )
+        answer = self._carrier.run(self._at_coordinator(name, request, lambda reply: reply.error_code, 3))
+        assert answer.error_code == 0
+        assert self.commit_offset(name, producer, group, partition, 1) == 0
+        assert self.end(name, producer, commit=False) == 0
+        while self.state(name) != "CompleteAbort":
+            time.sleep(0.01)
+        assert self.commit_offset(name, producer, group, partition, 2) == 0
+        return HungTransaction(name, producer, partition, -1)
+
+    def commit_offset(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, partition: TopicPartition, offset: int
+    ) -> int:
+        request = messages.TxnOffsetCommitRequest(
+            transactional_id=transactional_id,
+            group_id=group,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            topics=[
+                messages.TxnOffsetCommitRequestTopic(
+                    name=partition.topic,
+                    partitions=[
+                        messages.TxnOffsetCommitRequestPartition(
+                            partition_index=partition.partition, committed_offset=offset, committed_metadata=""
+                        )
+                    ],
+                )
+            ],
+        )
+
+        def code(reply: Any) -> int:
+            return int(reply.topics[0].partitions[0].error_code)
+
+        return code(self._carrier.run(self._at_coordinator(group, request, code, 3, "group")))
+
+    def _at_coordinator(
+        self, key: str, request: Any, code: Any, highest: int = 32767, kind: str = "transaction"
+    ) -> Flow[Any]:
         while True:
-            node = yield from self._client.cluster.coordinator("transaction", key, SECONDS)
+            node = yield from self._client.cluster.coordinator(kind, key, SECONDS)
             reply = yield from call(node, request, timeout=SECONDS, highest=highest)
             if code(reply.message) not in RETRIED:
                 return reply.message
-            self._client.cluster.forget_coordinator("transaction", key)
+            self._client.cluster.forget_coordinator(kind, key)
             yield from sleep(0.01)
 
     def _produce(self, partition: TopicPartition, request: Any, highest: int) -> Flow[tuple[int, int]]:

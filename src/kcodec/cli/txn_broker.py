@@ -218,7 +218,7 @@ def _hanging_row(one: HangingTransaction) -> list[Any]:
         f"{one.producer_id}/{one.producer_epoch}",
         one.start_offset,
         time_text(one.last_timestamp),
-        duration_text(one.age_ms),
+        duration_text(one.age_ms) if one.age_ms >= 0 else "not known",  # records of the future tell no age
         one.transactional_id,
         Cell(one.why, "notable"),
     ]
