@@ -14,6 +14,7 @@ import pytest
 from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Producer, TransactionHandle, TransactionWriter
 from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOPICS = ("orders", "invoices", "ledger", "in", "out")
@@ -48,8 +49,13 @@ def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
         assert sum(batch.records_count for batch in names["tables"].result()) == 2
 
 
-def test_transaction_examples_run(apache_kafka: ApacheKafka) -> None:
-    examples = Examples("transactions.md", apache_kafka)
+@pytest.mark.parametrize("transaction_version", [2, 0])
+def test_transaction_examples_run(
+    apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory, transaction_version: int
+) -> None:
+    is_old = transaction_version < 2
+    kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
+    examples = Examples("transactions.md", kafka)
     block, offsets, shared, writer = examples.blocks
     assert examples.run(block)["txn"].committed is True
 
@@ -67,7 +73,7 @@ def test_transaction_examples_run(apache_kafka: ApacheKafka) -> None:
         assert pause
         both = shared.replace(pause[0], textwrap.indent(writer, "    "))
         names |= {"TransactionHandle": TransactionHandle, "TransactionWriter": TransactionWriter}
-        done = examples.run(both, producer=producer, servers=apache_kafka.bootstrap_servers, **names)
+        done = examples.run(both, producer=producer, servers=kafka.bootstrap_servers, **names)
     assert done["txn"].committed is True
     assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
 
