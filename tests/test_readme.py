@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's examples that need no files and no broker run as they stand."""
+"""The README's examples run as they stand: those without a broker, and those with one on a real Apache Kafka."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+
+import kcodec
+from kcodec.testing.kafka import ApacheKafka
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 
@@ -25,3 +28,17 @@ def test_examples_run(section: str) -> None:
     assert examples and all("assert" in example for example in examples)
     for example in examples:
         exec(compile(example, f"README.md, {section}", "exec"), {"pyarrow": pyarrow})
+
+
+def test_examples_with_a_broker_run(apache_kafka: ApacheKafka) -> None:
+    (example,) = examples_of("Records to Kafka")
+    names = {"pyarrow": pyarrow, "servers": apache_kafka.bootstrap_servers}
+    exec(compile(example, "README.md, Records to Kafka", "exec"), names)
+    records = [
+        record
+        for partition in range(3)
+        for record in kcodec.open(apache_kafka.node(1).log_directory / f"invoices-{partition}").records(
+            "read_committed"
+        )
+    ]
+    assert sorted(record.value for record in records) == [b"1", b"17.50", b"2", b"9.90"]
