@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An application that is killed again and again: it writes the numbers 0, 1, 2 ... into a topic, each once.
+
+Its progress is the committed offset of a group, sent in the transaction with the records, as in
+consume-transform-produce: whoever starts it again needs to know nothing. Every second transaction is first tried with
+an abort at its end. What it says on stdout, a line each: `committed N` (all numbers below N are), `aborted N`,
+`error CLASS text`, `done`.
+
+With --without-transactions it is the control: the numbers go through an idempotent producer, and progress is a file
+that is written when a chunk has been acknowledged. What was acknowledged and not yet written down is sent again.
+
+The number n goes to partition n % partitions; the value is "n attempt kind padding", kind C for data meant to be
+committed and A for data meant to be aborted. An attempt has an id that no other has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from kcodec import TopicPartition
+from kcodec.client.client import Client
+from kcodec.client.options import ClientOptions
+from kcodec.client.producer import Producer
+from kcodec.client.sync import Carrier
+from kcodec.errors import AbortableTransactionError, KcodecError
+from kcodec.offsets import ConsumerGroupMetadata
+from kcodec.protocol.flow import Flow, call, sleep
+from kcodec.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
+
+VALUE_BYTES = 100
+DEADLINE_SECONDS = 60.0
+# Of a group's coordinator: not there yet, moved, loading, or an open transaction may still change the offset.
+NOT_YET = {14, 15, 16, 88}
+
+
+class Abort(Exception):
+    """What the application raises in a transaction that it does not want."""
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def committed_offset(servers: str, group: str, source: TopicPartition) -> int:
+    """What the group has committed, once no open transaction can change it; 0 if nothing."""
+
+    def ask(client: Client) -> Flow[int]:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        code = 0
+        while time.monotonic() < deadline:
+            try:
+                node = yield from client.cluster.coordinator("group", group, DEADLINE_SECONDS)
+                topics = [OffsetFetchRequestTopic(name=source.topic, partition_indexes=[source.partition])]
+                request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
+                answer = (yield from call(node, request, timeout=5.0, lowest=7, highest=7)).message
+                code = answer.error_code or answer.topics[0].partitions[0].error_code
+                if not code:
+                    return max(int(answer.topics[0].partitions[0].committed_offset), 0)
+                if code not in NOT_YET:
+                    raise RuntimeError(f"OffsetFetch was answered with error {code}")
+            except ConnectionError as error:
+                say("error", type(error).__name__, error)
+            client.cluster.forget_coordinator("group", group)
+            yield from sleep(0.05)
+        raise RuntimeError(f"no committed offset within {DEADLINE_SECONDS} s (error {code})")
+
+    client = Client(ClientOptions.take({"bootstrap_servers": servers}))
+    carrier = Carrier(client)
+    try:
+        return carrier.run(ask(client), DEADLINE_SECONDS)
+    finally:
+        carrier.close(1.0)
+
+
+class Application:
+    """One life of the application."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.source = TopicPartition(arguments.topic, 0)
+        self.life = uuid.uuid4().hex[:8]
+        self.attempts = 0
+
+    def values(self, first: int, end: int, kind: str) -> list[tuple[int, bytes]]:
+        """(partition, value) of the numbers of one attempt."""
+        self.attempts += 1
+        attempt = f"{self.life}-{self.attempts}"
+        return [
+            (number % self.arguments.partitions, f"{number} {attempt} {kind} ".encode().ljust(VALUE_BYTES, b"."))
+            for number in range(first, end)
+        ]
+
+    def run(self) -> None:
+        """Until all numbers are written; a producer that is of no use any more is replaced."""
+        done = False
+        while not done:
+            try:
+                with Producer(
+                    bootstrap_servers=self.arguments.servers,
+                    transactional_id=self.arguments.id,
+                    compression_type="lz4",
+                    max_block_ms=30_000,
+                ) as producer:
+                    producer.init_transactions()
+                    done = self.write(producer)
+            except KcodecError as error:
+                say("error", type(error).__name__, str(error).replace("\n", " "))
+
+    def write(self, producer: Producer) -> bool:
+        """Transactions with this producer; whether it came to the end. Raises what makes a new producer necessary."""
+        arguments = self.arguments
+        group = ConsumerGroupMetadata(arguments.group)
+        first = committed_offset(arguments.servers, arguments.group, self.source)
+        while first < arguments.count:
+            end = min(first + arguments.chunk, arguments.count)
+            try:
+                if first // arguments.chunk % 2:
+                    self.transact(producer, first, end, "A", group)
+                    say("aborted", end)
+                self.transact(producer, first, end, "C", group)
+            except AbortableTransactionError as error:  # it is aborted, and the producer lives on
+                say("error", type(error).__name__, str(error).replace("\n", " "))
+                first = committed_offset(arguments.servers, arguments.group, self.source)
+            else:
+                say("committed", end)
+                first = end
+        return True
+
+    def transact(self, producer: Producer, first: int, end: int, kind: str, group: ConsumerGroupMetadata) -> None:
+        """One transaction: commit, or for kind A abort by an exception."""
+        try:
+            with producer.transaction() as txn:
+                for partition, value in self.values(first, end, kind):
+                    txn.send(self.arguments.topic, value, partition=partition)
+                txn.send_offsets({self.source: end}, group)
+                if kind == "A":
+                    producer.flush()  # so that there is something to abort in the log
+                    raise Abort
+        except Abort:
+            return
+
+    def run_without_transactions(self) -> None:
+        """The control."""
+        progress = Path(self.arguments.progress)
+        first = int(progress.read_text()) if progress.exists() else 0
+        with Producer(bootstrap_servers=self.arguments.servers, compression_type="lz4") as producer:
+            while first < self.arguments.count:
+                end = min(first + self.arguments.chunk, self.arguments.count)
+                deliveries = [
+                    producer.send(self.arguments.topic, value, partition=partition)
+                    for partition, value in self.values(first, end, "C")
+                ]
+                for delivery in deliveries:
+                    delivery.result()
+                scratch = progress.with_suffix(".new")
+                scratch.write_text(str(end))
+                os.replace(scratch, progress)  # noqa: PTH105 (the call that is atomic, by name)
+                say("committed", end)
+                first = end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--chunk", type=int, required=True)
+    parser.add_argument("--id", default="chaos")
+    parser.add_argument("--group", default="chaos-progress")
+    parser.add_argument("--without-transactions", action="store_true")
+    parser.add_argument("--progress", help="the control's file")
+    application = Application(parser.parse_args())
+    if application.arguments.without_transactions:
+        application.run_without_transactions()
+    else:
+        application.run()
+    say("done")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exactly once while producer and broker are killed: tests/prove_transactions.py in short."""
+
+from __future__ import annotations
+
+import pytest
+from chaos import Story, kill_broker, kill_producer
+
+from kcodec.testing.pytest_plugin import KafkaFactory
+
+
+@pytest.mark.parametrize(("version", "transaction_version"), [("4.3.1", 2), ("3.9.1", 0)])
+def test_killed_producers_and_brokers_lose_and_repeat_nothing(
+    apache_kafka_factory: KafkaFactory, version: str, transaction_version: int
+) -> None:
+    kafka = apache_kafka_factory(version, transaction_version=transaction_version, broker_session_timeout_ms=1000)
+    report = Story(kafka, count=2000).run([kill_producer] * 3 + [kill_broker])
+    assert report.faults() == []
+    assert report.aborted_in_log > 0
+    assert report.harm == {"kill producer": 3, "kill broker": 1}
+
+
+def test_the_control_without_transactions_repeats_records(apache_kafka_factory: KafkaFactory) -> None:
+    """The proof can fail: an application that sends again what it does not know of writes twice."""
+    kafka = apache_kafka_factory()
+    report = Story(kafka, count=3000, transactional=False).run([kill_producer] * 6)
+    assert report.duplicates > 0
+    assert report.lost == 0
