@@ -250,4 +250,5 @@ def move_coordinators(story: Story) -> None:
     at = nodes.index(story.kafka.coordinator("transaction", story.id).id)
     replicas = [*nodes[at + 1 :], *nodes[: at + 1]]
     for partition in range(COORDINATOR_PARTITIONS):
+        story.kafka.wait_in_sync("__transaction_state", partition)
         move_leader(story.kafka.admin_servers, "__transaction_state", partition, replicas)

@@ -18,24 +18,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 import uuid
 from pathlib import Path
 
 from kcodec import TopicPartition
-from kcodec.client.client import Client
-from kcodec.client.options import ClientOptions
-from kcodec.client.producer import Producer
-from kcodec.client.sync import Carrier
+from kcodec.client import Admin, Producer
 from kcodec.errors import AbortableTransactionError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata
-from kcodec.protocol.flow import Flow, call, sleep
-from kcodec.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 
 VALUE_BYTES = 100
 DEADLINE_SECONDS = 60.0
-# Of a group's coordinator: not there yet, moved, loading, or an open transaction may still change the offset.
-NOT_YET = {14, 15, 16, 88}
 
 
 class Abort(Exception):
@@ -48,33 +40,10 @@ def say(*words: object) -> None:
 
 def committed_offset(servers: str, group: str, source: TopicPartition) -> int:
     """What the group has committed, once no open transaction can change it; 0 if nothing."""
-
-    def ask(client: Client) -> Flow[int]:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        code = 0
-        while time.monotonic() < deadline:
-            try:
-                node = yield from client.cluster.coordinator("group", group, DEADLINE_SECONDS)
-                topics = [OffsetFetchRequestTopic(name=source.topic, partition_indexes=[source.partition])]
-                request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
-                answer = (yield from call(node, request, timeout=5.0, lowest=7, highest=7)).message
-                code = answer.error_code or answer.topics[0].partitions[0].error_code
-                if not code:
-                    return max(int(answer.topics[0].partitions[0].committed_offset), 0)
-                if code not in NOT_YET:
-                    raise RuntimeError(f"OffsetFetch was answered with error {code}")
-            except ConnectionError as error:
-                say("error", type(error).__name__, error)
-            client.cluster.forget_coordinator("group", group)
-            yield from sleep(0.05)
-        raise RuntimeError(f"no committed offset within {DEADLINE_SECONDS} s (error {code})")
-
-    client = Client(ClientOptions.take({"bootstrap_servers": servers}))
-    carrier = Carrier(client)
-    try:
-        return carrier.run(ask(client), DEADLINE_SECONDS)
-    finally:
-        carrier.close(1.0)
+    with Admin(bootstrap_servers=servers) as admin:
+        offsets = admin.list_group_offsets(group, [source], require_stable=True, timeout=DEADLINE_SECONDS)
+    found = offsets.get(source)
+    return found.offset if found is not None else 0
 
 
 class Application:

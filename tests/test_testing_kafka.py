@@ -201,3 +201,39 @@ def test_the_id_of_a_process_that_ended_is_nobody_elses(tmp_path: Path) -> None:
         assert other.poll() is None
         Process(other.pid, str(tmp_path)).kill()
         assert other.wait(10) == -signal.SIGKILL
+
+
+def test_the_shared_broker_outlives_a_test_that_asks_for_it_late(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a test's body makes the factory start ends with the test, and nothing else does."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(command_line.__file__).parents[2]))
+    pytester.makeconftest('pytest_plugins = ["kcodec.testing.pytest_plugin"]')
+    pytester.makepyfile(
+        """
+        import pytest
+        OWN = []
+        class Double:
+            def __init__(self, *version, **options):
+                self.nodes, self.is_open = [1], False
+            def start(self): self.is_open = True
+            def close(self): self.is_open = False
+            __enter__ = lambda self: self.start() or self
+            __exit__ = lambda self, *error: self.close()
+            def log_tail(self): return "last words of the broker"
+        @pytest.fixture(autouse=True, scope="session")
+        def doubles():
+            import kcodec.testing.pytest_plugin as plugin
+            plugin.ApacheKafka = Double
+        @pytest.fixture(scope="module")
+        def kept(apache_kafka_factory): return apache_kafka_factory("3.9.1")
+        def test_late(request, kept, apache_kafka_factory):
+            OWN.extend([request.getfixturevalue("apache_kafka"), apache_kafka_factory(), kept])
+            assert all(kafka.is_open for kafka in OWN)
+        def test_after(): assert [kafka.is_open for kafka in OWN] == [True, False, True]
+        def test_failing(): assert False
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*last words of the broker*"])

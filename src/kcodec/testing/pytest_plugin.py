@@ -25,7 +25,9 @@ __all__ = ["KafkaFactory", "apache_kafka", "apache_kafka_factory"]
 # Takes what ApacheKafka takes.
 KafkaFactory = Callable[..., ApacheKafka]
 
+# All, for their logs; and of these, in the order of their start, what the factory made.
 _STARTED: list[ApacheKafka] = []
+_MADE: list[ApacheKafka] = []
 _IN_TEST: pytest.StashKey[int] = pytest.StashKey()
 
 
@@ -44,26 +46,30 @@ def apache_kafka_factory() -> Iterator[KafkaFactory]:
 
     What a test starts ends with that test; what a fixture starts ends with `close()`, or else with the run.
     """
-    started: list[ApacheKafka] = []
 
     def start(version: str | None = None, **options: Any) -> ApacheKafka:
         kafka = ApacheKafka(**options) if version is None else ApacheKafka(version, **options)
         kafka.start()
-        started.append(kafka)
+        _MADE.append(kafka)
         _STARTED.append(kafka)
         return kafka
 
     yield start
-    for kafka in started:
+    _close(0)
+
+
+def _close(begun: int) -> None:
+    """End what the factory made after so many."""
+    for kafka in _MADE[begun:]:
         kafka.close()
-        if kafka in _STARTED:
-            _STARTED.remove(kafka)
+        _STARTED.remove(kafka)
+    del _MADE[begun:]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Notes which brokers are the test's own."""
-    item.stash[_IN_TEST] = len(_STARTED)
+    item.stash[_IN_TEST] = len(_MADE)
     return (yield)
 
 
@@ -76,8 +82,5 @@ def pytest_runtest_makereport(
     if report.failed:
         report.sections += [("Kafka", kafka.log_tail()) for kafka in _STARTED if kafka.nodes]
     if call.when == "call":
-        begun = item.stash[_IN_TEST]
-        for kafka in _STARTED[begun:]:
-            kafka.close()
-        del _STARTED[begun:]
+        _close(item.stash[_IN_TEST])
     return report
