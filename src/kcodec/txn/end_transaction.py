@@ -109,7 +109,7 @@ def _judge_commit(cluster: Cluster, ending: Ending, code: int, doing: str, was_u
     """What a refused commit means. After a copy that went unanswered, an epoch that is too old says nothing about that
     copy: it may have committed before somebody took over. 48 in the new flow does: it was not committed."""
     is_certain = code == INVALID_TXN_STATE and ending.is_new_flow
-    if code in FENCED_CODES or is_certain:
+    if code in FENCED_CODES or is_certain or (code == INVALID_TXN_STATE and ending.is_shared):
         settled = yield from settle(cluster, ending, doing, code)
     else:
         settled = failure("EndTxn", code, doing, resource=ending.transactional_id)

@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kcodec.errors import AbortableTransactionError
+from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.initialize import TransactionDescription, describe_transaction
 from kcodec.txn.producer_id import ProducerIdAndEpoch
-from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, failure, fenced, timed_out
+from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, fenced, timed_out
 
 INVALID_TXN_STATE = 48
+ONGOING = "Ongoing"
 # The question may outlive the deadline of the call that met the error by so much: the answer decides what people do.
 SETTLE_SECONDS = 3.0
 
@@ -47,20 +50,21 @@ class Ending:
 
 
 def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Failed]:
-    """What the code (47, 48, 90) comes to for this transaction: timed out, ended elsewhere, empty, or fenced."""
+    """What the code (47, 48, 90, 120) comes to for this transaction: timed out, ended elsewhere, empty, or fenced."""
     who = ending.transactional_id
     found = yield from describe_transaction(cluster, who, cluster.clock() + SETTLE_SECONDS)
     if found is None:
         if ending.is_over_time(None):
             return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
         return Failed(Treatment.FATAL, fenced(doing, code, who))
-    is_one_past = found.is_one_past(ending.producer)
-    if is_one_past and found.is_aborted and ending.is_over_time(found):
+    if found.is_one_past(ending.producer) and found.is_aborted and ending.is_over_time(found):
         return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, found.timeout_ms))
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
-        how = "committed" if found.is_committed else "aborted"
-        error = ended_elsewhere(doing, code, who, how)
+        error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
         return Failed(Treatment.ABORTABLE, error, is_committed=found.is_committed)
-    if code == INVALID_TXN_STATE and found.producer == ending.producer and found.state != "Ongoing":
-        return Failed(Treatment.EMPTY, failure("Produce", code, doing, resource=who).error)
-    return Failed(Treatment.FATAL, fenced(doing, code, who))
+    if found.producer != ending.producer:
+        return Failed(Treatment.FATAL, fenced(doing, code, who))
+    # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
+    is_empty = code == INVALID_TXN_STATE and found.state != ONGOING
+    plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)
+    return Failed(Treatment.EMPTY if is_empty else Treatment.ABORTABLE, plain)

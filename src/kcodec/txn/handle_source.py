@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from kcodec.errors import BrokerError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow, Signal, wait
 from kcodec.txn.cluster import Cluster
@@ -17,7 +16,7 @@ from kcodec.txn.fencing import Ending, settle
 from kcodec.txn.handle import TransactionHandle, WriterReceipt
 from kcodec.txn.initialize import TransactionDescription
 from kcodec.txn.producer_id import ProducerIdAndEpoch, Verdict
-from kcodec.txn.transaction_errors import FENCED_CODES, failure
+from kcodec.txn.transaction_errors import FENCED_CODES
 from kcodec.txn.transaction_source import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
 
 #: 48 INVALID_TXN_STATE and 120 TRANSACTION_ABORTABLE: what a broker says to a writer whose transaction has ended.
@@ -119,8 +118,4 @@ class HandleSource:
             yield from wait(self._wake)
         doing, code = self._to_settle
         failed = yield from settle(self.cluster, self._ending, doing, code)
-        error: BaseException = failed.error
-        if code == 120 and isinstance(error, BrokerError) and not failed.is_committed:
-            # Said for other reasons, too: the transaction may well be open.
-            error = failure("Produce", code, doing, resource=self.transactional_id).error
-        self._stop(error)
+        self._stop(failed.error)

@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterable
 from kcodec.errors import (
     AbortableTransactionError,
     BrokerError,
+    FatalTransactionError,
     TransactionStateError,
 )
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.end_transaction import INVALID_TXN_STATE, end_transaction
-from kcodec.txn.fencing import Ending
+from kcodec.txn.fencing import ONGOING, Ending
 from kcodec.txn.handle import TransactionHandle, WriterReceipt, check_receipts
 from kcodec.txn.handle_source import ending_of
 from kcodec.txn.initialize import TransactionDescription, describe_transaction
-from kcodec.txn.transaction_errors import Failed
+from kcodec.txn.transaction_errors import Failed, Treatment
 from kcodec.txn.transaction_offsets import Offsets, add_offsets, commit_offsets
-
-ONGOING = "Ongoing"
 
 
 def commit_shared(
@@ -60,7 +59,7 @@ def commit_shared(
         is_empty = written and not any(written.values()) and not offsets
         if is_empty and isinstance(error, BrokerError) and error.code == INVALID_TXN_STATE:
             return
-        raise _not_committed(handle, error) from failed
+        raise _not_committed(handle, failed) from failed
 
 
 def abort_shared(
@@ -118,8 +117,10 @@ def _send_offsets(
     )
 
 
-def _not_committed(handle: TransactionHandle, error: BaseException) -> BaseException:
-    if not isinstance(error, BrokerError) or error.code != INVALID_TXN_STATE or "elsewhere" in error.reason:
+def _not_committed(handle: TransactionHandle, failed: Failed) -> BaseException:
+    error = failed.error
+    is_plain = failed.treatment is Treatment.EMPTY or isinstance(error, FatalTransactionError)
+    if not is_plain or not isinstance(error, BrokerError) or error.code != INVALID_TXN_STATE:
         return error
     return AbortableTransactionError(
         f"the transaction of {handle.transactional_id!r} was not committed: it was aborted, or nobody wrote to it "
