@@ -28,7 +28,6 @@ class TableBatch(NamedTuple):
     partition: int
     data: bytearray
     records_count: int
-    timestamp: int
 
 
 def table_batches(
@@ -60,7 +59,7 @@ def table_batches(
         for batch in encoded.batches:
             data = bytearray(batch.data)
             set_base_offset(data, 0)  # a leader counts the records of every batch from 0
-            made.append(TableBatch(partition, data, batch.records_count or 0, batch.max_timestamp))
+            made.append(TableBatch(partition, data, batch.records_count or 0))
     return made
 
 

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
@@ -31,23 +31,18 @@ GRACE_SECONDS = 5.0
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-class _Endable(Protocol):
-    def done(self) -> bool: ...
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
-
-
-def _wait(delivery: _Endable, timeout: float | None, deadline: float, what: str) -> None:
+def _wait(delivery: txn_delivery.Delivery | txn_delivery.TableDelivery, timeout: float | None) -> None:
     """Until it is done; past its own deadline nobody is there any more to end it."""
     if delivery.done():
         return
     ended = threading.Event()
     delivery.add_done_callback(lambda _: ended.set())
-    left = max(deadline - time.monotonic(), 0.0) + GRACE_SECONDS
+    left = max(delivery.deadline - time.monotonic(), 0.0) + GRACE_SECONDS
     if timeout is not None and timeout < left:
         if not ended.wait(timeout):
-            raise DeliveryTimeoutError(f"{what}: not done within {timeout:g} s; it is still under way")
+            raise DeliveryTimeoutError(f"{delivery!r}: not done within {timeout:g} s")
     elif not ended.wait(left):
-        raise DeliveryTimeoutError(f"{what}: past its deadline, and the producer's thread does not end it")
+        raise DeliveryTimeoutError(f"{delivery!r}: past its deadline, and the producer's thread does not end it")
 
 
 class Delivery(txn_delivery.Delivery):
@@ -61,7 +56,7 @@ class Delivery(txn_delivery.Delivery):
         timeout: seconds; DeliveryTimeoutError then, and the record is still under way. Without one it ends by
         `delivery_timeout_ms` all the same. Not to be called from a callback.
         """
-        _wait(self, timeout, self._batch.deadline, self.topic)
+        _wait(self, timeout)
         return self.outcome()
 
 
@@ -72,8 +67,7 @@ class TableDelivery(txn_delivery.TableDelivery):
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
         """As `Delivery.result`, for all of the table: where each batch lies; the first error is raised."""
-        deadline = max((delivery._batch.deadline for delivery in self.deliveries), default=time.monotonic())
-        _wait(self, timeout, deadline, self.topic)
+        _wait(self, timeout)
         return self.outcome()
 
 
@@ -186,12 +180,13 @@ class Producer(TransactionalCalls):
 
     def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery) -> None:
         def put() -> bool | None:
-            return self._core.append_batch(topic, batch.partition, *batch[1:], delivery) or None
+            return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
         with self._lock:
             done = put()
         if done is None and self._when_room(put) is None:
-            self._core.fail_batch(topic, batch.partition, *batch[2:], delivery, buffer_full(self._options))
+            error = buffer_full(self._options)
+            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
 
     def _when_room(self, put: Callable[[], Any]) -> Any:
         """What `put` gives once it finds room; None if it does not within max_block_ms."""

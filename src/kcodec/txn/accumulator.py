@@ -21,7 +21,7 @@ from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Clock
 from kcodec.txn.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
-from kcodec.txn.delivery import Delivery, TableDelivery
+from kcodec.txn.delivery import Callback, Delivery, TableDelivery
 from kcodec.txn.partitioner import StickyPartition
 from kcodec.txn.queues import PartitionQueue, TopicBuffer, WaitingRecord
 from kcodec.txn.settings import ProducerSettings
@@ -66,6 +66,7 @@ class Accumulator:
         self._wake = wake
         self._on_room = on_room
         self._is_awake = False
+        self._ignore_keys = settings.ignore_keys
         self._scratch = self.new_builder(settings.max_request_size)
 
     # Records come in
@@ -89,35 +90,28 @@ class Accumulator:
         buffer = self.topics.get(topic)
         if buffer is None or not buffer.queues:
             return self._append_waiting(topic, key, value, headers, partition, timestamp)
-        queue = self._queue_for(buffer, key, partition)
+        if partition is None and (key is None or self._ignore_keys):
+            queue = buffer.sticky_queue
+        else:
+            queue = self._queue_for(buffer, key, partition)
         batch = queue.open
-        if batch is not None and batch.append is not None:
+        if batch is not None:
             try:
-                index = batch.append(key, value, headers, timestamp)
+                index = batch.append(key, value, headers, timestamp)  # type: ignore[misc]
             except EncodeError as error:
                 if error.field != "batch":
                     raise
             else:
-                delivery = self._new_delivery(batch, index, timestamp)
-                batch.deliveries.append(delivery)
-                return delivery
+                return self._new_delivery(batch, index, timestamp)
+            was_sticky = queue is buffer.sticky_queue
             self._close_full(buffer, queue)
-            if queue is not buffer.sticky_queue and partition is None and (key is None or self.settings.ignore_keys):
+            if was_sticky and queue is not buffer.sticky_queue and partition is None:
                 return self.append(topic, key, value, headers, partition, timestamp)
         batch = self._append_to_new(queue, key, value, headers, timestamp)
-        if batch is None:
-            return None
-        batch.deliveries.append(self._new_delivery(batch, 0, timestamp))
-        return batch.deliveries[0]
+        return None if batch is None else self._new_delivery(batch, 0, timestamp)
 
     def append_batch(
-        self,
-        topic: str,
-        partition: int,
-        data: bytes | bytearray,
-        records_count: int,
-        timestamp: int,
-        table: TableDelivery,
+        self, topic: str, partition: int, data: bytes | bytearray, records_count: int, table: TableDelivery
     ) -> bool:
         """Put a batch that is made already behind what its partition has; False where there is no room for it now.
 
@@ -134,33 +128,24 @@ class Accumulator:
         queue.open = None
         batch = self._new_batch(queue, size)
         batch.data = data
-        self._track(batch, records_count, timestamp, table)
+        batch.records_count, batch.table = records_count, table
+        table.add(batch)
         self.batch_closed(queue, size, buffer)
         return True
 
-    def refuse_batch(
-        self, topic: str, partition: int, records_count: int, timestamp: int, table: TableDelivery
-    ) -> ProducerBatch:
+    def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
         """A batch that will never be sent, to be failed: the table hears of it as of the others."""
         batch = ProducerBatch(topic, partition, self.lock)
         batch.deadline = self._clock()
-        self._track(batch, records_count, timestamp, table)
-        return batch
-
-    def _track(self, batch: ProducerBatch, records_count: int, timestamp: int, table: TableDelivery) -> None:
         batch.records_count, batch.table = records_count, table
-        first = self._new_delivery(batch, 0, timestamp)
-        first.expect(table.ended)
-        batch.deliveries.append(first)
-        table.add(first, records_count)
+        table.add(batch)
+        return batch
 
     def _queue_for(self, buffer: TopicBuffer, key: Buffer | None, partition: int | None) -> PartitionQueue:
         if partition is None:
-            if key is not None and not self.settings.ignore_keys:
+            if key is not None and not self._ignore_keys:
                 return buffer.queues[partition_for((key,), len(buffer.queues))[0]]  # type: ignore[index]
-            if buffer.sticky_queue is None:
-                buffer.change_sticky()
-            return buffer.sticky_queue  # type: ignore[return-value]
+            return buffer.sticky_queue
         if 0 <= partition < len(buffer.queues):
             return buffer.queues[partition]
         raise _no_such_partition(buffer.topic, partition, len(buffer.queues))
@@ -256,14 +241,12 @@ class Accumulator:
         holder.created = self._clock()
         holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
         holder.reserved = size
-        delivery = self._new_delivery(holder, 0, timestamp)
-        holder.deliveries.append(delivery)
         self.unfinished[holder] = None
         buffer = self.want_topic(topic)
         if not isinstance(headers, tuple):
             headers = tuple(headers.items() if isinstance(headers, dict) else headers or ())
         buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
-        return delivery
+        return self._new_delivery(holder, 0, timestamp)
 
     def want_topic(self, topic: str) -> TopicBuffer:
         """The topic's buffer; the sender will ask for its metadata."""
@@ -276,10 +259,11 @@ class Accumulator:
 
     def update_topic(self, buffer: TopicBuffer, has_leader: Sequence[bool]) -> list[Outcome]:
         """The topic has so many partitions. Waiting records are placed; those that cannot be are returned, failed."""
+        has_queues = bool(buffer.queues)
         buffer.has_leader = has_leader
         for number in range(len(buffer.queues), len(has_leader)):
             buffer.queues.append(PartitionQueue(TopicPartition(buffer.topic, number)))
-        if buffer.queues and buffer.sticky_queue is None:
+        if has_leader and not has_queues:
             buffer.change_sticky()
         failed: list[Outcome] = []
         while buffer.waiting and buffer.queues:
@@ -296,7 +280,6 @@ class Accumulator:
         """Out of the waiting room into a batch; the memory it holds goes along, more is taken even beyond the limit:
         the record is in already."""
         holder = record.holder
-        delivery = holder.deliveries[0]
         queue = self._queue_for(buffer, record.key, record.partition)
         batch = queue.open
         if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
@@ -309,8 +292,7 @@ class Accumulator:
                 raise RuntimeError("a placed record found no room although none was asked for")
             batch.deadline = holder.created + self.settings.delivery_timeout
             index = 0
-        delivery.move(batch, index)
-        batch.deliveries.append(delivery)
+        holder.move_to(batch, index)
         self.free_memory += holder.reserved
         del self.unfinished[holder]
 
@@ -348,7 +330,7 @@ class Accumulator:
 
     def replace(self, queue: PartitionQueue, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
         """A split batch's pieces stand where it would."""
-        batch.pieces = tuple(pieces)
+        batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
         self.free_memory += batch.reserved
         for piece in pieces:
@@ -356,9 +338,9 @@ class Accumulator:
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, outcomes: Sequence[Outcome]) -> list[Delivery]:
-        """Batches end; returned are the deliveries to be told, without the lock."""
-        told: list[Delivery] = []
+    def finish(self, outcomes: Sequence[Outcome]) -> list[tuple[Callback, Delivery | TableDelivery]]:
+        """Batches end; returned is whom to tell (`call_all`), without the lock."""
+        told: list[tuple[Callback, Delivery | TableDelivery]] = []
         for batch, base_offset, log_append_time, error in outcomes:
             if batch.is_done:
                 continue

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import RecordBatchBuilder, batches
 from kcodec.rewrite import set_producer_state
-from kcodec.txn.delivery import Delivery, TableDelivery
 from kcodec.txn.producer_id import NO_PRODUCER, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from kcodec.txn.delivery import Callback, Delivery, TableDelivery
 
 #: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
 RECORD_OVERHEAD = 36
 HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
+#: Behind it sequence numbers begin at 0 again.
+LAST_SEQUENCE = 0x7FFFFFFF
 
 
 class ProducerBatch:
@@ -35,11 +38,13 @@ class ProducerBatch:
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
     last_error: of the last attempt.
     uncertain: an attempt went unanswered, so it may be in the log.
+    callbacks: whom to tell at the end, under the lock; table: what it is a part of.
+    pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
     """
 
     __slots__ = (
-        "append", "attempts", "base_offset", "base_sequence", "builder", "created", "data", "deadline", "deliveries",
+        "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
         "error", "identity", "is_done", "last_error", "lock", "log_append_time", "not_before", "order", "partition",
         "pieces", "records_count", "reserved", "table", "topic", "uncertain",
     )  # fmt: skip
@@ -61,9 +66,9 @@ class ProducerBatch:
         self.identity = NO_PRODUCER
         self.base_sequence = -1
         self.uncertain = False
-        self.deliveries: list[Delivery] = []
+        self.callbacks: list[tuple[Callback, Delivery]] = []
         self.table: TableDelivery | None = None
-        self.pieces: tuple[ProducerBatch, ...] = ()
+        self.pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
         self.is_done = False
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
@@ -106,10 +111,20 @@ class ProducerBatch:
             self.data = self.builder.close()
             self.builder = self.append = None
 
+    def place_of(self, index: int) -> tuple[ProducerBatch, int]:
+        """Where a record is that moved."""
+        first, batch, there = next(piece for piece in reversed(self.pieces) if piece[0] <= index)
+        return batch, index - first + there
+
+    def move_to(self, batch: ProducerBatch, index: int) -> None:
+        """Under the lock: this one record is in another batch now, at that index."""
+        self.pieces = ((0, batch, index),)
+        batch.callbacks += self.callbacks
+
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
-        """Two batches or more with the same records in the same order, none above `most_bytes` before compression
-        unless it is a single record. Deliveries move along. A numbered batch was refused, so its numbers are free:
-        the pieces take them over, one after the other."""
+        """Batches with the same records in the same order, none above `most_bytes` before compression unless it is a
+        single record. A numbered batch was refused, so its numbers are free: the pieces take them over, one after the
+        other. `hand_over` makes them take its place."""
         pieces: list[ProducerBatch] = []
         is_transactional = False
         for whole in batches(self.data if self.data is not None else b""):
@@ -121,13 +136,11 @@ class ProducerBatch:
                 _builder_of(pieces[-1]).append(record.key, record.value, record.headers, record.timestamp)
         first = 0
         for piece in pieces:
-            count = _builder_of(piece).records_count
             if self.is_numbered:
-                piece.number(self.identity, (self.base_sequence + first) % (1 << 31), is_transactional)
+                piece.number(self.identity, (self.base_sequence + first) & LAST_SEQUENCE, is_transactional)
             piece.close()
             piece.reserved = piece.size_in_bytes
-            self._hand_over(piece, first, count)
-            first += count
+            first += piece.records_count
         return pieces
 
     def _piece(self, builder: RecordBatchBuilder, at: int) -> ProducerBatch:
@@ -138,28 +151,27 @@ class ProducerBatch:
         piece.table = self.table
         return piece
 
-    def _hand_over(self, piece: ProducerBatch, first: int, count: int) -> None:
-        """Deliveries of the records from `first` on now belong to the piece."""
-        if self.table is None:
-            piece.deliveries = self.deliveries[first : first + count]
-            for index, delivery in enumerate(piece.deliveries):
-                delivery.move(piece, index)
-            return
-        if first == 0:
-            piece.deliveries = self.deliveries
-            self.deliveries[0].move(piece, 0)
-            self.table.resize(self.deliveries[0], count)
-        else:
-            piece.deliveries = [self.deliveries[0].like(piece, self.table.ended)]
-            self.table.add(piece.deliveries[0], count)
+    def hand_over(self, pieces: Sequence[ProducerBatch]) -> None:
+        """Under the lock: deliveries, callbacks and the table belong to the pieces of `split` now."""
+        first, placed = 0, []
+        for piece in pieces:
+            placed.append((first, piece, 0))
+            first += piece.records_count
+        self.pieces = tuple(placed)
+        for callback, delivery in self.callbacks:
+            delivery.current_batch.callbacks.append((callback, delivery))
+        if self.table is not None:
+            self.table.replace(self, pieces)
 
-    def finish(self, base_offset: int, log_append_time: int, error: BaseException | None) -> list[Delivery]:
-        """The outcome, for good; returned are the deliveries to be told. Bytes and deliveries are let go."""
+    def finish(
+        self, base_offset: int, log_append_time: int, error: BaseException | None
+    ) -> Sequence[tuple[Callback, Delivery | TableDelivery]]:
+        """Under the lock: the outcome, for good; returned is whom to tell. The bytes are let go."""
         self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
         self.is_done = True
         self.builder = self.append = self.data = None
-        told, self.deliveries = self.deliveries, []
-        return told
+        told, self.callbacks = self.callbacks, []
+        return told if self.table is None else [*told, *self.table.ended()]
 
 
 def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:

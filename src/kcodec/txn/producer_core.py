@@ -16,7 +16,7 @@ from kcodec.protocol.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.txn.accumulator import Accumulator, NewDelivery
 from kcodec.txn.batch import ProducerBatch
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.delivery import TableDelivery
+from kcodec.txn.delivery import TableDelivery, call_all
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.sender import Sender
 from kcodec.txn.settings import ProducerSettings
@@ -105,12 +105,10 @@ class ProducerCore:
         deadline = None if timeout is None else self.clock() + timeout
         with self.lock:
             pending = list(reversed(self.accumulator.unfinished))
-        deliveries = [delivery for batch in pending if batch.partition < 0 for delivery in batch.deliveries]
-        batches = [batch for batch in pending if batch.partition >= 0]
         self.sender.urgent += 1
         self.sender.wake()
         try:
-            while not _all_ended(batches) or not all(delivery.done() for delivery in deliveries):
+            while not _all_ended(pending):
                 left = None if deadline is None else deadline - self.clock()
                 if left is not None and left <= 0:
                     unfinished = len(self.accumulator.unfinished)
@@ -139,20 +137,13 @@ class ProducerCore:
         self.sender.stop()
 
     def fail_batch(
-        self,
-        topic: str,
-        partition: int,
-        records_count: int,
-        timestamp: int,
-        table: TableDelivery,
-        error: BaseException,
+        self, topic: str, partition: int, records_count: int, table: TableDelivery, error: BaseException
     ) -> None:
         """Any thread, without the lock: a table's batch that found no room."""
         with self.lock:
-            batch = self.accumulator.refuse_batch(topic, partition, records_count, timestamp, table)
+            batch = self.accumulator.refuse_batch(topic, partition, records_count, table)
             told = self.accumulator.finish([(batch, -1, -1, error)])
-        for delivery in told:
-            delivery.tell()
+        call_all(told)
 
     def forget(self, error: BaseException) -> None:
         """In a forked child, under the lock: everything here ends with `error`, and nobody is told."""
@@ -181,5 +172,5 @@ def _all_ended(batches: list[ProducerBatch]) -> bool:
         if not last.is_done and not last.pieces:
             return False
         batches.pop()
-        batches.extend(last.pieces)
+        batches.extend(piece for _, piece, _ in last.pieces)
     return True

@@ -71,7 +71,7 @@ class TopicBuffer:
         self.queues: list[PartitionQueue] = []
         self.has_leader: Sequence[bool] = ()
         self.sticky = sticky
-        self.sticky_queue: PartitionQueue | None = None
+        self.sticky_queue: PartitionQueue  # there is one as soon as there are queues
         self.waiting: deque[WaitingRecord] = deque()
         self.is_asked_for = False
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.protocol.flow import Flow, Signal, spawn, wait
 from kcodec.txn.accumulator import Accumulator, Outcome
-from kcodec.txn.batch import ProducerBatch
+from kcodec.txn.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.queues import PartitionQueue, TopicBuffer
-from kcodec.txn.settlement import IN_FLIGHT_WINDOW, LAST_SEQUENCE, Settlement
+from kcodec.txn.settlement import IN_FLIGHT_WINDOW, Settlement
 
 if TYPE_CHECKING:
     from kcodec.protocol.flow import Clock

@@ -21,8 +21,9 @@ from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportEr
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import Flow, call
 from kcodec.txn.accumulator import Accumulator, Outcome
-from kcodec.txn.batch import ProducerBatch
+from kcodec.txn.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.txn.cluster import NO_UUID, Cluster
+from kcodec.txn.delivery import call_all
 from kcodec.txn.producer_id import ProducerIdSource, Verdict
 from kcodec.txn.queues import PartitionQueue
 
@@ -43,8 +44,6 @@ STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
 #: The last version that names topics; from 13 on they go by id (KIP-516). zstd needs 7 (KIP-110).
 LAST_VERSION_WITH_NAMES, FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 12, 3, 7
 MAX_RECORDS_NAMED = 8
-#: Behind it sequence numbers begin at 0 again.
-LAST_SEQUENCE = 0x7FFFFFFF
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
@@ -334,8 +333,7 @@ class Settlement:
                 self.metrics.count("producer.failures")
         with self.accumulator.lock:
             told = self.accumulator.finish(outcomes)
-        for delivery in told:
-            delivery.tell()
+        call_all(told)
         if outcomes:
             self.ended()
 

@@ -169,10 +169,11 @@ class Producer(TransactionalCalls):
 
     async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery) -> None:
         def put() -> bool | None:
-            return self._core.append_batch(topic, batch.partition, *batch[1:], delivery) or None
+            return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
         if put() is None and await self._when_room(put) is None:
-            self._core.fail_batch(topic, batch.partition, *batch[2:], delivery, buffer_full(self._options))
+            error = buffer_full(self._options)
+            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
 
     async def _when_room(self, put: Callable[[], Any]) -> Any:
         """What `put` gives once it finds room; None if it does not within max_block_ms."""
