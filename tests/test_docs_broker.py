@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/producer.md and docs/transactions.md, run as they stand against a real broker."""
+"""The examples of docs/producer.md, transactions.md and testing.md, run as they stand against a real broker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kcodec.client import Producer, TransactionHandle, TransactionWriter
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
+LONG = os.environ.get("KCODEC_PROFILE") == "long"
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOPICS = ("orders", "invoices", "ledger", "in", "out")
 
@@ -31,7 +32,7 @@ class Examples:
             text = text.replace(f'"{name}"', f'"{real}"')
         self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
-    def run(self, text: str, **names: Any) -> dict[str, Any]:
+    def run(self, text: str, /, **names: Any) -> dict[str, Any]:
         exec(compile(text, "an example of the docs", "exec"), names)
         return names
 
@@ -76,6 +77,16 @@ def test_transaction_examples_run(
         done = examples.run(both, producer=producer, servers=kafka.bootstrap_servers, **names)
     assert done["txn"].committed is True
     assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
+
+
+def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory) -> None:
+    examples = Examples("testing.md", apache_kafka)
+    names = examples.run(examples.blocks[0])
+    for block in examples.blocks[1:]:
+        names = examples.run(block, **names)
+    names["test_a_commit_that_nobody_answers_is_unknown"](apache_kafka)
+    if LONG:  # three nodes take their time
+        names["test_nothing_is_lost_when_a_leader_dies"](apache_kafka_factory)
 
 
 def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:

@@ -9,17 +9,17 @@ is not what would be drawn.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from kcodec.client.options import ClientOptions, OptionSet
+from kcodec.client.options import ClientOptions
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ERRORS
 from kcodec.protocol.schema import Message, Request, Response
+from kcodec.testing.kafka import ApacheKafka
 from kcodec.txn import state
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -56,32 +56,37 @@ def draw_errors() -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw_options(options: type[OptionSet]) -> str:
-    """The options of a class: names and defaults from its fields, what they do from its docstring."""
-    found = {field.name: field for field in dataclasses.fields(options) if field.init}
-    _, _, told = (inspect.getdoc(options) or "").partition("\n\n")
+def draw_options(made: type) -> str:
+    """What a class takes when it is made: names and defaults of its parameters, what they do from its docstring."""
+    parameters = {name.strip("_"): one for name, one in inspect.signature(made).parameters.items()}
+    _, _, told = (inspect.getdoc(made) or "").partition("\n\n")
     rows: list[tuple[list[str], str]] = []
     for line in told.splitlines():
         head = re.match(r"(\w+(?:, \w+)*):\s+", line)
-        if head and set(head[1].split(", ")) <= set(found):
+        if head and set(head[1].split(", ")) <= set(parameters):
             rows.append((head[1].split(", "), line[head.end() :]))
+        elif not line.strip():
+            break
         else:
             rows[-1] = rows[-1][0], f"{rows[-1][1]} {line.strip()}"
-    missing = set(found) - {name for names, _ in rows for name in names}
+    missing = set(parameters) - {name for names, _ in rows for name in names}
     if missing:
-        raise ValueError(f"the docstring of {options.__name__} says nothing of {', '.join(sorted(missing))}")
+        raise ValueError(f"the docstring of {made.__name__} says nothing of {', '.join(sorted(missing))}")
     lines = ["| option | default | what it does |", "| --- | --- | --- |"]
     for names, text in rows:
-        defaults = ", ".join(shown_default(found[name]) for name in names)
+        defaults = ", ".join(shown_default(parameters[name]) for name in names)
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {defaults} | {text} |")
     return "\n".join(lines) + "\n"
 
 
-def shown_default(field: dataclasses.Field[object]) -> str:
-    """A default as a reader types it; of an object its class stands for it."""
-    if field.default is not dataclasses.MISSING:
-        return f"`{field.default!r}`"
-    return "" if field.default_factory is not dataclasses.MISSING else "needed"
+def shown_default(parameter: inspect.Parameter) -> str:
+    """A default as a reader types it; nothing for an object, whose repr helps nobody."""
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return ""
+    if parameter.default is inspect.Parameter.empty:
+        return "needed"
+    shown = repr(parameter.default)
+    return "" if shown.startswith("<") else f"`{shown}`"
 
 
 DRAWN: dict[str, Callable[[], str]] = {
@@ -90,6 +95,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "errors": draw_errors,
     "producer-options": lambda: draw_options(ProducerOptions),
     "client-options": lambda: draw_options(ClientOptions),
+    "kafka-options": lambda: draw_options(ApacheKafka),
     "states": state.draw_table,
     "state-meanings": state.draw_meanings,
     "state-diagram": lambda: f"```mermaid\n{state.draw_diagram()}```\n",
