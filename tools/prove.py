@@ -65,6 +65,12 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run(command), "see peer-record-tests.txt")
 
 
+def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
+    """50,000 records a row, exactly once, while producers, brokers, leaders and coordinators are killed and moved."""
+    program = ROOT / "tests" / "prove_transactions.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see transactions-chaos.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "warnings": core.prove_warnings,
@@ -77,6 +83,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "long": prove_long,
     "spark": prove_spark,
     "peers": prove_peers,
+    "transactions": prove_transactions,
 }
 
 
