@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-<<<<<<< ours
-import os
-=======
 import ast
 import asyncio
 import inspect
->>>>>>> theirs
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -39,17 +36,12 @@ class Examples:
             text = text.replace(f'"{name}"', f'"{real}"')
         self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
-<<<<<<< ours
     def run(self, text: str, /, **names: Any) -> dict[str, Any]:
-        exec(compile(text, "an example of the docs", "exec"), names)
-=======
-    def run(self, text: str, **names: Any) -> dict[str, Any]:
         code = compile(text, "an example of the docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
             asyncio.run(eval(code, names))
         else:
             exec(code, names)
->>>>>>> theirs
         return names
 
     def producer(self, **options: Any) -> Producer:
@@ -66,7 +58,6 @@ def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
         assert sum(batch.records_count for batch in names["tables"].result()) == 2
 
 
-<<<<<<< ours
 @pytest.mark.parametrize("transaction_version", [2, 0])
 def test_transaction_examples_run(
     apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory, transaction_version: int
@@ -74,12 +65,7 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, offsets, shared, writer = examples.blocks
-=======
-def test_transaction_examples_run(apache_kafka: ApacheKafka) -> None:
-    examples = Examples("transactions.md", apache_kafka)
     block, with_asyncio, offsets, shared, writer = examples.blocks
->>>>>>> theirs
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
