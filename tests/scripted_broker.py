@@ -347,3 +347,31 @@ class Rig:
 
     def flush(self, seconds: float = 1000.0) -> None:
         self.world.run_flow(self.core.flush(), seconds)
+
+
+def values(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def faults_for(*faults: Fault) -> Callable[[int, ProduceRequest], Fault]:
+    """The first requests meet these, the others nothing."""
+    left = list(faults)
+    return lambda node, request: left.pop(0) if left else Fault()
+
+
+def send_apart(rig: Rig, topic: str, records: list[bytes]) -> list[Delivery]:
+    """Each record in a batch of its own, so that many are in flight."""
+    sent = []
+    for value in records:
+        sent.append(rig.send(topic, value, partition=0))
+        rig.core.accumulator.topics[topic].queues[0].open = None
+        rig.core.sender.wake()
+    return sent
+
+
+def started(world: ScriptedCluster, topic: str = "orders", **settings: Any) -> Rig:
+    """A rig that knows the topic and has its first batch acknowledged."""
+    rig = Rig(world, **settings)
+    rig.send(topic, b"first", partition=0)
+    rig.flush()
+    return rig

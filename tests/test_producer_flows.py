@@ -1,45 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's flows against scripted brokers, in virtual time: order, repeats, deadlines, epochs, splits."""
+"""The producer's flows against scripted brokers, in virtual time: order, repeats, splits, memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from scripted_broker import Fault, Rig, ScriptedCluster
+from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
-from kcodec.errors import BrokerError, DeliveryTimeoutError, EncodeError, TransportError
-from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage, ProduceRequest
-from kcodec.txn.delivery import Delivery
-
-
-def values(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
-
-
-def faults_for(*faults: Fault) -> Callable[[int, ProduceRequest], Fault]:
-    """The first requests meet these, the others nothing."""
-    left = list(faults)
-    return lambda node, request: left.pop(0) if left else Fault()
-
-
-def send_apart(rig: Rig, topic: str, records: list[bytes]) -> list[Delivery]:
-    """Each record in a batch of its own, so that many are in flight."""
-    sent = []
-    for value in records:
-        sent.append(rig.send(topic, value, partition=0))
-        rig.core.accumulator.topics[topic].queues[0].open = None
-        rig.core.sender.wake()
-    return sent
-
-
-def started(world: ScriptedCluster, topic: str = "orders", **settings: Any) -> Rig:
-    """A rig that knows the topic and has its first batch acknowledged."""
-    rig = Rig(world, **settings)
-    rig.send(topic, b"first", partition=0)
-    rig.flush()
-    return rig
+from kcodec.errors import BrokerError, EncodeError, TransportError
 
 
 def test_records_arrive_in_order_and_deliveries_say_where() -> None:
@@ -132,85 +99,6 @@ def test_a_repeat_has_the_bytes_and_the_sequence_it_had() -> None:
     assert first == second == third
 
 
-def test_what_is_not_acknowledged_in_time_fails_by_its_deadline() -> None:
-    world = ScriptedCluster()
-    (log,) = world.create_topic("orders")
-    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
-    world.faults = lambda node, request: Fault(is_lost=True)
-    sent = send_apart(rig, "orders", values(3))
-    world.run(9.9)
-    assert not any(delivery.done() for delivery in sent)
-    world.run(0.2)
-    for delivery in sent:
-        assert isinstance(delivery.error, DeliveryTimeoutError)
-        assert "orders-0: not acknowledged within delivery_timeout_ms (10 s)" in str(delivery.error)
-    assert sent[0].error is not None and sent[0].error.possibly_sent  # type: ignore[attr-defined]
-    world.faults = faults_for()
-    later = rig.send("orders", b"later")
-    rig.flush()
-    assert later.offset == 1 and log.values == [b"first", b"later"]
-
-
-def test_after_a_gap_the_epoch_is_raised_and_what_follows_is_renumbered() -> None:
-    world = ScriptedCluster()
-    (log,) = world.create_topic("orders")
-    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
-    world.faults = lambda node, request: Fault(is_lost=True)
-    expired = rig.send("orders", b"expired")
-    world.run(9.0)
-    kept = rig.send("orders", b"kept")
-    world.run(1.5)
-    assert expired.done() and not kept.done()
-    world.faults = faults_for()
-    rig.flush()
-    assert kept.error is None and log.values == [b"first", b"kept"]
-    epochs = [epoch for _, _, epoch, _ in log.records]
-    assert epochs == [0, 1] and log.records[1][3] == 0
-
-
-def test_a_late_copy_of_an_expired_batch_is_refused_by_its_epoch() -> None:
-    world = ScriptedCluster()
-    (log,) = world.create_topic("orders")
-    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
-    world.faults = faults_for(Fault(delay=20.0), *[Fault(is_lost=True)] * 9)
-    expired = rig.send("orders", b"expired")
-    world.run(10.5)
-    assert expired.error is not None
-    world.faults = faults_for()
-    rig.send("orders", b"kept")
-    rig.flush()
-    world.run(30.0)
-    assert log.values == [b"first", b"kept"]
-
-
-def test_epochs_end_at_32767_and_a_new_id_follows() -> None:
-    world = ScriptedCluster()
-    (log,) = world.create_topic("orders")
-    rig = started(world, linger=0.0)
-    identity = rig.source.current
-    assert identity is not None
-    rig.source._current = identity._replace(producer_epoch=32767)  # type: ignore[attr-defined]
-    rig.send("orders", b"last epoch")
-    rig.flush()
-    world.faults = faults_for(Fault(code=45))
-    rig.send("orders", b"new id")
-    rig.flush()
-    assert [(pid - identity.producer_id, epoch) for _, pid, epoch, _ in log.records] == [(0, 0), (0, 32767), (1, 0)]
-
-
-@pytest.mark.parametrize("code", [45, 59, 47, 49])
-def test_a_broker_that_forgot_us_gets_the_records_under_a_new_identity(code: int) -> None:
-    world = ScriptedCluster()
-    (log,) = world.create_topic("orders")
-    rig = started(world, linger=0.0)
-    world.faults = faults_for(Fault(code=code))
-    sent = send_apart(rig, "orders", values(8))
-    rig.flush()
-    assert [delivery.error for delivery in sent] == [None] * 8
-    assert log.values == [b"first", *values(8)]
-    assert log.records[0][1:3] != log.records[1][1:3]
-
-
 def test_46_is_success() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
@@ -253,19 +141,6 @@ def test_a_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     assert {epoch for _, _, epoch, _ in log.records} == {0}  # certainly not written: no new epoch is needed
 
 
-def test_an_error_names_the_partition_and_the_records() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    rig = started(world)
-    world.faults = faults_for(Fault(code=87))
-    world.record_errors = [BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")]
-    sent = rig.send("orders", b"x")
-    rig.flush()
-    assert isinstance(sent.error, BrokerError)
-    assert sent.error.name == "INVALID_RECORD" and sent.error.resource == ("orders", 0)
-    assert "record 1: no key" in str(sent.error) and "orders-0" in str(sent.error)
-
-
 def test_a_leader_that_moves_is_followed() -> None:
     world = ScriptedCluster(nodes=3)
     logs = world.create_topic("orders", 3)
@@ -292,31 +167,6 @@ def test_a_topic_made_anew_is_written_to(has_topic_ids: bool) -> None:
     rig.flush()
     assert [delivery.error for delivery in sent] == [None] * 20
     assert log.values == values(20)
-
-
-def test_records_of_a_topic_that_does_not_exist_fail_after_max_block() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    rig = Rig(world, max_block=5.0)
-    missing, present = rig.send("nowhere", b"x"), rig.send("orders", b"x")
-    world.run(4.5)
-    assert present.done() and not missing.done()
-    again = rig.send("nowhere", b"y")
-    world.run(1.0)
-    assert isinstance(missing.error, DeliveryTimeoutError) and not again.done()
-    assert "topic 'nowhere': no metadata within max_block_ms (5 s)" in str(missing.error)
-    world.create_topic("nowhere")
-    world.run(2.0)
-    assert again.error is None and again.offset == 0
-
-
-def test_a_topic_that_may_not_be_seen_fails_at_once_with_the_brokers_error() -> None:
-    world = ScriptedCluster()
-    world.metadata_error["secret"] = 29
-    rig = Rig(world)
-    sent = rig.send("secret", b"x")
-    world.run(1.0)
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 29 and sent.error.resource == "secret"
 
 
 def test_full_memory_is_told_and_given_back() -> None:
@@ -358,32 +208,6 @@ def test_close_sends_what_there_is_and_refuses_more() -> None:
         rig.send("orders", b"y")
 
 
-def test_close_with_a_deadline_fails_what_is_left() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    rig = started(world, linger=0.0)
-    world.faults = lambda node, request: Fault(is_lost=True)
-    sent = [*send_apart(rig, "orders", values(9)), rig.send("nowhere", b"x")]
-    world.run_flow(rig.core.close(2.0), 2.2)
-    for delivery in sent:
-        assert isinstance(delivery.error, DeliveryTimeoutError) and "closed" in str(delivery.error)
-
-
-def test_a_crash_of_the_loop_ends_every_delivery() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    rig = started(world, linger=0.0)
-    world.faults = lambda node, request: Fault(is_lost=True)
-    sent = [*send_apart(rig, "orders", values(9)), rig.send("nowhere", b"x")]
-    told: list[Delivery] = []
-    for delivery in sent:
-        delivery.add_done_callback(told.append)
-    world.run(0.01)
-    rig.core.crash(TransportError("the loop failed"))
-    assert all(str(delivery.error) == "the loop failed" for delivery in sent)
-    assert sorted(map(id, told)) == sorted(map(id, sent))
-
-
 def test_acks_0_ends_when_it_is_sent() -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
@@ -391,24 +215,3 @@ def test_acks_0_ends_when_it_is_sent() -> None:
     sent = rig.send("orders", b"x")
     rig.flush()
     assert sent.error is None and sent.offset == -1 and log.values == [b"x"]
-
-
-def test_retries_are_counted() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    rig = started(world, linger=0.0, retries=2)
-    world.faults = lambda node, request: Fault(code=6)
-    sent = rig.send("orders", b"x")
-    rig.flush()
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 6
-    assert len(world.requests) == 1 + 3
-
-
-def test_a_cluster_that_refuses_producer_ids_fails_records_at_once() -> None:
-    world = ScriptedCluster()
-    world.create_topic("orders")
-    world.init_answers = [15, 31]
-    rig = Rig(world)
-    sent = rig.send("orders", b"x")
-    world.run(2.0)
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 31

@@ -257,15 +257,17 @@ class Accumulator:
         self.wake()
         return buffer
 
-    def update_topic(self, buffer: TopicBuffer, has_leader: Sequence[bool]) -> list[Outcome]:
-        """The topic has so many partitions. Waiting records are placed; those that cannot be are returned, failed."""
+    def update_topic(
+        self, buffer: TopicBuffer, has_leader: Sequence[bool]
+    ) -> list[tuple[ProducerBatch, BaseException]]:
+        """The topic has so many partitions. Waiting records are placed; returned are those that cannot be, and why."""
         has_queues = bool(buffer.queues)
         buffer.has_leader = has_leader
         for number in range(len(buffer.queues), len(has_leader)):
             buffer.queues.append(PartitionQueue(TopicPartition(buffer.topic, number)))
         if has_leader and not has_queues:
             buffer.change_sticky()
-        failed: list[Outcome] = []
+        failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
             record = buffer.waiting.popleft()
             if record.holder.is_done:
@@ -273,7 +275,7 @@ class Accumulator:
             try:
                 self._place(buffer, record)
             except EncodeError as error:
-                failed.append((record.holder, -1, -1, error))
+                failed.append((record.holder, error))
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:

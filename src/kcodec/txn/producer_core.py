@@ -16,7 +16,7 @@ from kcodec.protocol.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.txn.accumulator import Accumulator, NewDelivery
 from kcodec.txn.batch import ProducerBatch
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.delivery import TableDelivery, call_all
+from kcodec.txn.delivery import TableDelivery
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.sender import Sender
 from kcodec.txn.settings import ProducerSettings
@@ -52,6 +52,7 @@ class ProducerCore:
         self.clock = clock
         self.lock = lock
         self.is_closed = False
+        self._post = post
         self.accumulator = Accumulator(
             settings,
             clock=clock,
@@ -142,8 +143,7 @@ class ProducerCore:
         """Any thread, without the lock: a table's batch that found no room."""
         with self.lock:
             batch = self.accumulator.refuse_batch(topic, partition, records_count, table)
-            told = self.accumulator.finish([(batch, -1, -1, error)])
-        call_all(told)
+        self._post(lambda: self.sender.fail_one(batch, error))
 
     def forget(self, error: BaseException) -> None:
         """In a forked child, under the lock: everything here ends with `error`, and nobody is told."""

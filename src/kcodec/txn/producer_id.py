@@ -98,8 +98,9 @@ class ProducerIdSource(Protocol):
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
         """A batch failed for good; a transaction can then only be aborted.
 
-        possibly_written: a request with it may have been, or may yet be, acted on. Also called for batches that were
-        never numbered or sent (expired in the buffer, refused for their size), with False.
+        possibly_written: a request with it may have been, or may yet be, acted on. Also called, with False, for batches
+        that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's metadata did
+        not come: their partition is -1 where the record did not name one.
         """
         ...
 

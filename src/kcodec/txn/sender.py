@@ -18,12 +18,12 @@ What keeps a partition in order and free of duplicates:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.protocol.flow import Flow, Signal, spawn, wait
-from kcodec.txn.accumulator import Accumulator, Outcome
+from kcodec.txn.accumulator import Accumulator
 from kcodec.txn.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.producer_id import ProducerIdSource
@@ -154,20 +154,20 @@ class Sender:
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
         """Have the metadata of a topic; records that wait for it fail with what a broker says of it."""
         while self.cluster.partitions(buffer.topic) is None:
-            error: BaseException | None = None
+            refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
                 yield from self.cluster.ensure_topic(buffer.topic, self.settings.max_block)
             except DeliveryTimeoutError as late:
                 log.info("%s", late)
-            except KcodecError as failure:
-                error = failure
-            with self.accumulator.lock:
-                refused = [record.holder for record in buffer.waiting] if error is not None else []
-                if error is not None:
+            except KcodecError as error:
+                with self.accumulator.lock:
+                    refused = [(record.holder, error) for record in buffer.waiting]
                     buffer.waiting.clear()
+            with self.accumulator.lock:
                 if not buffer.waiting and not buffer.queues:  # nobody wants it any more: the next one asks anew
                     self.accumulator.topics.pop(buffer.topic, None)
-            self.settle_all((holder, -1, -1, error) for holder in refused)
+            for holder, failure in refused:
+                self._settlement.fail(None, holder, failure)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
         self._is_metadata_new = True
@@ -175,7 +175,7 @@ class Sender:
 
     def take_up_metadata(self) -> None:
         """New partitions, new leaders, perhaps another topic of the same name."""
-        failed: list[Outcome] = []
+        failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
                 count = self.cluster.partitions(buffer.topic)
@@ -187,7 +187,8 @@ class Sender:
                 for queue in buffer.queues:
                     if queue.topic_id != topic_id:
                         queue.topic_id, queue.is_proved = topic_id, False
-        self.settle_all(failed)
+        for holder, error in failed:
+            self._settlement.fail(None, holder, error)
 
     def _name_topic(self, topic: str, now: float) -> None:
         if now - self._named.get(topic, -_FOREVER) > TOPIC_WANTED_SECONDS:
@@ -310,9 +311,9 @@ class Sender:
 
     # Endings
 
-    def settle_all(self, outcomes: Iterable[Outcome]) -> None:
-        """Batches end, and their deliveries are told."""
-        self._settlement.finish(list(outcomes))
+    def fail_one(self, batch: ProducerBatch, error: BaseException) -> None:
+        """A batch that is in no queue fails."""
+        self._settlement.fail(None, batch, error)
 
     def fail_buffered(self, error: BaseException) -> None:
         """What is not in flight fails: records that wait for metadata, batches, also those to be repeated."""
@@ -336,4 +337,5 @@ class Sender:
                     self._settlement.fail(queue, batch, error)
         with self.accumulator.lock:
             left = list(self.accumulator.unfinished)
-        self.settle_all((batch, -1, -1, error) for batch in left)
+        for batch in left:
+            self._settlement.fail(None, batch, error)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import Flow, call
 from kcodec.txn.accumulator import Accumulator, Outcome
@@ -310,15 +311,17 @@ class Settlement:
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
     ) -> None:
-        """For good. A gap in the partition's sequence is closed where that is safe: if nothing of it was written."""
-        if queue is not None:
-            uncertain = batch.uncertain or in_flight
-            if batch.is_numbered and not uncertain and batch.identity == queue.identity:
-                lowest = queue.rollback_sequence
-                if lowest < 0 or _is_before(batch.base_sequence, lowest):
-                    queue.rollback_sequence = batch.base_sequence
-                queue.must_renumber = True
-            self.source.on_failure(queue.partition, error, possibly_written=uncertain)
+        """For good, and the source is told, whether the batch ever was in a queue or not. A gap in the partition's
+        sequence is closed where that is safe: if nothing of the batch was written."""
+        if batch.is_done:
+            return
+        uncertain = batch.uncertain or in_flight
+        if queue is not None and batch.is_numbered and not uncertain and batch.identity == queue.identity:
+            lowest = queue.rollback_sequence
+            if lowest < 0 or _is_before(batch.base_sequence, lowest):
+                queue.rollback_sequence = batch.base_sequence
+            queue.must_renumber = True
+        self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
         self.finish([(batch, -1, -1, error)])
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
