@@ -118,8 +118,8 @@ class Carrier:
 
     @property
     def is_closed(self) -> bool:
-        """Whether close was called, or the loop failed."""
-        return self._is_closing or self._error is not None
+        """Whether close was called, or the loop failed, or this is another process than the client's."""
+        return self._is_closing or self._error is not None or self._process != os.getpid()
 
     def _check(self) -> None:
         if self._process != os.getpid():
@@ -221,7 +221,8 @@ class Carrier:
 
     def forget_in_child(self) -> None:
         """In a forked child: close the copies of the parent's sockets, without a word to the other side."""
-        for key in list(self.selector.get_map().values()) if self._thread is not None else []:
+        watched = self.selector.get_map()  # None: closed
+        for key in list(watched.values()) if watched else []:
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
         self.selector.close()
@@ -231,8 +232,7 @@ class Carrier:
 
 def _forget_all() -> None:
     for carrier in list(_carriers):
-        if not carrier.is_closed:
-            carrier.forget_in_child()
+        carrier.forget_in_child()
 
 
 if hasattr(os, "register_at_fork"):

@@ -94,8 +94,8 @@ class Carrier:
 
     @property
     def is_closed(self) -> bool:
-        """Whether close was called, or the loop failed."""
-        return self._is_closing or self._error is not None
+        """Whether close was called, or the loop failed, or this is another process than the client's."""
+        return self._is_closing or self._error is not None or self._process != os.getpid()
 
     def _check(self) -> None:
         if self._process != os.getpid():
