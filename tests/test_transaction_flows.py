@@ -628,6 +628,57 @@ def test_close_aborts_what_is_open() -> None:
     assert world.asked[-1].request.committed is False
 
 
+@BOTH
+def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(version: int) -> None:
+    """Its user has nothing in hand to abort it with."""
+    world = World(version)
+    manager = begun(world)
+    transaction = manager.now_open
+    world.plan("EndTxn", *[15] * 100)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.commit(2.0))
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(2.0))
+    manager.abandon(transaction)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.begin(2.0))
+    world.plans.clear()
+    following = world.run(manager.begin())
+    assert following is not transaction
+    assert [one.request.committed for one in world.asked if one.api == "EndTxn"][-1] is False
+    assert (transaction.committed, following.committed) == (False, None)
+
+
+@pytest.mark.parametrize("code", [53, 29])
+def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> None:
+    world = World(2)
+    manager = begun(world)
+    manager.on_failure(ORDERS, broker_error(code, "Produce", resource="orders"), possibly_written=False)
+    assert manager.now_open.committed is False
+
+
+def test_a_cluster_that_is_lowered_inside_a_transaction_is_not_sent_the_end_of_the_new_flow() -> None:
+    """One EndTxn v5 below level 2 is answered 35 and wedges the id: all that follows is 51 (seen on 4.3.1)."""
+    world = World(2)
+    manager = begun(world)
+    world.cluster.finalized_features = {"transaction.version": 1}
+    with pytest.raises(AbortableTransactionError, match="lowered"):
+        world.run(manager.commit())
+    world.run(manager.abort())
+    world.run(manager.begin())
+    assert world.apis() == ["InitProducerId", "InitProducerId"]
+
+
+def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
+    world = World(2)
+    world.plan("InitProducerId", CUT)
+    manager = begun(world)
+    world.coordinator.epoch += 2
+    manager.on_error_code(ORDERS, 47)
+    world.pass_time(0.1)
+    assert "Perhaps it was this one" in str(manager.refuses())
+
+
 def test_calls_out_of_order_change_nothing() -> None:
     world = World()
     manager = make_manager(world)

@@ -16,7 +16,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.protocol.flow import Flow
 from kcodec.txn.handle import TransactionHandle, WriterReceipt
 from kcodec.txn.state import Event, State
-from kcodec.txn.transaction_manager import TransactionManager
+from kcodec.txn.transaction_manager import TO_ABORT, TransactionManager
 from kcodec.txn.transaction_offsets import check_group_metadata, check_offsets
 from kcodec.txn.transaction_source import OpenTransaction
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kcodec.client.producer import Delivery, Producer, TableDelivery
 
 log = logging.getLogger("kcodec.transactions")
-#: States in which a block that ends by an exception has something to abort.
-TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 
 
 def manager_of(source: object) -> TransactionManager:
@@ -112,6 +110,9 @@ class TransactionBlock:
             log.warning("the abort of a transaction failed: %s", failed)
             if error is not None and failed is not error:
                 error.add_note(f"the abort after it failed, too: {failed}")
+        finally:
+            if self._open is not None:
+                self._manager.abandon(self._open)
 
     def _commit(self) -> Flow[None]:
         """Commit; where that is not possible any more, abort and raise why."""

@@ -139,7 +139,7 @@ class CoordinatorCall:
             self._attempt += 1
         if clock() + seconds >= self.deadline:
             raise DeliveryTimeoutError(
-                f"{self.doing}: no success within {self.deadline - self._started:g} s; the last was: {last}",
+                f"{self.doing}: no success within {self.deadline - self._started:.3g} s; the last was: {last}",
                 possibly_sent=self.unanswered > 0,
             ) from last
         yield from sleep(seconds)

@@ -37,6 +37,7 @@ class Ending:
     is_over_time:  whether it was open for longer, by whatever clock there is.
     on_unanswered: called for each copy of EndTxn that got no answer.
     is_commit_unanswered: a copy of EndTxn (commit) went unanswered in an earlier call.
+    is_init_unanswered:   a copy of our own InitProducerId did, it may come late and fence us.
     """
 
     transactional_id: str
@@ -47,23 +48,25 @@ class Ending:
     is_over_time: Callable[[TransactionDescription | None], bool]
     on_unanswered: Callable[[], None] = lambda: None
     is_commit_unanswered: bool = False
+    is_init_unanswered: bool = False
 
 
 def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Failed]:
     """What the code (47, 48, 90, 120) comes to for this transaction: timed out, ended elsewhere, empty, or fenced."""
     who = ending.transactional_id
     found = yield from describe_transaction(cluster, who, cluster.clock() + SETTLE_SECONDS)
+    by_another = fenced(doing, code, who, is_init_unanswered=ending.is_init_unanswered)
     if found is None:
         if ending.is_over_time(None):
             return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
-        return Failed(Treatment.FATAL, fenced(doing, code, who))
+        return Failed(Treatment.FATAL, by_another)
     if found.is_one_past(ending.producer) and found.is_aborted and ending.is_over_time(found):
         return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, found.timeout_ms))
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
         error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
         return Failed(Treatment.ABORTABLE, error, is_committed=found.is_committed)
     if found.producer != ending.producer:
-        return Failed(Treatment.FATAL, fenced(doing, code, who))
+        return Failed(Treatment.FATAL, by_another)
     # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
     is_empty = code == INVALID_TXN_STATE and found.state != ONGOING
     plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)

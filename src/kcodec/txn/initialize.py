@@ -9,6 +9,7 @@ over, so two live instances with one id never fence each other in turn.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kcodec.errors import AuthenticationError, DecodeError, TransportError
@@ -102,15 +103,17 @@ def init_producer_id(
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None,
     deadline: float,
+    on_unanswered: Callable[[], None] = lambda: None,
 ) -> Flow[ProducerIdAndEpoch]:
     """The (producer id, epoch) of the transactions to come; whatever was open under the id is aborted.
 
-    expected: what we had before; None takes the id over from whoever has it.
+    expected:      what we had before; None takes the id over from whoever has it.
+    on_unanswered: called for each copy that got no answer: it may come late.
 
     Raises Failed (its error: ProducerFencedError, AuthorizationError ...), DeliveryTimeoutError, AuthenticationError.
     """
     doing = f"InitProducerId of {transactional_id!r}"
-    asked = CoordinatorCall(cluster, "transaction", transactional_id, doing, deadline)
+    asked = CoordinatorCall(cluster, "transaction", transactional_id, doing, deadline, on_unanswered=on_unanswered)
     code, found = yield from _ask(asked, transactional_id, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:
         # In the old flow the coordinator that aborts our open transaction, for us or by its time-out, forgets the epoch

@@ -108,12 +108,15 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
     )
 
 
-def fenced(doing: str, code: int, transactional_id: str) -> ProducerFencedError:
-    """Another instance uses the transactional id."""
+def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
+    """Another instance uses the transactional id. is_init_unanswered: or it was this one, without knowing."""
+    perhaps = ""
+    if is_init_unanswered:
+        perhaps = ". Perhaps it was this one: its InitProducerId went unanswered once, and the first copy came late"
     return ProducerFencedError(
         f"{doing}: another producer with transactional_id {transactional_id!r} took over, this one can write no more. "
         "One id belongs to one live instance: stop this one, or give it an id of its own (made anew with the same id, "
-        "it would fence the other in turn)",
+        f"it would fence the other in turn){perhaps}",
         code=code,
         name=error_code(code).name,
         remedy="stop",

@@ -15,52 +15,30 @@ from kcodec.errors import (
     DeliveryTimeoutError,
     KcodecError,
     TransactionStateError,
-    UnknownOutcomeError,
-    UnsupportedError,
 )
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import error_code
-from kcodec.protocol.flow import Flow, sleep, wait
-from kcodec.txn.cluster import Cluster
+from kcodec.protocol.flow import Flow, wait
 from kcodec.txn.end_transaction import Ended, end_transaction
-from kcodec.txn.fencing import settle
 from kcodec.txn.handle import TransactionHandle
 from kcodec.txn.initialize import init_producer_id
 from kcodec.txn.state import Event, State
+from kcodec.txn.transaction_background import TransactionBackground
 from kcodec.txn.transaction_errors import Failed, Treatment
 from kcodec.txn.transaction_offsets import Offsets, add_offsets, commit_offsets
-from kcodec.txn.transaction_partitions import add_partitions
 from kcodec.txn.transaction_source import (
     NEW_FLOW_LEVEL,
     REQUEST_TIMED_OUT,
-    WARNING_SHARE,
     OpenTransaction,
-    TransactionSource,
 )
 
+#: States in which something is open that only an abort ends.
+TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 log = logging.getLogger("kcodec.transactions")
-_EVENTS = {
-    Treatment.ABORTABLE: Event.ABORTABLE,
-    Treatment.FATAL: Event.FATAL,
-    Treatment.UNANSWERED: Event.UNANSWERED,
-    Treatment.INTERRUPTED: Event.INTERRUPTED,
-    # Records were acknowledged and the coordinator knows nothing of them.
-    Treatment.EMPTY: Event.FATAL,
-}
 
 
-class TransactionManager(TransactionSource):
-    """See the module. max_block: seconds that a call without a timeout of its own may take (Kafka: max.block.ms)."""
-
-    def __init__(
-        self, cluster: Cluster, transactional_id: str, transaction_timeout_ms: int = 60_000, max_block: float = 60.0
-    ) -> None:
-        super().__init__(cluster, transactional_id, transaction_timeout_ms)
-        self.max_block = max_block
-        self.is_epoch_used = False
-
-    def _deadline(self, timeout: float | None) -> float:
-        return self.cluster.clock() + (self.max_block if timeout is None else timeout)
+class TransactionManager(TransactionBackground):
+    """See the module. Calls are flows; timeout: seconds, `max_block` without one."""
 
     # Before a transaction
 
@@ -73,7 +51,12 @@ class TransactionManager(TransactionSource):
         self.call(Event.INITIALIZE)
         try:
             self.producer = yield from init_producer_id(
-                self.cluster, self.who, self.transaction_timeout_ms, self.producer, self._deadline(timeout)
+                self.cluster,
+                self.who,
+                self.transaction_timeout_ms,
+                self.producer,
+                self._deadline(timeout),
+                self._init_unanswered,
             )
         except Failed as failed:
             self.move(Event.FATAL, failed.error)
@@ -84,9 +67,18 @@ class TransactionManager(TransactionSource):
         self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
 
+    def _init_unanswered(self) -> None:
+        self.is_init_unanswered = True
+
+    def abandon(self, transaction: OpenTransaction) -> None:
+        """Its block is over, whatever became of the abort: the next begin settles it."""
+        transaction.is_abandoned = True
+
     def begin(self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()) -> Flow[OpenTransaction]:
         """Begin a transaction, after InitProducerId where that is due. partitions: added at once in the old flow."""
         deadline = self._deadline(timeout)
+        if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
+            yield from self.abort(timeout)
         is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
         wanted = {TopicPartition(*partition) for partition in partitions}
         before = self.open if self.state is State.READY and self.is_epoch_used else None
@@ -258,6 +250,11 @@ class TransactionManager(TransactionSource):
 
     def _ask_end(self, transaction: OpenTransaction, is_commit: bool, deadline: float) -> Flow[Ended]:
         ending = self.ending(transaction)
+        if transaction.is_new_flow and self.cluster.transaction_version < NEW_FLOW_LEVEL:
+            # Below that level a coordinator answers EndTxn of the new flow with 35, and everything after it with 51.
+            if is_commit:
+                raise Failed(Treatment.ABORTABLE, self._blocked("transaction.version was lowered while it was open"))
+            return Ended(None, False)
         try:
             return (yield from end_transaction(self.cluster, ending, is_commit, deadline))
         except Failed as failed:
@@ -268,22 +265,7 @@ class TransactionManager(TransactionSource):
         log.info("%s: nobody wrote to the shared transaction, there is nothing to commit", self.who)
         return (yield from end_transaction(self.cluster, ending, False, deadline))
 
-    # Errors
-
-    def fail(self, failed: Failed) -> None:
-        """Move by what failed; SETTLE has been settled before."""
-        error = failed.error
-        if failed.treatment is Treatment.FATAL and isinstance(error, UnknownOutcomeError) and error.__cause__:
-            # The call says that the outcome is unknown; all calls after it, why the producer is finished.
-            error = error.__cause__
-        self.move(_EVENTS[failed.treatment], error)
-
-    def _settled(self, failed: Failed, transaction: OpenTransaction) -> Flow[Failed]:
-        if failed.treatment is not Treatment.SETTLE:
-            return failed
-        code = getattr(failed.error, "code", 90)
-        doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
-        return (yield from settle(self.cluster, self.ending(transaction), doing, code))
+    # What stays
 
     def _blocked(self, why: str) -> AbortableTransactionError:
         return AbortableTransactionError(
@@ -305,91 +287,9 @@ class TransactionManager(TransactionSource):
             event = sent if transaction.is_end_unanswered else Event.INTERRUPTED
             self.move(event, self._blocked("the call that was to end it was given up"))
 
-    # Beside the calls
-
-    def run(self) -> Flow[None]:
-        """The background of a transactional producer: AddPartitionsToTxn, why an epoch is too old, the warning."""
-        while True:
-            transaction = self.open
-            if transaction is not None and self.state in {State.IN_TRANSACTION, State.COMMITTING}:
-                self._warn_if_late(transaction)
-                if transaction.to_settle is not None:
-                    yield from self._settle_produce(transaction)
-                    continue
-                if transaction.wanted:
-                    yield from self._add_wanted(transaction)
-                    continue
-            yield from wait(self.wake, self._seconds_to_warning())
-
-    def _settle_produce(self, transaction: OpenTransaction) -> Flow[None]:
-        assert transaction.to_settle is not None
-        doing, code = transaction.to_settle
-        failed = yield from settle(self.cluster, self.ending(transaction), doing, code)
-        if self.open is transaction and self.state in {State.IN_TRANSACTION, State.COMMITTING}:
-            self.fail(failed)
-        transaction.to_settle = None
-
-    def _add_wanted(self, transaction: OpenTransaction) -> Flow[None]:
-        wanted = frozenset(transaction.wanted)
-        self.note_sent(transaction)
-        transaction.requests += 1
-        try:
-            yield from self._add(transaction, wanted)
-        finally:
-            transaction.requests -= 1
-            self.changed.set()
-
-    def _add(self, transaction: OpenTransaction, wanted: frozenset[TopicPartition]) -> Flow[None]:
-        def is_over() -> bool:
-            return self.open is not transaction or self.state not in {State.IN_TRANSACTION, State.COMMITTING}
-
-        try:
-            yield from add_partitions(
-                self.cluster,
-                self.who,
-                transaction.producer,
-                wanted,
-                self._deadline(None),
-                on_unanswered=lambda: self.on_unanswered("AddPartitionsToTxn"),
-                is_over=is_over,
-            )
-        except Failed as failed:
-            settled = yield from self._settled(failed, transaction)
-            if not is_over():
-                self.fail(settled)
-        except UnsupportedError as error:
-            if not is_over():
-                self.move(Event.FATAL, error)
-        except KcodecError as error:
-            # The records that wait for it have a deadline of their own, and end the transaction.
-            log.warning("%s", error)
-            yield from sleep(self.cluster.times.backoff(0, self.cluster.random.random()))
-        else:
-            transaction.added |= wanted
-            transaction.wanted -= wanted
-
-    def _seconds_to_warning(self) -> float | None:
-        transaction = self.open
-        is_open = self.state in {State.IN_TRANSACTION, State.COMMITTING}
-        if transaction is None or not is_open or transaction.sent_at is None or transaction.is_warned:
-            return None
-        due = transaction.sent_at + WARNING_SHARE * self.transaction_timeout_ms / 1000
-        return max(due - self.cluster.clock(), 0.0)
-
-    def _warn_if_late(self, transaction: OpenTransaction) -> None:
-        if self._seconds_to_warning() == 0.0:
-            transaction.is_warned = True
-            log.warning(
-                "the transaction of %r has been open for %.0f %% of transaction_timeout_ms=%d: "
-                "at 100 %% the coordinator aborts it",
-                self.who,
-                WARNING_SHARE * 100,
-                self.transaction_timeout_ms,
-            )
-
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """The producer closes: what is open is aborted. Errors are logged, as nobody can act on them any more."""
-        if self.state not in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
+        if self.state not in TO_ABORT:
             return
         log.info("%s: a transaction is open at close, it is aborted", self.who)
         try:

@@ -31,8 +31,6 @@ log = logging.getLogger("kcodec.transactions")
 OLD_FLOW_PRODUCE_VERSION = 11
 #: The level of the feature transaction.version from which on the new flow is spoken.
 NEW_FLOW_LEVEL = 2
-#: The part of transaction_timeout_ms after which an open transaction is worth a warning.
-WARNING_SHARE = 0.8
 REQUEST_TIMED_OUT = 7
 #: What a broker says of the producer's sequence, id or epoch, and not of the records.
 IDENTITY_CODES = frozenset({45, 47, 48, 49, 59, 90, 120})
@@ -67,6 +65,7 @@ class OpenTransaction:
     requests:    under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
     sent_at:     when the first request went out: the coordinator's clock starts after that.
     receipt:     partition -> records acknowledged, last sequence.
+    is_abandoned: whoever began it is gone: the next begin aborts what is left of it.
     to_settle:   the request and the code that say that the epoch is too old, until it is known why.
     committed:   True, False, or None: open, or unknown.
     """
@@ -81,6 +80,7 @@ class OpenTransaction:
     is_commit_unanswered: bool = False
     is_end_unanswered: bool = False
     is_warned: bool = False
+    is_abandoned: bool = False
     requests: int = 0
     sent_at: float | None = None
     receipt: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -111,6 +111,8 @@ class TransactionSource:
         self.producer: ProducerIdAndEpoch | None = None
         self.open: OpenTransaction | None = None
         self.is_epoch_spent = False
+        self.is_init_unanswered = False
+        self.is_epoch_used = False
         self.records: Records | None = None
 
     # States
@@ -133,11 +135,20 @@ class TransactionSource:
         if self.state in RAISES_KEPT_ERROR:
             if error is not None and (self.state is not before or self.kept_error is None):
                 self.kept_error = error
+            self._note_lost()
         else:
             self.kept_error = None
         if self.state is not before:
             log.debug("%s: %s -> %s (%s)", self.who, before.name, self.state.name, event.name)
             self.tell()
+
+    def _note_lost(self) -> None:
+        """An error that rules the commit out, unless others have the handle, or a copy of EndTxn is on its way."""
+        transaction = self.open
+        if transaction is None or transaction.is_shared or transaction.is_commit_unanswered:
+            return
+        if transaction.committed is None:
+            transaction.committed = False
 
     def tell(self) -> None:
         """Let the sender, and `send`, know where we are."""
@@ -188,6 +199,7 @@ class TransactionSource:
             is_over_time=is_over_time,
             on_unanswered=on_unanswered,
             is_commit_unanswered=transaction.is_commit_unanswered,
+            is_init_unanswered=self.is_init_unanswered,
         )
 
     # What the sender asks
