@@ -200,9 +200,10 @@ class Settlement:
             self._learn_leader(queue, answer)
         if batch.is_done:  # it was past its deadline while the request was under way
             return
-        error = broker_error(
-            code, f"Produce to broker {node}", resource=queue.partition, message=_record_errors(answer)
-        )
+        # Permissions are given on a topic, and on a transactional id.
+        resource: object = {29: queue.partition.topic, 53: self.source.transactional_id}.get(code, queue.partition)
+        doing = f"Produce of {queue.partition} to broker {node}" if code in (29, 53) else f"Produce to broker {node}"
+        error = broker_error(code, doing, resource=resource, message=_record_errors(answer))
         if code in IDENTITY_CODES and batch.is_numbered:
             self._judge(queue, batch, code, error)
         elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and batch.records_count > 1:
