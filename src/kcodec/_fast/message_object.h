@@ -56,7 +56,6 @@ static inline PyObject *message_value(PyObject *message, Py_ssize_t offset, PyOb
 static inline PyObject *message_long(long long value) { return PyLong_FromLongLong(value); }
 static inline PyObject *message_bool(int value) { return PyBool_FromLong(value); }
 static inline PyObject *message_float(double value) { return PyFloat_FromDouble(value); }
-static inline PyObject *message_bytes(Py_ssize_t size) { return PyBytes_FromStringAndSize(NULL, size); }
 static inline PyObject *message_list(Py_ssize_t size) { return PyList_New(size); }
 // Into a new list; takes over the reference.
 static inline void message_list_set(PyObject *list, Py_ssize_t index, PyObject *value) {

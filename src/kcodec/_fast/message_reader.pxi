@@ -2,8 +2,6 @@
 # Bytes -> message, by a plan. Every read is checked against what is left, and no memory is taken for elements that the
 # bytes left cannot hold.
 
-cdef tuple _NO_TAGGED_FIELDS = ()
-
 cdef struct MessageReader:
     const uint8_t *start
     const uint8_t *pos
@@ -278,7 +276,7 @@ cdef PyObject *_read_struct(MessageReader *reader, MessagePlan plan) except NULL
     while op < end:
         step.op = op
         if op.place != PLACE_IN_ORDER:
-            value = _default_of(op.default)
+            value = _default_of(&op.default)
         elif op.is_array:
             value = _read_array(reader, op)
         else:

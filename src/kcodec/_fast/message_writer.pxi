@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# Message -> bytes, by a plan: one pass into memory that grows, and is cut to size at the end.
+# Message -> bytes, by a plan: one pass into memory of the pool, which grows and is warm, and one copy of what it took.
 
-from cpython.bytes cimport _PyBytes_Resize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
 # Tagged fields have their size before them; this many bytes are left free for it, and the field is moved where that was
 # wrong.
 cdef enum:
     SIZE_BYTES_GUESSED = 1
+    LEAST_ROOM = 4096
 
 cdef struct MessageWriter:
-    # bytes that grow
-    PyObject *content
+    Buffer content
     uint8_t *base
     Py_ssize_t at, capacity
     int depth, tagged_depth
@@ -40,10 +39,10 @@ cdef int _refuse(MessageWriter *writer, const MessageOp *op, object value, str r
 
 
 cdef int _grow(MessageWriter *writer, Py_ssize_t needed) except -1:
-    cdef Py_ssize_t capacity = max(writer.at + needed, 2 * writer.capacity)
-    _PyBytes_Resize(&writer.content, capacity)
-    writer.base = <uint8_t *>PyBytes_AS_STRING(<object>writer.content)
-    writer.capacity = capacity
+    if buffer_grow(&writer.content, max(writer.at + needed, writer.at + writer.at // 2), writer.at):
+        raise MemoryError("no memory for a message")
+    writer.base = writer.content.data
+    writer.capacity = writer.content.capacity
     return 0
 
 
@@ -269,16 +268,6 @@ cdef int _write_field(MessageWriter *writer, const MessageOp *op, object value) 
     return _write_value(writer, op, value)
 
 
-cdef bint _is_default(const MessageOp *op, object value) except -1:
-    """Whether a field is what it is when nobody says otherwise, as Kafka compares it."""
-    cdef object default = <object>op.default
-    if value is default:
-        return True
-    if op.is_array and default is not None and isinstance(value, (list, tuple)):
-        return len(value) == 0
-    return value == default
-
-
 cdef object _field_of(MessageWriter *writer, object message, const MessageOp *op):
     cdef PyObject *value = message_value(<PyObject *>message, op.offset, op.name)
     if value == NULL:
@@ -303,7 +292,7 @@ cdef int _write_struct(MessageWriter *writer, MessagePlan plan, object message) 
         value = _field_of(writer, message, op)
         if op.place == PLACE_IN_ORDER:
             _write_field(writer, op, value)
-        elif op.place == PLACE_ABSENT and not op.is_ignorable and not _is_default(op, value):
+        elif op.place == PLACE_ABSENT and not op.is_ignorable and not _is_default(&op.default, value):
             _refuse(writer, op, value, "is not in this version, where only its default can be sent")
         op += 1
     step.op = NULL
@@ -351,7 +340,7 @@ cdef int _write_tagged_fields(MessageWriter *writer, MessagePlan plan, object me
     for at in range(plan.tagged_count):
         step.op = plan.tagged[at]
         value = _field_of(writer, message, step.op)
-        if not _is_default(step.op, value):
+        if not _is_default(&step.op.default, value):
             known.append((at, value))
     step.op = NULL
     if unknown:
@@ -402,30 +391,26 @@ cdef object _write_message(MessagePlan plan, object message, bytes before, bint 
     """The bytes; those of `parts` are to stand at their positions in between."""
     cdef MessageWriter writer
     cdef int64_t total
-    cdef object made
-    writer.capacity = plan.expected_size + len(before) + 4
-    writer.content = message_bytes(writer.capacity)
+    memset(&writer.content, 0, sizeof(Buffer))
+    writer.title = <PyObject *>plan.title
+    writer.parts = <PyObject *>parts if parts is not None else NULL
+    writer.least_part, writer.parts_size = least_part, 0
+    writer.depth = writer.tagged_depth = 0
+    writer.at = writer.capacity = 0
     try:
-        writer.base = <uint8_t *>PyBytes_AS_STRING(<object>writer.content)
+        _make_room(&writer, LEAST_ROOM)
         writer.at = 4 if is_frame else 0
-        writer.depth = writer.tagged_depth = 0
-        writer.title = <PyObject *>plan.title
-        writer.parts = <PyObject *>parts if parts is not None else NULL
-        writer.least_part, writer.parts_size = least_part, 0
         if len(before):
             _write_content(&writer, PyBytes_AS_STRING(before), len(before))
         _write_struct(&writer, plan, message)
-        total = writer.at + writer.parts_size
         if is_frame:
-            if total - 4 > INT32_MAX:
-                raise EncodeError(f"{plan.title}: a frame of {total - 4} bytes, more than its length can say")
-            store_be32(writer.base, <uint32_t>(total - 4))
-        plan.expected_size = min(writer.at + writer.at // 8, 1 << 20)
-        _PyBytes_Resize(&writer.content, writer.at)
-        made = <object>writer.content
+            total = writer.at + writer.parts_size - 4
+            if total > INT32_MAX:
+                raise EncodeError(f"{plan.title}: a frame of {total} bytes, more than its length can say")
+            store_be32(writer.base, <uint32_t>total)
+        return PyBytes_FromStringAndSize(<char *>writer.base, writer.at)
     finally:
-        Py_XDECREF(writer.content)
-    return made
+        buffer_release(&writer.content, max(writer.at, 0))
 
 
 def write_message(MessagePlan plan not None, message, bytes before=b"", bint is_frame=False):

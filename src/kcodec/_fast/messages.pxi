@@ -16,7 +16,6 @@ cdef extern from "_fast/message_object.h":
     PyObject *message_text(const char *data, Py_ssize_t size) except? NULL
     void message_fill(PyObject *message, Py_ssize_t offset, PyObject *value)
     PyObject *message_value(PyObject *message, Py_ssize_t offset, PyObject *name)
-    PyObject *message_bytes(Py_ssize_t size) except NULL
     int message_collector_off()
     void message_collector_on(int was_on)
     double message_double(uint64_t bits)
@@ -33,6 +32,7 @@ cdef extern from "_fast/bounds.h" nogil:
     void store_be64(uint8_t *p, uint64_t v)
 
 cdef extern from "Python.h":
+    PyObject *PyDict_GetItemWithError(object mapping, object key) except? NULL
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
 
 cdef extern from "string.h" nogil:
@@ -86,6 +86,20 @@ MOST_EMPTY_ELEMENTS = 1024
 cdef enum:
     DEEPEST = 16
 
+# what a field is when nobody says otherwise: the object itself; a new list; a new struct, of the MessageShape in `value`
+cdef enum:
+    DEFAULT_SHARED
+    DEFAULT_LIST
+    DEFAULT_STRUCT
+
+cdef struct MessageDefault:
+    int kind
+    PyObject *value
+
+cdef struct MessageSlot:
+    Py_ssize_t offset
+    MessageDefault default
+
 cdef struct MessageOp:
     int32_t kind, place, tag
     # the least bytes of one value: of an array, of one of its elements
@@ -93,8 +107,8 @@ cdef struct MessageOp:
     bint is_array, is_nullable, is_compact, is_ignorable, is_secret
     Py_ssize_t offset
     # all borrowed from what the plan holds
+    MessageDefault default
     PyObject *name
-    PyObject *default
     PyObject *plan
 
 # where a reader or writer stands: the field at each depth, and which element of it (-1: no array)
@@ -102,6 +116,8 @@ cdef struct MessageStep:
     const MessageOp *op
     Py_ssize_t index
 
+
+cdef tuple _NO_TAGGED_FIELDS = ()
 
 cdef object _ZERO_UUID = None
 cdef object _UUID = None
@@ -141,9 +157,8 @@ cdef class MessagePlan:
     # the tagged ones by tag, ascending
     cdef MessageOp **tagged
     cdef tuple fields
+    cdef list held
     cdef Py_ssize_t unknown_offset
-    # what the last message took, so that the next one's memory is right at once
-    cdef Py_ssize_t expected_size
 
     def __cinit__(self, message_class, str title, bint is_flexible, fields):
         if not issubclass(message_class, MessageObject):
@@ -157,12 +172,10 @@ cdef class MessagePlan:
         self.tagged = <MessageOp **>calloc(max(self.count, 1), sizeof(MessageOp *))
         if self.ops == NULL or self.tagged == NULL:
             raise MemoryError("no memory for a message plan")
-        self.unknown_offset = message_slot_offset(message_class.unknown_tagged_fields)
-        if self.unknown_offset < 0:
-            raise TypeError(f"{message_class.__name__}.unknown_tagged_fields is not a slot")
+        self.held = []
+        self.unknown_offset = _offset_of(message_class, "unknown_tagged_fields")
         self.depth = 1
         self.least = 1 if is_flexible else 0
-        self.expected_size = 128
         for index in range(self.count):
             self._add(index)
         self._sort_tagged()
@@ -178,11 +191,10 @@ cdef class MessagePlan:
         op.kind, op.place, op.tag = _KINDS[kind], _PLACES[place], tag
         op.is_array, op.is_nullable, op.is_compact = is_array, is_nullable, is_compact
         op.is_ignorable, op.is_secret = is_ignorable, is_secret
-        op.offset = message_slot_offset(getattr(self.message_class, name))
-        if op.offset < 0:
-            raise TypeError(f"{self.message_class.__name__}.{name} is not a slot")
-        # the names and defaults live in self.fields
-        op.name, op.default = <PyObject *>name, <PyObject *>default
+        op.offset = _offset_of(self.message_class, name)
+        # the names and plans live in self.fields
+        op.name = <PyObject *>name
+        self.held.append(_set_default(&op.default, default))
         op.least = self._least_of(op, plan)
         if op.kind == KIND_UUID:
             _load_uuid()
@@ -221,20 +233,57 @@ cdef class MessagePlan:
         return 0
 
 
-cdef PyObject *_default_of(PyObject *default) except NULL:
+cdef PyObject *_default_of(const MessageDefault *default) except NULL:
     """A new reference to what a field is when nobody says otherwise: lists and structs are made anew."""
     cdef object made
-    if default == <PyObject *>None:
-        Py_INCREF(None)
-        return default
-    if isinstance(<object>default, list):
+    if default.kind == DEFAULT_SHARED:
+        made = <object>default.value
+    elif default.kind == DEFAULT_LIST:
         made = []
-    elif isinstance(<object>default, MessageObject):
-        made = type(<object>default)()
     else:
-        made = <object>default
+        made = _made_of_defaults(<MessageShape>default.value)
     Py_INCREF(made)
     return <PyObject *>made
+
+
+cdef object _made_of_defaults(MessageShape shape):
+    """A message in which nobody said anything."""
+    cdef object made = message_allocate(shape.message_class)
+    cdef Py_ssize_t index
+    Py_INCREF(_NO_TAGGED_FIELDS)
+    message_fill(<PyObject *>made, shape.unknown_offset, <PyObject *>_NO_TAGGED_FIELDS)
+    for index in range(shape.count):
+        message_fill(<PyObject *>made, shape.slots[index].offset, _default_of(&shape.slots[index].default))
+    return made
+
+
+cdef bint _is_default(const MessageDefault *default, object value) except -1:
+    """Whether a value is what the field is when nobody says otherwise, as Kafka compares it."""
+    if default.kind == DEFAULT_SHARED:
+        return value is <object>default.value or value == <object>default.value
+    if default.kind == DEFAULT_LIST:
+        return isinstance(value, (list, tuple)) and len(value) == 0
+    return _has_defaults(<MessageShape>default.value, value)
+
+
+cdef bint _has_defaults(MessageShape shape, object message) except -1:
+    cdef Py_ssize_t index
+    if type(message) is not shape.message_class or message.unknown_tagged_fields:
+        return False
+    for index in range(shape.count):
+        if not _is_default(&shape.slots[index].default, _slot_of(message, shape, index)):
+            return False
+    return True
+
+
+cdef object _slot_of(object message, MessageShape shape, Py_ssize_t index):
+    """The value in a slot; AttributeError when it was deleted."""
+    cdef PyObject *value = message_value(<PyObject *>message, shape.slots[index].offset, <PyObject *>shape.names[index])
+    if value == NULL:
+        raise AttributeError(shape.names[index])
+    held = <object>value
+    Py_XDECREF(value)
+    return held
 
 
 @cython.final
@@ -242,22 +291,46 @@ cdef class MessageShape:
     """The fields of a message class: where its slots are, what is in them by default. Internal."""
 
     cdef readonly tuple names
-    cdef tuple defaults
-    cdef Py_ssize_t *offsets
+    cdef object message_class
+    # what the slots point at
+    cdef list held
+    cdef MessageSlot *slots
+    cdef Py_ssize_t count, unknown_offset
 
     def __cinit__(self, message_class, names, defaults):
+        self.message_class = message_class
         self.names = tuple(names)
-        self.defaults = tuple(defaults)
-        self.offsets = <Py_ssize_t *>calloc(max(len(self.names), 1), sizeof(Py_ssize_t))
-        if self.offsets == NULL:
+        self.held = []
+        self.slots = <MessageSlot *>calloc(max(len(self.names), 1), sizeof(MessageSlot))
+        if self.slots == NULL:
             raise MemoryError("no memory for a message class")
-        for index, name in enumerate(self.names):
-            self.offsets[index] = message_slot_offset(getattr(message_class, name))
-            if self.offsets[index] < 0:
-                raise TypeError(f"{message_class.__name__}.{name} is not a slot")
+        self.unknown_offset = _offset_of(message_class, "unknown_tagged_fields")
+        for name, default in zip(self.names, defaults, strict=True):
+            self.slots[self.count].offset = _offset_of(message_class, name)
+            self.held.append(_set_default(&self.slots[self.count].default, default))
+            self.count += 1
 
     def __dealloc__(self):
-        free(self.offsets)
+        free(self.slots)
+
+
+cdef Py_ssize_t _offset_of(message_class, str name) except -1:
+    cdef Py_ssize_t offset = message_slot_offset(getattr(message_class, name))
+    if offset < 0:
+        raise TypeError(f"{message_class.__name__}.{name} is not a slot")
+    return offset
+
+
+cdef object _set_default(MessageDefault *default, object value):
+    """Returned is what must be kept."""
+    if isinstance(value, list):
+        default.kind = DEFAULT_LIST
+    elif isinstance(value, MessageObject):
+        default.kind, value = DEFAULT_STRUCT, <MessageShape>type(value)._shape
+    else:
+        default.kind = DEFAULT_SHARED
+    default.value = <PyObject *>value
+    return value
 
 
 cdef class MessageObject:
@@ -271,17 +344,15 @@ cdef class MessageObject:
         cdef MessageShape shape = type(self)._shape
         cdef Py_ssize_t index, used = 0
         cdef PyObject *value
-        self.unknown_tagged_fields = ()
-        for index in range(len(shape.names)):
-            name = shape.names[index]
-            if name in fields:
-                given = fields[name]
-                Py_INCREF(given)
-                value = <PyObject *>given
+        self.unknown_tagged_fields = _NO_TAGGED_FIELDS
+        for index in range(shape.count):
+            value = PyDict_GetItemWithError(fields, shape.names[index])
+            if value != NULL:
+                Py_INCREF(<object>value)
                 used += 1
             else:
-                value = _default_of(<PyObject *>shape.defaults[index])
-            message_fill(<PyObject *>self, shape.offsets[index], value)
+                value = _default_of(&shape.slots[index].default)
+            message_fill(<PyObject *>self, shape.slots[index].offset, value)
         if used != len(fields):
             self._take_others(shape, fields)
 
@@ -295,12 +366,15 @@ cdef class MessageObject:
 
     def __eq__(self, other):
         cdef MessageShape shape
+        cdef Py_ssize_t index
         if type(self) is not type(other):
             return NotImplemented
         shape = type(self)._shape
-        if self.unknown_tagged_fields != other.unknown_tagged_fields:
-            return False
-        return all(getattr(self, name) == getattr(other, name) for name in shape.names)
+        for index in range(shape.count):
+            ours, theirs = _slot_of(self, shape, index), _slot_of(other, shape, index)
+            if ours is not theirs and ours != theirs:
+                return False
+        return self.unknown_tagged_fields == other.unknown_tagged_fields
 
     __hash__ = None
 
