@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/producer.md, transactions.md and testing.md, run as they stand against a real broker."""
+"""The examples of docs/producer.md, transactions.md, admin.md and testing.md, run as they stand on a real broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 import textwrap
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow
 import pytest
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
-from kcodec.client import Producer, TransactionHandle, TransactionWriter
+from kcodec.client import Admin, Producer, TransactionHandle, TransactionWriter
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -28,9 +29,9 @@ TOPICS = ("orders", "invoices", "ledger", "in", "out")
 class Examples:
     """The Python blocks of a page, with topics and an address of this broker."""
 
-    def __init__(self, page: str, kafka: ApacheKafka) -> None:
+    def __init__(self, page: str, kafka: ApacheKafka, topics: tuple[str, ...] = TOPICS) -> None:
         self.kafka = kafka
-        self.topics = {name: kafka.create_topic(partitions=3) for name in TOPICS}
+        self.topics = {name: kafka.create_topic(partitions=3) for name in topics}
         text = (DOCS / page).read_text(encoding="utf-8").replace('"localhost:9092"', repr(kafka.bootstrap_servers))
         for name, real in self.topics.items():
             text = text.replace(f'"{name}"', f'"{real}"')
@@ -86,6 +87,15 @@ def test_transaction_examples_run(
         done = examples.run(both, producer=producer, servers=kafka.bootstrap_servers, **names)
     assert done["txn"].committed is True
     assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
+
+
+def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("admin.md", apache_kafka, topics=())
+    made, refused = (block.replace('"orders"', f'"orders-{uuid.uuid4().hex}"') for block in examples.blocks)
+    examples.run(made)
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        admin.create_topics([re.findall(r'"(orders-\w+)"', refused)[0]])
+        examples.run(refused, admin=admin)
 
 
 def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory) -> None:

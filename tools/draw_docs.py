@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from kcodec.client.admin import Admin
 from kcodec.client.options import ClientOptions
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.protocol import messages
@@ -79,6 +80,16 @@ def draw_options(made: type) -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw_methods(kind: type) -> str:
+    """The public methods of a class, with the first sentence of what each says of itself."""
+    lines = ["| method | what it does |", "| --- | --- |"]
+    for name, method in sorted(inspect.getmembers(kind, inspect.isfunction)):
+        told = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
+        if not name.startswith("_"):
+            lines.append(f"| `{name}` | {told} |")
+    return "\n".join(lines) + "\n"
+
+
 def shown_default(parameter: inspect.Parameter) -> str:
     """A default as a reader types it; nothing for an object, whose repr helps nobody."""
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -95,6 +106,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "errors": draw_errors,
     "producer-options": lambda: draw_options(ProducerOptions),
     "client-options": lambda: draw_options(ClientOptions),
+    "admin-methods": lambda: draw_methods(Admin),
     "kafka-options": lambda: draw_options(ApacheKafka),
     "states": state.draw_table,
     "state-meanings": state.draw_meanings,
