@@ -155,7 +155,8 @@ def test_offsets_of_a_transaction_have_gaps(broker: RawBroker, topic: str, trans
 
 @pytest.fixture(scope="module")
 def old_kafka() -> Iterator[ApacheKafka]:
-    with ApacheKafka(transaction_version=0) as kafka:
+    # Without the look at the coordinator that Kafka 3.6 brought (KIP-890, part 1): as brokers before it, or set so.
+    with ApacheKafka(transaction_version=0, transaction_partition_verification_enable=False) as kafka:
         yield kafka
 
 
@@ -213,3 +214,30 @@ def test_a_version_that_is_offered_need_not_work(old_broker: RawBroker, old_topi
     assert {old_broker.ask(request, version).error_code for version in (5, 4, 4, 4)} == {51}
     init = messages.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     assert {old_broker.ask(init, 4).error_code for _ in range(20)} == {51}
+
+
+@pytest.mark.parametrize("are_named", [False, True])
+def test_a_fenced_writer_reaches_a_partition_that_its_transaction_never_had(
+    old_kafka: ApacheKafka, old_broker: RawBroker, old_topic: str, transactional_id: str, are_named: bool
+) -> None:
+    """Unless all partitions are named at the beginning: the abort that fences it then raises the epoch in each."""
+    other_topic = old_kafka.create_topic(partitions=1)
+    old = old_broker.init_producer_id(transactional_id)
+    named = (old_topic, other_topic) if are_named else (old_topic,)
+    for topic in named:
+        assert old_broker.add_partition(transactional_id, old, topic) == 0
+    new = old_broker.init_producer_id(transactional_id)
+    for topic in named:
+        old_broker.settled(topic, 1)
+    late = old_broker.produce(other_topic, old, [b"fenced"], 0, transactional_id, version=11)
+    if are_named:
+        assert late.error_code == 47  # INVALID_PRODUCER_EPOCH
+        return
+    assert late.error_code == 0
+    assert old_broker.add_partition(transactional_id, new, other_topic) == 0
+    old_broker.produce(other_topic, new, [b"new"], 0, transactional_id, version=11)
+    assert old_broker.end_transaction(transactional_id, new, commit=True, version=4).error_code == 0
+    fetched = old_broker.settled(other_topic, 3)
+    pairs = [(one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ()]
+    seen = values(fetched, isolation_level="read_committed", aborted_transactions=pairs)
+    assert seen == [b"fenced", b"new"]
