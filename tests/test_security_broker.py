@@ -41,6 +41,7 @@ from kcodec.testing.certificates import Certificates
 from kcodec.testing.jars import broker_jars
 from kcodec.testing.java import find_java
 from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
 from kcodec.testing.tokens import TokenServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -464,3 +465,12 @@ def test_the_examples_of_the_docs_log_in(guarded: ApacheKafka, tokens: TokenServ
                 assert producer.send(topic, b"value").result(10).offset == written
             written += 1
     assert written == 3
+
+
+def test_each_mechanism_logs_in_on_kafka_3_9(apache_kafka_factory: KafkaFactory) -> None:
+    kafka = apache_kafka_factory("3.9.1", tls=True, sasl=True)
+    for mechanism in MECHANISMS:
+        options = kafka.client_options("alice", mechanism)
+        assert ask_blocking(options)
+        if "sasl_plain_password" in options:
+            assert "Authentication failed" in refusal({**options, "sasl_plain_password": WRONG})
