@@ -18,7 +18,7 @@ from client_runners import Make
 from scripted_peer import Peer, Request
 
 from kcodec.client import Producer
-from kcodec.client.tokens import FetchedToken, TokenSource
+from kcodec.client.security.tokens import FetchedToken, TokenSource
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError
 from kcodec.protocol.flow import ANY_NODE, Flow, Reply, call, sleep
 from kcodec.protocol.messages.transactions import InitProducerIdRequest

@@ -17,10 +17,9 @@ import pytest
 from test_tokens import jwt
 from tls_authority import Authority
 
-from kcodec.client import oidc
-from kcodec.client.oidc import ClientCredentials, is_loopback
-from kcodec.client.security import Security
-from kcodec.client.tokens import TransientTokenError
+from kcodec.client.security import Security, oidc
+from kcodec.client.security.oidc import ClientCredentials, is_loopback
+from kcodec.client.security.tokens import TransientTokenError
 from kcodec.errors import AuthenticationError
 from kcodec.protocol.secret import Secret
 

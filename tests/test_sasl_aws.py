@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.client.aws import provider_of
+from kcodec.client.security.aws import provider_of
 from kcodec.errors import AuthenticationError
 from kcodec.protocol.sasl import ExchangeRefused
 from kcodec.protocol.sasl_aws import AwsCredentials, aws_msk_iam, payload, presign, region_of, signing_key

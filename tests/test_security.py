@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import traceback
 from typing import Any
 
@@ -203,3 +206,11 @@ def test_a_secret_without_tls_is_warned_of_once(
 )
 def test_the_name_to_verify_is_the_one_dialled(host: str, name: str) -> None:
     assert secure(**PLAIN).server_hostname(host) == name
+
+
+def test_who_secures_nothing_loads_nothing_for_it() -> None:
+    program = "import sys, kcodec.client.options as o; o.Security.from_options({}); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(ast.literal_eval(done.stdout))
+    assert "kcodec.client.security.options" in loaded
+    assert not loaded & {"ssl", "urllib.request", "http.client", "kcodec.client.security.mechanisms", "stringprep"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kcodec.client.scheduler import Scheduler
-from kcodec.client.tokens import (
+from kcodec.client.security.tokens import (
     FETCH_SECONDS,
     MAXIMUM_TOKEN_CHARACTERS,
     FetchedToken,

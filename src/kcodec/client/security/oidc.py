@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-from kcodec.client.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
+from kcodec.client.security.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
 from kcodec.errors import AuthenticationError
 from kcodec.protocol.sasl import shown
 from kcodec.protocol.secret import Secret

@@ -2,30 +2,27 @@
 """How a client proves itself and makes brokers prove themselves: one `Security` a client, made from its options.
 
 It hands the connection what it needs (a TLS context, a flow that logs in) and keeps the secrets: nothing it shows,
-logs or raises holds one, and it cannot be pickled. The mechanisms are in `kcodec.client.mechanisms` and
-`kcodec.protocol.sasl*`, TLS in `kcodec.client.tls_context`, tokens in `kcodec.client.tokens`.
+logs or raises holds one, and it cannot be pickled. The modules beside this one are loaded when they are needed.
 """
 
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from kcodec.client import tls_context
-from kcodec.client.mechanisms import SASL_OPTIONS, Mechanism, make_mechanism
-from kcodec.client.oidc import is_loopback
+from kcodec.client.security.names import SASL_OPTIONS, TLS_OPTIONS
 from kcodec.errors import TransportError
 from kcodec.protocol.flow import Clock, Flow
+
+if TYPE_CHECKING:
+    import ssl
+
+    from kcodec.client.security.mechanisms import Mechanism
 
 log = logging.getLogger("kcodec.client")
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-#: All options that belong to `Security.from_options`.
-SECURITY_OPTIONS: frozenset[str] = frozenset({"security_protocol", *tls_context.TLS_OPTIONS, *SASL_OPTIONS})
-#: Of these, those that hold secrets.
-SECRET_OPTIONS: frozenset[str] = frozenset({"ssl_password", "sasl_plain_password", "sasl_oauthbearer_client_secret"})
 #: Seconds for each request of a login (Kafka: request.timeout.ms).
 REQUEST_SECONDS = 30.0
 
@@ -58,15 +55,22 @@ class Security:
             raise ValueError(f"security_protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
         protocol = str(protocol)
         with_tls, with_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
-        for needed, names in ((with_tls, tls_context.TLS_OPTIONS), (with_sasl, SASL_OPTIONS)):
+        for needed, names in ((with_tls, TLS_OPTIONS), (with_sasl, SASL_OPTIONS)):
             unused = sorted(name for name in names if options.get(name) is not None)
             if unused and not needed:
                 raise ValueError(
                     f"{', '.join(unused)} would have no effect with security_protocol={protocol!r};"
                     f" did you mean {'SASL_SSL' if with_sasl or unused[0].startswith('sasl') else 'SSL'!r}?"
                 )
-        context = tls_context.make_context(options) if with_tls else None
-        mechanism = make_mechanism(options) if with_sasl else None
+        context, mechanism = None, None
+        if with_tls:
+            from kcodec.client.security.tls import make_context
+
+            context = make_context(options)
+        if with_sasl:
+            from kcodec.client.security.mechanisms import make_mechanism
+
+            mechanism = make_mechanism(options)
         return cls(protocol, context, mechanism, str(options["sasl_mechanism"]) if with_sasl else "")
 
     def __repr__(self) -> str:
@@ -88,7 +92,9 @@ class Security:
 
     def tls_error(self, error: ssl.SSLError, place: str) -> TransportError:
         """One clear error for what TLS raised with the broker at `place`, in the handshake or later."""
-        return tls_context.failure(error, place)
+        from kcodec.client.security.tls import failure
+
+        return failure(error, place)
 
     def authenticate(self, host: str, clock: Clock, timeout: float = REQUEST_SECONDS) -> Flow[float | None] | None:
         """None without SASL, else the flow that logs in on the connection carrying it, for the first time or again
@@ -100,7 +106,13 @@ class Security:
         mechanism = self._mechanism
         if mechanism is None:
             return None
-        if self._context is None and mechanism.SHOWS_SECRET and not self._has_warned and not is_loopback(host):
+        if self._context is None and mechanism.SHOWS_SECRET and not self._has_warned:
+            self._warn(host)
+        return mechanism.login(host, clock, timeout)
+
+    def _warn(self, host: str) -> None:
+        from kcodec.client.security.oidc import is_loopback
+
+        if not is_loopback(host):
             self._has_warned = True
             log.warning("SASL %s without TLS shows its secret to the network of %s", self.mechanism_name, host)
-        return mechanism.login(host, clock, timeout)

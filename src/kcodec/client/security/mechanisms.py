@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SASL mechanisms a client can be told to use: the options each takes, and how it begins a login.
 
-To add one: an `Exchange` in `kcodec.protocol`, a class here, a row in MECHANISMS.
+To add one: an `Exchange` in `kcodec.protocol`, a class here, a row in MECHANISMS and one in `names`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from kcodec.client.aws import provider_of
-from kcodec.client.oidc import ClientCredentials
-from kcodec.client.tls_context import make_context
-from kcodec.client.tokens import TokenSource, from_provider
+from kcodec.client.security.aws import provider_of
+from kcodec.client.security.names import MECHANISM_OPTIONS, OAUTHBEARER_OPTIONS, SASL_OPTIONS
+from kcodec.client.security.tls import make_context
+from kcodec.client.security.tokens import TokenSource, from_provider
 from kcodec.errors import AuthenticationError
 from kcodec.protocol.flow import Clock, Flow, blocking
 from kcodec.protocol.sasl import authenticate, plain
@@ -30,13 +30,11 @@ _PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
 
 
 class Mechanism(ABC):
-    """One way to log in. OPTIONS: what it reads; SHOWS_SECRET: whether what it sends is of use to a listener; who: for
-    reprs and error texts.
+    """One way to log in. SHOWS_SECRET: whether what it sends is of use to a listener; who: for reprs and error texts.
 
     Its constructor takes the mechanism's name and the options; ValueError or TypeError for what cannot be used.
     """
 
-    OPTIONS: ClassVar[frozenset[str]]
     SHOWS_SECRET: ClassVar[bool]
     who = ""
 
@@ -77,7 +75,6 @@ def _secret(options: Mapping[str, object], name: str) -> Secret:
 class Plain(Mechanism):
     """PLAIN: user name and password."""
 
-    OPTIONS = frozenset({"sasl_plain_username", "sasl_plain_password"})
     SHOWS_SECRET = True
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
@@ -97,7 +94,6 @@ class Plain(Mechanism):
 class ScramPassword(Mechanism):
     """SCRAM-SHA-256, SCRAM-SHA-512: user name and password, which is not sent."""
 
-    OPTIONS = Plain.OPTIONS | {"sasl_scram_saslprep"}
     SHOWS_SECRET = False
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
@@ -128,18 +124,6 @@ def _prepared(username: str, password: Secret) -> tuple[str, Secret]:
 class OAuthBearer(Mechanism):
     """OAUTHBEARER: a token, from a callable or from an OpenID provider."""
 
-    OPTIONS = frozenset(
-        {
-            "sasl_oauth_token_provider",
-            "sasl_oauthbearer_token_endpoint_url",
-            "sasl_oauthbearer_client_id",
-            "sasl_oauthbearer_client_secret",
-            "sasl_oauthbearer_scope",
-            "sasl_oauthbearer_ssl_cafile",
-            "sasl_oauthbearer_allow_http",
-            "sasl_oauthbearer_extensions",
-        }
-    )
     SHOWS_SECRET = True
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
@@ -173,11 +157,13 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
             f" sasl_oauthbearer_client_id and _client_secret; {'both are' if url else 'neither is'} set"
         )
     if provider is not None:
-        others = sorted(name for name in OAuthBearer.OPTIONS if options.get(name) is not None)
+        others = sorted(name for name in OAUTHBEARER_OPTIONS if options.get(name) is not None)
         unused = [name for name in others if name not in ("sasl_oauth_token_provider", "sasl_oauthbearer_extensions")]
         if unused:
             raise ValueError(f"{', '.join(unused)} would have no effect beside sasl_oauth_token_provider")
         return TokenSource(from_provider(provider), "sasl_oauth_token_provider")
+    from kcodec.client.security.oidc import ClientCredentials
+
     credentials = ClientCredentials(
         _text(options, "sasl_oauthbearer_token_endpoint_url"),
         _text(options, "sasl_oauthbearer_client_id"),
@@ -202,7 +188,6 @@ def _endpoint_context(options: Mapping[str, object]) -> ssl.SSLContext | None:
 class AwsMskIam(Mechanism):
     """AWS_MSK_IAM: a signature by credentials of AWS."""
 
-    OPTIONS = frozenset({"sasl_aws_region", "sasl_aws_credentials_provider"})
     SHOWS_SECRET = False
 
     def __init__(self, name: str, options: Mapping[str, object], wall_clock: Callable[[], float] = time.time) -> None:
@@ -246,8 +231,6 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "OAUTHBEARER": OAuthBearer,
     "AWS_MSK_IAM": AwsMskIam,
 }
-#: Every option of every mechanism.
-SASL_OPTIONS: frozenset[str] = frozenset({"sasl_mechanism"}).union(*(each.OPTIONS for each in MECHANISMS.values()))
 
 
 def make_mechanism(options: Mapping[str, object]) -> Mechanism:
@@ -255,8 +238,8 @@ def make_mechanism(options: Mapping[str, object]) -> Mechanism:
     name = options.get("sasl_mechanism")
     if name not in MECHANISMS:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")
-    kind = MECHANISMS[str(name)]
-    foreign = sorted(each for each in SASL_OPTIONS - kind.OPTIONS - {"sasl_mechanism"} if options.get(each) is not None)
+    others = SASL_OPTIONS - MECHANISM_OPTIONS[str(name)] - {"sasl_mechanism"}
+    foreign = sorted(each for each in others if options.get(each) is not None)
     if foreign:
         raise ValueError(f"{', '.join(foreign)} would have no effect with sasl_mechanism={name!r}")
-    return kind(str(name), options)
+    return MECHANISMS[str(name)](str(name), options)

@@ -11,22 +11,9 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from kcodec.client.security.names import TLS_OPTIONS
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.protocol.secret import Secret
-
-#: Options of TLS, as kafka-python and aiokafka call them.
-TLS_OPTIONS = frozenset(
-    {
-        "ssl_context",
-        "ssl_check_hostname",
-        "ssl_cafile",
-        "ssl_certfile",
-        "ssl_keyfile",
-        "ssl_password",
-        "ssl_crlfile",
-        "ssl_ciphers",
-    }
-)
 
 # X509_V_ERR_* of OpenSSL's x509_vfy.h that have a remedy of their own.
 _CLOCK = "renew it; or check this machine's clock"
