@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +21,24 @@ from kcodec.protocol.flow import ANY_NODE, call
 from kcodec.protocol.messages.produce import ProduceRequest
 from kcodec.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from kcodec.testing.kafka import ApacheKafka
+
+
+@pytest.fixture(scope="module")
+def own_kafka(apache_kafka_factory: Any) -> Iterator[ApacheKafka]:
+    """One that these tests may pause and kill; each leaves it running."""
+    kafka = apache_kafka_factory()
+    yield kafka
+    kafka.close()
+
+
+@contextmanager
+def paused(kafka: ApacheKafka) -> Iterator[None]:
+    kafka.pause()
+    try:
+        yield
+    finally:
+        kafka.resume()
+
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -203,8 +223,8 @@ def test_a_topic_that_is_not_there_and_a_record_refused_for_itself(
         face.outcome(good)
 
 
-def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFace, apache_kafka_factory: Any) -> None:
-    kafka = apache_kafka_factory()
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
     topic = kafka.create_topic(partitions=2)
     face = make_face(kafka.bootstrap_servers, linger_ms=1, batch_size=500, compression_type="lz4")
     deliveries: list[Any] = []
@@ -231,8 +251,8 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFac
         assert delivery.offset == n // 2
 
 
-def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace, apache_kafka_factory: Any) -> None:
-    kafka = apache_kafka_factory()
+def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
     topic = kafka.create_topic(partitions=1)
     face = make_face(
         kafka.bootstrap_servers,
@@ -244,19 +264,18 @@ def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace
     )
     face.send_all(topic, [{"value": b"first"}])
     face.flush()
-    kafka.pause()
-    deliveries: list[Any] = []
-    began = time.monotonic()
-    with pytest.raises(BufferFullError, match=r"buffer_memory \(100000 bytes\) was full for max_block_ms \(500\)"):
-        while True:
-            deliveries += face.send_all(topic, [{"value": b"x" * 1000}])
-    assert 0.4 < time.monotonic() - began < 3 and len(deliveries) > 50
-    with pytest.raises(DeliveryTimeoutError, match="flush"):
-        face.flush(0.3)
-    with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
-        face.outcome(deliveries[0])
-    assert time.monotonic() - began < 6
-    kafka.resume()
+    with paused(kafka):
+        deliveries: list[Any] = []
+        began = time.monotonic()
+        with pytest.raises(BufferFullError, match=r"buffer_memory \(100000 bytes\) was full for max_block_ms \(500\)"):
+            while True:
+                deliveries += face.send_all(topic, [{"value": b"x" * 1000}])
+        assert 0.4 < time.monotonic() - began < 3 and len(deliveries) > 50
+        with pytest.raises(DeliveryTimeoutError, match="flush"):
+            face.flush(0.3)
+        with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
+            face.outcome(deliveries[0])
+        assert time.monotonic() - began < 6
     face.flush(20.0)
     (last,) = face.send_all(topic, [{"value": b"last"}])
     face.outcome(last)
@@ -264,21 +283,44 @@ def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace
     assert values[0] == b"first" and values[-1] == b"last"
 
 
-def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, apache_kafka_factory: Any) -> None:
-    kafka = apache_kafka_factory()
+def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    import pyarrow
+
+    kafka = own_kafka
+    topic = kafka.create_topic(partitions=1)
+    face = make_face(
+        kafka.bootstrap_servers,
+        buffer_memory=1_000_000,
+        max_block_ms=500,
+        request_timeout_ms=1000,
+        delivery_timeout_ms=3000,
+    )
+    table = pyarrow.table({"value": [b"x" * 1000] * 3000})
+    assert sum(batch.records_count for batch in face.outcome(face.send_arrow(topic, table))) == 3000
+    with paused(kafka):
+        began = time.monotonic()
+        delivery = face.send_arrow(topic, table)
+        assert time.monotonic() - began < 2
+        with pytest.raises(DeliveryTimeoutError, match="not acknowledged within delivery_timeout_ms"):
+            face.outcome(delivery)  # the first batch's; those behind it found no room
+        assert 2.5 < time.monotonic() - began < 5
+
+
+def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
     topic = kafka.create_topic(partitions=1)
     face = make_face(kafka.bootstrap_servers)
     face.send_all(topic, [{"value": b"first"}])
     face.flush()
-    kafka.pause()
-    deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
-    began = time.monotonic()
-    face.close(1.0)
-    assert time.monotonic() - began < 3
-    for delivery in deliveries:
-        assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)
-    with pytest.raises(TransportError, match="closed"):
-        face.send_all(topic, [{"value": b"x"}])
+    with paused(kafka):
+        deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
+        began = time.monotonic()
+        face.close(1.0)
+        assert time.monotonic() - began < 3
+        for delivery in deliveries:
+            assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)
+        with pytest.raises(TransportError, match="closed"):
+            face.send_all(topic, [{"value": b"x"}])
 
 
 def test_a_forked_child_is_told_to_make_its_own(apache_kafka: ApacheKafka) -> None:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import encode, partition_for
 from kcodec.errors import EncodeError
 from kcodec.rewrite import set_base_offset
+from kcodec.txn.batch import BATCH_OVERHEAD, RECORD_OVERHEAD
 from kcodec.txn.settings import ProducerSettings
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a batch before compression, where `batch_size` is not larger: a table is there at once, nothing lingers.
 ARROW_BATCH_BYTES = 256 * 1024
+#: Bytes of a table that are encoded at a time.
+WINDOW_BYTES = 4 * 1024 * 1024
 COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
 ANY_PARTITION = -1
 
@@ -32,35 +35,66 @@ class TableBatch(NamedTuple):
 
 def table_batches(
     source: Any, partitions: int, settings: ProducerSettings, timestamp: int, framing: str | None
-) -> list[TableBatch]:
+) -> Iterable[TableBatch]:
     """The batches of a table for a topic of so many partitions, rows of a partition in their order.
 
     The column `partition`, where there and not null, decides; else the key, by murmur2; rows with neither go to
     ANY_PARTITION. timestamp: of rows without one. Raises EncodeError with the row, TypeError, ValueError.
+
+    Where a look at the columns proves that every row makes a record, batches are made by and by, as they are taken;
+    else all are made before the first is given out, so that a table with a wrong row sends nothing.
     """
     table = _table(source)
     rows = _partitions_of(table, partitions)
+    most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
+    made = _encode_windows(table, rows, settings, timestamp, framing, most)
+    return made if _makes_records(table, most) else list(made)
+
+
+def _makes_records(table: pyarrow.Table, most: int) -> bool:
+    """Whether each row surely makes a record of at most so many bytes."""
+    import pyarrow.compute as compute
+
+    size = BATCH_OVERHEAD + RECORD_OVERHEAD
+    for name in table.column_names:
+        if name in {"key", "value"}:
+            size += compute.max(compute.binary_length(table[name])).as_py() or 0
+        elif name != "partition":
+            return False
+    return size <= most
+
+
+def _encode_windows(
+    table: pyarrow.Table,
+    rows: numpy.ndarray[Any, Any] | None,
+    settings: ProducerSettings,
+    timestamp: int,
+    framing: str | None,
+    most_bytes: int,
+) -> Iterator[TableBatch]:
+    """So many rows at a time that memory goes round: what is encoded is soon sent and given back."""
     names = [name for name in COLUMNS if name in table.column_names]
-    made: list[TableBatch] = []
-    for partition, part, numbers in _by_partition(table.select(names), rows):
-        try:
-            encoded = encode(
-                part,
-                compression=settings.compression_type,  # type: ignore[arg-type]
-                compression_level=settings.compression_level,
-                timestamp=timestamp,
-                framing=framing,  # type: ignore[arg-type]
-                max_batch_bytes=min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size),
-            )
-        except EncodeError as error:
-            if error.row is not None and numbers is not None:
-                error.row = int(numbers[error.row])
-            raise
-        for batch in encoded.batches:
-            data = bytearray(batch.data)
-            set_base_offset(data, 0)  # a leader counts the records of every batch from 0
-            made.append(TableBatch(partition, data, batch.records_count or 0))
-    return made
+    step = max(WINDOW_BYTES * len(table) // max(table.nbytes, 1), 1)
+    for start in range(0, len(table), step):
+        window = table.slice(start, step).select(names)
+        for partition, part, numbers in _by_partition(window, None if rows is None else rows[start : start + step]):
+            try:
+                encoded = encode(
+                    part,
+                    compression=settings.compression_type,  # type: ignore[arg-type]
+                    compression_level=settings.compression_level,
+                    timestamp=timestamp,
+                    framing=framing,  # type: ignore[arg-type]
+                    max_batch_bytes=most_bytes,
+                )
+            except EncodeError as error:
+                if error.row is not None:
+                    error.row = start + (error.row if numbers is None else int(numbers[error.row]))
+                raise
+            for batch in encoded.batches:
+                data = bytearray(batch.data)
+                set_base_offset(data, 0)  # a leader counts the records of every batch from 0
+                yield TableBatch(partition, data, batch.records_count or 0)
 
 
 def _table(source: Any) -> pyarrow.Table:

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -118,7 +118,7 @@ class Producer(TransactionalCalls):
         """Whom it writes as; a TransactionWriter as its handle says."""
         return make_source(own, self._client)
 
-    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
         """The batches of a table; a TransactionWriter has partitions of its own."""
         return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
 
@@ -172,21 +172,29 @@ class Producer(TransactionalCalls):
         batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._lock)
         try:
+            has_room = True
             for batch in batches:
-                self._send_batch(topic, batch, delivery)
+                has_room = self._send_batch(topic, batch, delivery, has_room)
         finally:
             delivery.seal()
         return delivery
 
-    def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery) -> None:
+    def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_room: bool) -> bool:
+        """Whether it found room; after one that did not, the others are not waited for."""
+
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
-        with self._lock:
-            done = put()
-        if done is None and self._when_room(put) is None:
+        done = None
+        if has_room:
+            with self._lock:
+                done = put()
+            if done is None:
+                done = self._when_room(put)
+        if done is None:
             error = buffer_full(self._options)
             self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
+        return done is not None
 
     def _when_room(self, put: Callable[[], Any]) -> Any:
         """What `put` gives once it finds room; None if it does not within max_block_ms."""

@@ -68,7 +68,7 @@ class SharedWriting:
             raise ValueError(f"this writer writes to {names}; {what} is not its own: partition= must be one of them")
         return partition
 
-    def choose_all(self, topic: str, batches: list[TableBatch]) -> list[TableBatch]:
+    def choose_all(self, topic: str, batches: Iterable[TableBatch]) -> list[TableBatch]:
         """The same for the batches of a table."""
         return [
             batch._replace(partition=self.choose(topic, None if batch.partition == ANY_PARTITION else batch.partition))
@@ -123,7 +123,7 @@ class _HandleProducer(Producer):
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
         return self._writing.make_source(self._client)
 
-    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
         return self._writing.choose_all(topic, super()._table_batches(topic, table, count, framing))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
@@ -120,7 +120,7 @@ class Producer(TransactionalCalls):
         """Whom it writes as; a TransactionWriter as its handle says."""
         return make_source(own, self._client)
 
-    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
         """The batches of a table; a TransactionWriter has partitions of its own."""
         return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
 
@@ -161,19 +161,26 @@ class Producer(TransactionalCalls):
         batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._core.lock)
         try:
+            has_room = True
             for batch in batches:
-                await self._send_batch(topic, batch, delivery)
+                has_room = await self._send_batch(topic, batch, delivery, has_room)
         finally:
             delivery.seal()
         return delivery
 
-    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery) -> None:
+    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_room: bool) -> bool:
+        """Whether it found room; after one that did not, the others are not waited for."""
+
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
-        if put() is None and await self._when_room(put) is None:
+        done = None
+        if has_room:
+            done = put() or await self._when_room(put)
+        if done is None:
             error = buffer_full(self._options)
             self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
+        return done is not None
 
     async def _when_room(self, put: Callable[[], Any]) -> Any:
         """What `put` gives once it finds room; None if it does not within max_block_ms."""

@@ -34,7 +34,7 @@ class _HandleProducer(Producer):
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
         return self._writing.make_source(self._client)
 
-    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> list[TableBatch]:
+    def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
         return self._writing.choose_all(topic, super()._table_batches(topic, table, count, framing))
 
 

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producing to a real Apache Kafka on this machine: processor time a record, and what idempotence costs.
+
+Usage: python benchmarks/bench_producer.py [--part cpu,guarantees] [--rounds N] [--records N] [--json FILE]
+
+cpu:        user and system time of the producing process, from an Arrow table in memory to the last acknowledgement,
+            acks=all, idempotent. kcodec by send_arrow and by send; confluent-kafka and aiokafka by a call a record, as
+            they have no other face; confluent-kafka without delivery reports, which cost it more. Bar: confluent-kafka
+            takes at least twice as long as send_arrow.
+guarantees: records a second, idempotent against plain, both acks=all, in pairs side by side; and the same of Java's
+            producer (ProducerPerformance). Bar: at least 0.97.
+
+Every slice is a process of its own, warmed by a tenth of its records; contestants take turns. Shapes: a = 100 B
+values, k = the same with 8 B keys, b = 1 KiB values. The least of the rounds is shown, the JSON has all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BAR_TIMES_CONFLUENT, BAR_IDEMPOTENT = 2.0, 0.97
+CODECS = ("none", "lz4")
+SHAPES = {"a": (100, False), "k": (100, True), "b": (1024, False)}
+CONTESTANTS = ("kcodec send_arrow", "kcodec send", "confluent-kafka", "aiokafka")
+PARTITIONS = 3
+JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
+RESULTS = Path(__file__).resolve().parent / "results" / "producer.json"
+
+
+def make_table(shape: str, records: int) -> Any:
+    """Values that compress as text with numbers in it does."""
+    import pyarrow
+
+    size, with_keys = SHAPES[shape]
+    words = b"order paid shipped returned customer item price euro "
+    values = [(b"%d " % (number * 7919) + words * (size // 50 + 1))[:size] for number in range(records)]
+    columns = {"value": pyarrow.array(values, pyarrow.binary())}
+    if with_keys:
+        columns["key"] = pyarrow.array([b"%08d" % (number * 31 % 100_000) for number in range(records)])
+    return pyarrow.table(columns)
+
+
+# One slice, in a process of its own
+
+
+def columns_of(table: Any) -> tuple[list[bytes], list[bytes | None]]:
+    values = table["value"].to_pylist()
+    return values, table["key"].to_pylist() if "key" in table.column_names else [None] * len(values)
+
+
+def kcodec_producer(servers: str, codec: str, **options: Any) -> Any:
+    from kcodec.client import Producer
+
+    return Producer(bootstrap_servers=servers, compression_type=codec, **options)
+
+
+def by_send_arrow(servers: str, topic: str, codec: str, **options: Any) -> Callable[[Any], None]:
+    producer = kcodec_producer(servers, codec, **options)
+    return lambda table: producer.send_arrow(topic, table).result()
+
+
+def by_send(servers: str, topic: str, codec: str, **options: Any) -> Callable[[Any], None]:
+    producer = kcodec_producer(servers, codec, **options)
+
+    def run(table: Any) -> None:
+        send = producer.send
+        for value, key in zip(*columns_of(table), strict=True):
+            delivery = send(topic, value, key)
+        producer.flush()
+        delivery.result()
+
+    return run
+
+
+def by_confluent(servers: str, topic: str, codec: str, **options: Any) -> Callable[[Any], None]:
+    from confluent_kafka import Producer
+
+    settings = {"bootstrap.servers": servers, "compression.type": codec, "acks": "all", "enable.idempotence": True}
+    producer = Producer({**settings, "queue.buffering.max.messages": 1_000_000, "linger.ms": 5, **options})
+
+    def run(table: Any) -> None:
+        produce = producer.produce
+        for value, key in zip(*columns_of(table), strict=True):
+            produce(topic, value, key)
+        if producer.flush(60):
+            raise SystemExit("confluent-kafka left records behind")
+
+    return run
+
+
+def by_aiokafka(servers: str, topic: str, codec: str, **options: Any) -> Callable[[Any], None]:
+    from aiokafka import AIOKafkaProducer
+
+    loop = asyncio.new_event_loop()
+    compression = None if codec == "none" else codec
+
+    async def start() -> Any:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=servers, compression_type=compression, enable_idempotence=True, linger_ms=5, **options
+        )
+        await producer.start()
+        return producer
+
+    producer = loop.run_until_complete(start())
+
+    async def run(table: Any) -> None:
+        for value, key in zip(*columns_of(table), strict=True):
+            await producer.send(topic, value, key)
+        await producer.flush()
+
+    return lambda table: loop.run_until_complete(run(table))
+
+
+MAKERS = dict(zip(CONTESTANTS, (by_send_arrow, by_send, by_confluent, by_aiokafka), strict=True))
+
+
+def child(arguments: list[str]) -> None:
+    """Warm up, then one slice; processor and wall time go to stdout."""
+    who, servers, topic, codec, shape, records, options = arguments
+    table = make_table(shape, int(records))
+    run = MAKERS[who](servers, topic, codec, **json.loads(options))
+    run(table.slice(0, len(table) // 10))
+    cpu, wall = time.process_time(), time.perf_counter()
+    run(table)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    print(json.dumps({"cpu": cpu / len(table) * 1e9, "wall": wall / len(table) * 1e9}), flush=True)
+    os._exit(0)  # what closing costs is not asked
+
+
+def slice_of(who: str, servers: str, topic: str, codec: str, shape: str, records: int, **options: Any) -> Any:
+    command = [sys.executable, __file__, "--child", who, servers, topic, codec, shape, str(records)]
+    done = subprocess.run([*command, json.dumps(options)], check=True, capture_output=True, text=True, timeout=300)
+    return json.loads(done.stdout)
+
+
+# The parts
+
+
+def measure_cpu(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+    rows = []
+    for shape in SHAPES:
+        for codec in CODECS:
+            found: dict[str, list[float]] = {who: [] for who in CONTESTANTS}
+            for _ in range(rounds):
+                for who in CONTESTANTS:
+                    topic = kafka.create_topic(partitions=PARTITIONS)
+                    amount = records if who != "aiokafka" else records // 5
+                    found[who].append(slice_of(who, kafka.bootstrap_servers, topic, codec, shape, amount)["cpu"])
+            least = {who: round(min(times)) for who, times in found.items()}
+            times = least["confluent-kafka"] / least["kcodec send_arrow"]
+            row = {"shape": shape, "codec": codec, **least, "times": round(times, 2), "all": found}
+            row["bar"] = "ok" if times >= BAR_TIMES_CONFLUENT else f"below {BAR_TIMES_CONFLUENT}"
+            rows.append(row)
+            print(*(f"{row[name]:>18}" for name in ("shape", "codec", *CONTESTANTS, "times", "bar")), flush=True)
+    return rows
+
+
+def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
+    """Records a second of Java's producer, as its own tool tells it; the first fifth is not counted."""
+    from kcodec.testing.java import find_java
+
+    jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
+    properties = [f"bootstrap.servers={kafka.bootstrap_servers}", "acks=all", f"enable.idempotence={idempotent}".lower()]
+    command = [str(find_java()), "-Xmx256m", "-cp", str(jars), JAVA_CLASS, "--topic", topic, "--throughput", "-1"]
+    command += ["--num-records", str(records), "--record-size", "1024", "--warmup-records", str(records // 5)]
+    done = subprocess.run([*command, "--producer-props", *properties], capture_output=True, text=True, timeout=300)
+    rates = re.findall(r"records sent, ([0-9.]+) records/sec", done.stdout)
+    if not rates:
+        raise SystemExit(f"{JAVA_CLASS} said nothing: {done.stdout[-500:]} {done.stderr[-500:]}")
+    return float(rates[-1])
+
+
+def measure_guarantees(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+    """Pairs of idempotent and plain, in an order that changes; the median of the pairs' ratios."""
+    plain = {"acks": "all", "enable_idempotence": False}
+    rows = []
+    for who in ("kcodec send_arrow", "kcodec send", "Java"):
+        ratios = []
+        for turn in range(rounds):
+            rates = {}
+            for idempotent in (True, False) if turn % 2 else (False, True):
+                topic = kafka.create_topic(partitions=PARTITIONS)
+                if who == "Java":
+                    rates[idempotent] = java_rate(kafka, topic, idempotent, records)
+                else:
+                    options = {} if idempotent else plain
+                    told = slice_of(who, kafka.bootstrap_servers, topic, "none", "b", records, **options)
+                    rates[idempotent] = 1e9 / told["wall"]
+            ratios.append(rates[True] / rates[False])
+        median = statistics.median(ratios)
+        bar = "" if who == "Java" else "ok" if median >= BAR_IDEMPOTENT else f"below {BAR_IDEMPOTENT}"
+        rows.append({"who": who, "idempotent / plain": round(median, 3), "bar": bar, "all": ratios})
+        print(f"{who:>18} idempotent / plain {median:.3f} {bar}", flush=True)
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2:])
+    from kcodec.testing.kafka import ApacheKafka
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="cpu,guarantees")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
+    given = parser.parse_args()
+    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+    with ApacheKafka() as kafka:
+        if "cpu" in given.part:
+            print("ns of processor time a record, the least of", given.rounds)
+            print(*(f"{name:>18}" for name in ("shape", "codec", *CONTESTANTS, "times", "bar")))
+            told["cpu"] = measure_cpu(kafka, given.rounds, given.records)
+        if "guarantees" in given.part:
+            told["guarantees"] = measure_guarantees(kafka, given.rounds, given.records)
+    told["load_after"] = os.getloadavg()
+    if given.json is not None:
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
