@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from test_transactions import offset_of
+from test_transactions import ALL_KINDS, offset_of
 from transaction_cluster import TransactionCluster
 
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -92,6 +92,7 @@ def open_of(cluster: TransactionCluster, topic: str) -> list[int]:
 # ------------------------------------------------------------------------------------------------------ all or nothing
 
 
+@ALL_KINDS
 def test_four_writers_and_a_commit_from_elsewhere(transaction_cluster: TransactionCluster) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=4)
     group = ConsumerGroupMetadata(cluster.new_id())

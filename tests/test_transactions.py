@@ -42,6 +42,15 @@ def offset_of(cluster: TransactionCluster, group: str, topic: str) -> int:
 # ----------------------------------------------------------------------------------------------------------- the wire
 
 
+ALL_KINDS = pytest.mark.parametrize(
+    "transaction_cluster",
+    [("4.3.1", 2), ("4.3.1", 1), ("4.3.1", 0), ("3.9.1", 0)],
+    indirect=True,
+    ids=lambda kind: f"{kind[0]}-version{kind[1]}",
+)
+
+
+@ALL_KINDS
 def test_the_flow_is_that_of_the_finalized_feature_and_not_of_the_versions_offered(
     transaction_cluster: TransactionCluster,
 ) -> None:
@@ -69,6 +78,36 @@ def test_the_flow_is_that_of_the_finalized_feature_and_not_of_the_versions_offer
     coordinator = min(one.time for one in proxy.exchanges("FindCoordinator"))
     assert coordinator < proxy.exchanges("InitProducerId")[0].time
     assert cluster.spoken().count("InitProducerId") == 1
+
+
+def test_the_coordinators_log_grows_alike_for_ten_records_and_for_a_hundred_thousand(
+    transaction_cluster: TransactionCluster,
+) -> None:
+    """A record costs the coordinator nothing: bytes in __transaction_state are by partitions, not by records."""
+    cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
+
+    def size() -> int:
+        """Once the last state of the coordinator, the complete commit, is written."""
+        cluster.logs(topic)
+        before = -1
+        while True:
+            logs = cluster.kafka.log_directory.glob("__transaction_state-*/*.log")
+            now = sum(log.stat().st_size for log in logs)
+            if now == before:
+                return now
+            before = now
+            time.sleep(0.2)
+
+    with cluster.producer(cluster.new_id(), linger_ms=5, batch_size=65_536) as producer:
+        grown = []
+        for count in (10, 10, 100_000):
+            before = size()
+            with producer.transaction() as txn:
+                for number in range(count):
+                    txn.send(topic, b"%d" % number)
+            grown.append(size() - before)
+    assert grown[1] == grown[2] > 0, "the first one also takes the id over"
+    assert sum(len(values) for values in cluster.committed(topic)) == 100_020
 
 
 def test_an_empty_transaction_is_not_on_the_wire(transaction_cluster: TransactionCluster) -> None:

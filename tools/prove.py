@@ -71,6 +71,12 @@ def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see transactions-chaos.txt")
 
 
+def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Shared transactions: four writers with kills under one handle, ended from a fifth process, on four brokers."""
+    program = ROOT / "tests" / "prove_shared_transaction.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see shared-transaction.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "warnings": core.prove_warnings,
@@ -84,6 +90,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "spark": prove_spark,
     "peers": prove_peers,
     "transactions": prove_transactions,
+    "shared": prove_shared,
 }
 
 
