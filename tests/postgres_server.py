@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PostgreSQL of one's own for tests: Debian's package, a new data directory, a socket in it, gone in the end.
+
+    with PostgresServer() as server:
+        psycopg.connect(server.conninfo)
+
+MissingPostgres says what to install where there is none: a test that needs it fails and never skips.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import psycopg
+
+from kcodec.testing.processes import WATCHDOG
+
+PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin")
+LEAST_VERSION = 13
+START_SECONDS = 60.0
+
+
+class MissingPostgres(RuntimeError):
+    pass
+
+
+def binaries() -> Path:
+    """The directory of initdb and postgres."""
+    found = shutil.which("initdb")
+    candidates = [Path(found).resolve().parent] if found else []
+    for pattern in PLACES:
+        candidates += sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
+    for directory in candidates:
+        if (directory / "initdb").exists() and (directory / "postgres").exists():
+            return directory
+    raise MissingPostgres(
+        "tests of the outbox need PostgreSQL 13 or newer: apt-get install postgresql (Debian, Ubuntu)"
+    )
+
+
+class PostgresServer:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PostgresServer:
+        programs = binaries()
+        self.directory = Path(tempfile.mkdtemp(prefix="kcodec-pg-"))
+        WATCHDOG.watch(self.directory)
+        # PostgreSQL refuses to run as root
+        user = None
+        if os.geteuid() == 0:
+            user = next(name for name in ("postgres", "nobody") if name in {entry.pw_name for entry in pwd.getpwall()})
+            shutil.chown(self.directory, user)
+        data = self.directory / "data"
+        made = subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "outbox", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+            user=user,
+            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            cwd=self.directory,
+            capture_output=True,
+            timeout=START_SECONDS,
+        )
+        assert made.returncode == 0, made.stderr.decode(errors="replace")
+        settings = {"listen_addresses": "", "unix_socket_directories": self.directory, "shared_buffers": "16MB"}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with (self.directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [programs / "postgres", "-D", data, "-F", *options],
+                user=user,
+                group=None if user is None else pwd.getpwnam(user).pw_gid,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        WATCHDOG.watch(self._process.pid)
+        self.conninfo = f"host={self.directory} user=outbox dbname=postgres"
+        self._wait_ready()
+        return self
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                psycopg.connect(self.conninfo).close()
+                return
+            except psycopg.OperationalError:
+                log = (self.directory / "log").read_text(errors="replace")
+                assert self._process.poll() is None and time.monotonic() < deadline, log
+                time.sleep(0.05)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(timeout=30)
+            WATCHDOG.forget(self._process.pid)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        WATCHDOG.forget(self.directory)
