@@ -182,7 +182,11 @@ class Connection:
         if context is None:
             self._negotiate()
             return
-        self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
+        try:
+            self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
+        except (ValueError, TypeError) as error:  # a name that cannot be asked for, such as an empty one
+            self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
+            return
         self._run_tls(b"")
 
     def received(self, data: bytes) -> None:

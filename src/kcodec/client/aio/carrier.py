@@ -164,7 +164,7 @@ class Carrier:
         assert self._loop is not None
         try:
             await self._loop.create_connection(lambda: _Protocol(self, connection), address.host, address.port)
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # a host or a port that a broker made up
             connection.closed(error)
             self.turn()
 
