@@ -64,9 +64,10 @@ class Bytes:
     def length(self, layout: str, is_compact: bool) -> int | None:
         """None for null."""
         if is_compact:
-            return self.varint() - 1 if self.content[:1] != b"\x00" else (self.take(1), None)[1]
-        (length,) = struct.unpack(layout, self.take(struct.calcsize(layout)))
-        return None if length < 0 else int(length)
+            length = self.varint() - 1
+        else:
+            (length,) = struct.unpack(layout, self.take(struct.calcsize(layout)))
+        return None if length < 0 else length
 
 
 def varint(value: int) -> bytes:
@@ -112,6 +113,7 @@ def read_struct(source: Bytes, kind: type[Struct], version: int, is_flexible: bo
             values[name] = read_field(source, field, version, is_flexible)
     if is_flexible:
         tags = {field.tag: name for name, field in present.items() if is_tagged(field, version, is_flexible)}
+        of_other_versions = {field.tag for field in fields(kind).values()} - set(tags)
         unknown = []
         for _ in range(source.varint()):
             tag = source.varint()
@@ -120,6 +122,8 @@ def read_struct(source: Bytes, kind: type[Struct], version: int, is_flexible: bo
                 values[tags[tag]] = read_field(content, present[tags[tag]], version, is_flexible)
                 if content.content:
                     raise ValueError("a tagged field with something behind it")
+            elif tag in of_other_versions:
+                raise ValueError("a tag of other versions")
             else:
                 unknown.append((tag, content.content))
         values["unknown_tagged_fields"] = tuple(unknown)

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import reference_messages
 from golden_data import CLUSTERS, root
+from message_edits import difference
 
-from kcodec.errors import DecodeError, EncodeError, TruncatedError
+from kcodec.errors import TruncatedError
 from kcodec.protocol import messages
 from kcodec.protocol.schema import Message
 
@@ -123,23 +124,4 @@ def test_frames_with_changed_bytes(part: int) -> None:
         for place in places(len(frame.body), random)[:100]:
             changed = bytearray(frame.body)
             changed[place] = random.choice(CHANGED_BYTES)
-            check_same(frame.kind, bytes(changed), frame.version)
-
-
-def check_same(kind: type[Message], data: bytes, version: int) -> None:
-    try:
-        expected = reference_messages.decode(kind, data, version)
-    except (ValueError, MemoryError):
-        with pytest.raises(DecodeError):
-            kind.decode(data, version)
-        return
-    found = kind.decode(data, version)
-    assert found == expected or found != found  # NaN
-    try:
-        again = found.encode(version)
-    except EncodeError as error:
-        # tags twice, or out of order: they are read, as Kafka reads them, but not written
-        assert error.field is not None
-        assert error.field.endswith("unknown_tagged_fields") or "takes" in str(error)
-        return
-    assert kind.decode(again, version) == found
+            assert difference(frame.kind, bytes(changed), frame.version) is None, (frame.name, changed)

@@ -5,79 +5,28 @@ classes say to bytes at the edge: the rules of kcodec.protocol.schema stand besi
 
 from __future__ import annotations
 
-import base64
 import os
-import struct
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
 
 import pytest
-from java_judge import FETCH, JavaJudge
+from java_judge import JavaJudge
+from message_edits import NEW, OLD, ask, edited, kafka_difference, knows
 from reference_messages import differences, encode, sample
-from test_check_messages import check_messages
 
 from kcodec.errors import DecodeError, EncodeError
 from kcodec.protocol import messages
-from kcodec.protocol.schema import Message, Request, Response
+from kcodec.protocol.schema import Message
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 MESSAGES_EACH = 40 if LONG else 4
-OLDER: Path = FETCH.ROOT / ".cache" / f"kafka-libs-{FETCH.OLDER_KAFKA_VERSION}"
-PACKAGES = (
-    "org.apache.kafka.common.message",
-    "org.apache.kafka.coordinator.transaction.generated",
-    "org.apache.kafka.coordinator.group.generated",
-)
-NEW = check_messages.definitions(check_messages.NEW_JARS)
-OLD = check_messages.definitions(check_messages.OLD_JARS)
 KINDS = sorted(messages.all_messages(), key=lambda kind: kind.__name__)
-
-
-class Judged(NamedTuple):
-    """How many bytes Kafka left, what it printed, what it wrote; or why it refused."""
-
-    left: int
-    json: dict[str, Any]
-    data: bytes
-    refused: str
 
 
 @pytest.fixture(scope="module")
 def judge(java_home: object) -> Iterator[JavaJudge]:
     with JavaJudge() as running:
         yield running
-
-
-def ask(judge: JavaJudge, kind: type[Message], data: bytes, version: int, written: int | None = None) -> Judged:
-    """What the newest Kafka that knows the version makes of bytes. written: the version it writes, the same if None."""
-    folder = b"" if knows(NEW, kind, version) else str(OLDER).encode()
-    suffix = "Data" if issubclass(kind, Request | Response) else ""
-    package = PACKAGES[0]
-    if not suffix and kind.__name__.startswith(("TransactionLog", "OffsetCommit", "GroupMetadata")):
-        package = PACKAGES[1] if kind.__name__.startswith("TransactionLog") else PACKAGES[2]
-    name = f"{package}.{kind.__name__}{suffix}".encode()
-    question = struct.pack(
-        f">chhi{len(folder)}si{len(name)}s",
-        b"W",
-        version,
-        version if written is None else written,
-        len(folder),
-        folder,
-        len(name),
-        name,
-    )
-    answer = judge._ask(question + data)
-    refused = f"{answer['refused']}: {answer['text']}" if "refused" in answer else ""
-    return Judged(answer.get("left", 0), answer.get("json", {}), base64.b64decode(answer.get("data", "")), refused)
-
-
-def knows(release: dict[str, Any], kind: type[Message], version: int) -> bool:
-    if kind.__name__ not in release:
-        return False
-    versions = check_messages.Versions.of(release[kind.__name__]["validVersions"])
-    return version in versions
 
 
 def versions_of(kind: type[Message]) -> range:
@@ -124,11 +73,24 @@ def test_what_a_version_lacks_is_left_out_or_refused_as_by_kafka(judge: JavaJudg
                 assert message.encode(version) == judged.data, (version, message)
 
 
+def test_edited_messages_are_read_or_refused_as_by_kafka(judge: JavaJudge) -> None:
+    random = Random(6)
+    wrong = []
+    for kind in KINDS:
+        for version in versions_of(kind):
+            data = edited(sample(kind, version, random).encode(version), random)
+            found = kafka_difference(judge, kind, data, version)
+            wrong += [] if found is None else [f"{kind.__name__} version {version}, {data.hex()}: {found}"]
+    assert wrong == []
+
+
 TAGGED = (messages.ApiVersionsResponse, 3, messages.ApiVersionsResponse().encode(3)[:-1])
 INIT, METADATA = messages.InitProducerIdRequest, messages.MetadataRequest
 EDGES: list[tuple[str, type[Message], int, bytes, str]] = [
     ("a known tag twice", *TAGGED, "02 01 08 0000000000000005 01 08 0000000000000006"),
     ("known tags out of order", *TAGGED, "02 03 01 01 01 08 0000000000000006"),
+    ("a tag of later versions", messages.ProduceResponse, 9, messages.ProduceResponse().encode(9)[:-1], "01 00 01 aa"),
+    ("the largest tag", *TAGGED, "01 feffffff07 01 aa"),
     ("a count in two bytes where one is enough", *TAGGED, "8000"),
     ("a varint of six bytes", *TAGGED, "01 818080808000 00"),
     ("a length below -1 is null", INIT, 0, b"", "fffb 00000000"),

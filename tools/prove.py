@@ -35,6 +35,12 @@ def prove_edits(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([*command, "--minutes", "120"]))
 
 
+def prove_messages(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Edited bytes of every message and version: kcodec reads, writes or refuses as a slow reference and Kafka do."""
+    command = [sys.executable, "tests/prove_messages.py", "--edits", str(2 * arguments.edits)]
+    return judged(run([*command, "--seed", str(int(time.time())), "--minutes", "60"]))
+
+
 def prove_long(arguments: argparse.Namespace) -> tuple[str, str]:
     """All tests but Spark's with long searches."""
     return judged(
@@ -79,6 +85,7 @@ def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
+    "messages": prove_messages,
     "warnings": core.prove_warnings,
     "sanitizers": core.prove_sanitizers,
     "leaks": core.prove_leaks,

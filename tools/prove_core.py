@@ -34,9 +34,13 @@ SANITIZED_TESTS = (
     "test_public_face.py",
     "test_batches.py",
     "test_text.py",
+    "test_protocol_schema.py",
+    "test_messages.py",
+    "test_messages_golden.py",
 )
 NOT_UNDER_SANITIZERS = (
     "not go_on_while and not outlive_an_interpreter and not import_time and not light and not stay_in_the_pool"
+    " and not memory_is_bounded and not takes_no_memory and not nothing_is_kept and not imported_alone"
 )
 
 
@@ -108,7 +112,11 @@ def prove_sanitizers(arguments: argparse.Namespace) -> tuple[str, str]:
         return judged(first)
     edits = ["tests/fuzz/run.py", "--edits", str(arguments.edits // 5), "--seed", str(int(time.time()))]
     second = run([sys.executable, *edits], environment)
-    return judged(second, f"{first.last_line}; {second.last_line}")
+    if second.status:
+        return judged(second)
+    edits = ["tests/prove_messages.py", "--edits", str(arguments.edits // 2), "--seed", str(int(time.time()))]
+    third = run([sys.executable, *edits, "--kafka", "0"], environment)
+    return judged(third, f"{first.last_line}; {second.last_line}; messages: {third.last_line}")
 
 
 LEAKS = """

@@ -52,7 +52,7 @@ cdef int64_t _read_long_varint(MessageReader *reader) except -1:
         value |= <uint64_t>(byte & 0x7f) << shift
         if byte < 0x80:
             if value > 0x7fffffff:
-                _message_fault(reader, f"a length of {value}, more than a message can have")
+                _message_fault(reader, f"a number of {value}, more than a message can have")
             return <int64_t>value
         shift += 7
     _message_fault(reader, "a varint of more than 5 bytes")
@@ -309,6 +309,8 @@ cdef int _read_tagged_fields(MessageReader *reader, MessagePlan plan, PyObject *
         op = _op_of_tag(plan, tag)
         if op != NULL:
             _read_tagged_field(reader, op, size, made)
+        elif _is_tag_of_others(plan, tag):
+            _message_fault(reader, f"the tag {tag}, which only other versions of {plan.message_class.__name__} have")
         else:
             unknown.append((tag, PyBytes_FromStringAndSize(<const char *>reader.pos, size)))
             reader.pos += size
@@ -325,6 +327,15 @@ cdef MessageOp *_op_of_tag(MessagePlan plan, int64_t tag):
         if plan.tagged[at].tag == tag:
             return plan.tagged[at]
     return NULL
+
+
+cdef bint _is_tag_of_others(MessagePlan plan, int64_t tag):
+    """Whether a field has this tag, but in other versions."""
+    cdef int at
+    for at in range(plan.count):
+        if plan.ops[at].tag == tag:
+            return True
+    return False
 
 
 cdef int _read_tagged_field(MessageReader *reader, MessageOp *op, int64_t size, PyObject *made) except -1:

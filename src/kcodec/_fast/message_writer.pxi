@@ -325,10 +325,10 @@ cdef int _check_unknown(MessageWriter *writer, MessagePlan plan, object unknown)
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int)
                 and isinstance(entry[1], bytes)):
             _refuse_unknown(writer, unknown, "must be (tag, bytes) each")
-        if not last < entry[0] <= INT32_MAX:
+        if not last < entry[0] < INT32_MAX:
             _refuse_unknown(writer, unknown, f"must have ascending tags, but {entry[0]} comes after {last}")
-        if _op_of_tag(plan, entry[0]) != NULL:
-            _refuse_unknown(writer, unknown, f"have the tag {entry[0]}, which this version knows")
+        if _is_tag_of_others(plan, entry[0]):
+            _refuse_unknown(writer, unknown, f"have the tag {entry[0]}, which {plan.message_class.__name__} knows")
         last = entry[0]
     return 0
 

@@ -86,7 +86,7 @@ MOST_EMPTY_ELEMENTS = 1024
 cdef enum:
     DEEPEST = 16
 
-# what a field is when nobody says otherwise: the object itself; a new list; a new struct, of the MessageShape in `value`
+# what a field is when nobody says otherwise: the object itself, a new list, or a new struct of the shape in `value`
 cdef enum:
     DEFAULT_SHARED
     DEFAULT_LIST
