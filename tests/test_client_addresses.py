@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses in metadata that are none: a call to such a broker fails, in time and with its name; the client lives on."""
+"""Addresses in metadata that are none: a call to such a broker fails, in time, and the client lives on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from client_runners import Make
 from scripted_peer import Peer, Request
 
-from kcodec.errors import TransportError
-from kcodec.protocol.flow import Flow, Reply, call
+from kcodec.errors import AuthenticationError, TransportError
+from kcodec.protocol.flow import ANY_NODE, Flow, Reply, call
 from kcodec.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
@@ -69,3 +69,14 @@ def change_security(runner: object) -> None:
 
     options = runner.client.options  # type: ignore[attr-defined]
     object.__setattr__(options, "security", Security.from_options({"security_protocol": "SSL"}))
+
+
+@pytest.mark.parametrize("name", ["", ".example", "a..b", "x\0y"])
+def test_a_name_that_tls_cannot_ask_for(make: Make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a system may resolve it."""
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(peer.address, security_protocol="SSL")
+        monkeypatch.setattr(type(runner.client.options.security), "server_hostname", lambda *_: name)
+        with pytest.raises(AuthenticationError, match="TLS with bootstrap server"):
+            runner.run(ask(ANY_NODE))
+        assert not runner.carrier.is_closed

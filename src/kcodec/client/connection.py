@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.client.negotiation import authenticate, negotiate
 from kcodec.client.tls_layer import TlsLayer
-from kcodec.errors import KcodecError, RequestTimedOutError, TransportError
+from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.protocol.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
 from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request_parts, response_body
 from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions
