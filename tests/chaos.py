@@ -24,6 +24,7 @@ from pathlib import Path
 
 from java_clients import ConsumedRecord, consume, move_leader
 
+import kcodec
 from kcodec.testing.kafka import ApacheKafka, Node
 
 WORKER = Path(__file__).with_name("chaos_worker.py")
@@ -36,7 +37,10 @@ COORDINATOR_PARTITIONS = 3
 
 @dataclass
 class Report:
-    """What was reported and what was found. Errors are those the application met, by class."""
+    """What was reported and what was found. Errors are those the application met, by class.
+
+    torn: transactions that are visible in part. other_replicas: replicas whose files say otherwise than the consumer.
+    """
 
     count: int
     chunk: int
@@ -50,6 +54,7 @@ class Report:
     aborted_read: int = 0
     torn: int = 0
     out_of_order: int = 0
+    other_replicas: int = 0
     aborted_in_log: int = 0
 
     def judge(self, committed: Sequence[ConsumedRecord], everything: int) -> None:
@@ -74,7 +79,7 @@ class Report:
 
     def faults(self) -> list[str]:
         """What exactly-once does not allow."""
-        names = ("lost", "duplicates", "aborted_read", "torn", "out_of_order")
+        names = ("lost", "duplicates", "aborted_read", "torn", "out_of_order", "other_replicas")
         return [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
 
 
@@ -126,8 +131,23 @@ class Story:
         self.report.seconds = time.monotonic() - began
         servers = self.kafka.admin_servers
         everything = len(consume(servers, self.topic, "read_uncommitted"))
-        self.report.judge(consume(servers, self.topic), everything)
+        committed = consume(servers, self.topic)
+        self.report.judge(committed, everything)
+        self.report.other_replicas = self._replicas_unlike(committed)
         return self.report
+
+    def _replicas_unlike(self, committed: Sequence[ConsumedRecord]) -> int:
+        """In how many replicas' files kcodec reads other committed records than the Java consumer got."""
+        delivered: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
+        for record in committed:
+            delivered[record.partition].append((record.offset, record.value))
+        unlike = 0
+        for node in self.kafka.nodes:
+            for partition in range(self.partitions):
+                log = kcodec.open(node.log_directory / f"{self.topic}-{partition}")
+                found = [(record.offset, record.value) for record in log.records("read_committed")]
+                unlike += found != delivered[partition]
+        return unlike
 
     def kill_worker(self) -> None:
         """SIGKILL the application and start it again; what it had said until then still counts."""

@@ -41,7 +41,7 @@ from kcodec.testing.kafka import ApacheKafka
 ROOT = Path(__file__).resolve().parent.parent
 ONE_NODE = [kill_producer] * 20 + [kill_broker] * 5
 THREE_NODES = [kill_producer] * 5 + [kill_leader, kill_coordinator] * 4 + [move_a_leader] * 6 + [move_coordinators] * 3
-COLUMNS = ("lost", "duplicates", "aborted_read", "torn", "out_of_order", "aborted_in_log")
+COLUMNS = ("lost", "duplicates", "aborted_read", "torn", "out_of_order", "other_replicas", "aborted_in_log")
 
 
 class Row(NamedTuple):
