@@ -15,6 +15,7 @@ from tls_authority import Authority, Certificate, encrypt_key
 from kcodec.client.security import Security
 from kcodec.client.tls_layer import TlsLayer
 from kcodec.errors import AuthenticationError, TransportError
+from kcodec.testing.certificates import Certificates
 
 PASSWORD = "p4ssw0rd-of-a-key"
 
@@ -277,3 +278,14 @@ def test_without_tls_there_is_no_context_and_no_name() -> None:
     security = Security.from_options({})
     assert security.tls_context() is None
     assert security.server_hostname("localhost") is None
+
+
+def test_certificates_for_brokers_pass_python_s_strict_rules(tmp_path: Path) -> None:
+    """ssl.create_default_context is strict since Python 3.13."""
+    certificates = Certificates()
+    certificates.keep_in(tmp_path)
+    pair = certificates.broker()
+    context = ssl.create_default_context(cafile=str(pair.authority))
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+    server = Server(Certificate("broker", pair.certificate, pair.key, pair.certificate))
+    assert talk(secure(ssl_context=context), server).is_established

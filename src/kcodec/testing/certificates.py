@@ -107,6 +107,7 @@ class Certificates:
             signing_key, issuer = self._signing_key(signer), subject_of(signer)
         builder = certificate_builder(stem, issuer, key, has_expired)
         builder = builder.add_extension(x509.BasicConstraints(signer is None, None), critical=True)
+        builder = builder.add_extension(key_usage(is_authority=signer is None), critical=True)
         if names:
             alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)
@@ -158,6 +159,23 @@ def certificate_builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=VALID_DAYS))
         .not_valid_after(end)
+    )
+
+
+def key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    """What a key may do; Python demands it of authorities since 3.13 (VERIFY_X509_STRICT)."""
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
 
 
