@@ -26,8 +26,8 @@ from kcodec.client.admin_topics import describe_topics, list_topics
 from kcodec.client.admin_transactions import (
     ProducerState,
     TransactionDescription,
-    TransactionListing,
-    list_transactions,
+    by_transactional_id,
+    coordinators_lists,
     producers_of,
     transactions_of,
 )
@@ -130,11 +130,11 @@ def find_hanging_transactions(
     ]
     hanging: list[HangingTransaction] = []
     if candidates:
-        ids, described = yield from _coordinators_view(asking, candidates, errors, timeout)
+        view = yield from _coordinators_view(asking, candidates, errors, timeout)
         for partition, state in candidates:
-            why = _why_hanging(partition, state, ids.get(state.producer_id), described)
+            why = _why_hanging(partition, state, view)
             if why is not None:
-                hanging.append(_hanging(partition, state, ids.get(state.producer_id), why, now))
+                hanging.append(_hanging(partition, state, view.ids.get(state.producer_id), why, now))
         hanging = yield from _confirmed(asking, hanging, broker_id, timeout)
     return HangingTransactions(tuple(hanging), len(searched), longest, errors)
 
@@ -186,39 +186,50 @@ def _partitions(
     ]
 
 
+@dataclass(frozen=True)
+class _CoordinatorsView:
+    """What the coordinators say of some producer ids. is_whole: all of them were heard, so that an id nobody named is
+    nobody's."""
+
+    ids: dict[int, str]
+    described: Outcome[str, TransactionDescription]
+    is_whole: bool
+
+
 def _coordinators_view(
     asking: Asking,
     candidates: list[tuple[TopicPartition, ProducerState]],
     errors: dict[Any, KcodecError],
     timeout: float | None,
-) -> Flow[tuple[dict[int, str], Outcome[str, TransactionDescription]]]:
-    """Producer id -> transactional id, and what the coordinators say of those."""
+) -> Flow[_CoordinatorsView]:
     producer_ids = sorted({state.producer_id for _, state in candidates})
-    listed: dict[str, TransactionListing] = yield from list_transactions(
-        asking, producer_ids=producer_ids, timeout=timeout
-    )
-    ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
+    lists = yield from coordinators_lists(asking, (), producer_ids, None, None, timeout)
+    errors.update(lists.errors)
+    listed = by_transactional_id(lists.results)
     described = yield from transactions_of(asking, listed, timeout)
-    for transactional_id, error in described.errors.items():
-        if not (isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND):
-            errors[transactional_id] = error
-    return ids, described
+    errors.update(_but_expired(described))
+    ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
+    return _CoordinatorsView(ids, described, not lists.errors)
 
 
-def _why_hanging(
-    partition: TopicPartition,
-    state: ProducerState,
-    transactional_id: str | None,
-    described: Outcome[str, TransactionDescription],
-) -> str | None:
+def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, KcodecError]:
+    """The errors, without those of ids that have expired since they were listed: that is an answer."""
+    return {name: error for name, error in described.errors.items() if not _is_expired(error)}
+
+
+def _is_expired(error: KcodecError) -> bool:
+    return isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND
+
+
+def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:
     """The reason; None for one that its coordinator is going to end, or of which that cannot be told."""
+    transactional_id = view.ids.get(state.producer_id)
     if transactional_id is None:
-        return "no transactional id has this producer id"
-    known = described.results.get(transactional_id)
+        return "no transactional id has this producer id" if view.is_whole else None
+    known = view.described.results.get(transactional_id)
     if known is None:
-        error = described.errors[transactional_id]
-        is_gone = isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND
-        return f"transactional id {transactional_id!r} has expired" if is_gone else None
+        is_expired = _is_expired(view.described.errors[transactional_id])
+        return f"transactional id {transactional_id!r} has expired" if is_expired else None
     if known.producer_id != state.producer_id:
         return f"{transactional_id!r} has producer id {known.producer_id} now"
     if partition not in known.partitions:
@@ -272,28 +283,29 @@ def find_stray_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[StrayTransactions]:
-    """Open transactions in which nobody has written for `idle_ms`; transactional_ids: only of these.
-    now: what ages are counted to, None for this machine's time.
+    """Open transactions in which nobody has written for `idle_ms`.
 
-    Raises BrokerError or TransportError where they cannot be listed; what else fails is in `errors`.
+    transactional_ids: only of these. now: what ages are counted to, None for this machine's time. What could not be
+    asked is in `errors` of what is returned.
     """
+    errors: dict[Any, KcodecError] = {}
     if transactional_ids is None:
-        ids = list((yield from list_transactions(asking, states=["Ongoing"], timeout=timeout)))
+        lists = yield from coordinators_lists(asking, ["Ongoing"], (), None, None, timeout)
+        errors.update(lists.errors)
+        ids = list(by_transactional_id(lists.results))
     else:
         ids = list(transactional_ids)
-    errors: dict[Any, KcodecError] = {}
     described = yield from transactions_of(asking, ids, timeout)
-    for transactional_id, error in described.errors.items():
-        if not (isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND):
-            errors[transactional_id] = error
+    errors.update(_but_expired(described))
     now = asking.now() if now is None else now
-    opened = [
-        one for one in described.results.values() if one.state == "Ongoing" and now - (one.start_timestamp or now) >= 0
-    ]
+    opened = [one for one in described.results.values() if one.state == "Ongoing"]
     places = {partition for one in opened for partition in one.partitions}
     producers = yield from producers_of(asking, places, None, timeout)
     errors.update(producers.errors)
-    strays = [_stray(one, producers.results, now) for one in opened]
+    # One of whose partitions we know nothing may be written to there.
+    strays = [
+        _stray(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
+    ]
     return StrayTransactions(tuple(one for one in strays if one.idle_ms >= idle_ms), errors)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +171,36 @@ def _transaction(state: Any) -> TransactionDescription:
     )
 
 
+def coordinators_lists(
+    asking: Asking,
+    states: Iterable[str],
+    producer_ids: Iterable[int],
+    min_duration_ms: int | None,
+    transactional_id_pattern: str | None,
+    timeout: float | None,
+) -> Flow[Outcome[int, list[TransactionListing]]]:
+    """`list_transactions` by broker, errors beside results."""
+    wanted, ids = list(states), list(producer_ids)
+    unknown = sorted(set(wanted) - set(TRANSACTION_STATES))
+    if unknown:
+        raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")
+    deadline = asking.deadline(timeout)
+    yield from asking.cluster.refresh(asking.call_timeout(deadline))
+    question: Question[int, list[TransactionListing]] = Question(
+        "list transactions of broker",
+        Broker(),
+        lambda brokers, until: messages.ListTransactionsRequest(
+            state_filters=wanted,
+            producer_id_filters=ids,
+            duration_filter=-1 if min_duration_ms is None else min_duration_ms,
+            transactional_id_pattern=transactional_id_pattern,
+        ),
+        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response, brokers[0])))],
+        lowest=2 if transactional_id_pattern is not None else 1 if min_duration_ms is not None else 0,
+    )
+    return (yield from settle(asking, asking.cluster.brokers, question, deadline))
+
+
 def list_transactions(
     asking: Asking,
     *,
@@ -186,27 +216,15 @@ def list_transactions(
     regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). ValueError for a state that there is not.
     Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
     """
-    wanted = list(states)
-    unknown = sorted(set(wanted) - set(TRANSACTION_STATES))
-    if unknown:
-        raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")
-    deadline = asking.deadline(timeout)
-    yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    ids = list(producer_ids)
-    question: Question[int, list[TransactionListing]] = Question(
-        "list transactions of broker",
-        Broker(),
-        lambda brokers, until: messages.ListTransactionsRequest(
-            state_filters=wanted,
-            producer_id_filters=ids,
-            duration_filter=-1 if min_duration_ms is None else min_duration_ms,
-            transactional_id_pattern=transactional_id_pattern,
-        ),
-        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response, brokers[0])))],
-        lowest=2 if transactional_id_pattern is not None else 1 if min_duration_ms is not None else 0,
+    outcome = yield from coordinators_lists(
+        asking, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
     )
-    outcome = yield from settle(asking, asking.cluster.brokers, question, deadline)
-    found = [listing for listings in outcome.value().values() for listing in listings]
+    return by_transactional_id(outcome.value())
+
+
+def by_transactional_id(lists: Mapping[int, list[TransactionListing]]) -> dict[str, TransactionListing]:
+    """The lists of all brokers as one, by id."""
+    found = [listing for listings in lists.values() for listing in listings]
     return {one.transactional_id: one for one in sorted(found, key=lambda listing: listing.transactional_id)}
 
 
