@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from chaos import Story, kill_broker, kill_producer
 
+from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
 
@@ -20,9 +21,8 @@ def test_killed_producers_and_brokers_lose_and_repeat_nothing(
     assert report.harm == {"kill producer": 3, "kill broker": 1}
 
 
-def test_the_control_without_transactions_repeats_records(apache_kafka_factory: KafkaFactory) -> None:
+def test_the_control_without_transactions_repeats_records(apache_kafka: ApacheKafka) -> None:
     """The proof can fail: an application that sends again what it does not know of writes twice."""
-    kafka = apache_kafka_factory()
-    report = Story(kafka, count=3000, transactional=False).run([kill_producer] * 6)
+    report = Story(apache_kafka, count=3000, transactional=False).run([kill_producer] * 6)
     assert report.duplicates > 0
     assert report.lost == 0
