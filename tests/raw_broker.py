@@ -131,14 +131,14 @@ class RawBroker:
         )
         return self.ask_until(request, version, lambda answer: answer.error_code)
 
-    def fetch(self, topic: str, *, isolation_level: int, offset: int = 0) -> Any:
+    def fetch(self, topic: str, *, isolation_level: int, offset: int = 0, partition: int = 0) -> Any:
         """The partition's answer: records, aborted_transactions, high_watermark, last_stable_offset."""
-        partition = messages.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        wanted = messages.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = messages.FetchRequest(
             max_wait_ms=100,
             min_bytes=1,
             isolation_level=isolation_level,
-            topics=[messages.FetchTopic(topic=topic, partitions=[partition])],
+            topics=[messages.FetchTopic(topic=topic, partitions=[wanted])],
         )
 
         def answer_of(answer: Any) -> Any:

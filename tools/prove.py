@@ -83,6 +83,12 @@ def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see shared-transaction.txt")
 
 
+def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Transactions under random faults, several at once, on three brokers: the log says what was reported."""
+    program = ROOT / "tests" / "prove_random_faults.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see random-faults.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -98,6 +104,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "peers": prove_peers,
     "transactions": prove_transactions,
     "shared": prove_shared,
+    "faults": prove_random_faults,
 }
 
 
