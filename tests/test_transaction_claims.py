@@ -15,6 +15,7 @@ from raw_broker import Producer, RawBroker, values
 import kcodec
 from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
@@ -56,6 +57,23 @@ def test_idempotence_does_not_know_an_application_that_sends_again(broker: RawBr
         producer = broker.init_producer_id(None)  # a restart: another producer id
         assert broker.produce(topic, producer, [b"order 17"], 0).error_code == 0
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"order 17", b"order 17"]
+
+
+def test_after_a_restart_a_broker_remembers_one_batch_of_five(apache_kafka_factory: KafkaFactory) -> None:
+    kafka = apache_kafka_factory(broker_session_timeout_ms=1000)
+    topic = kafka.create_topic(partitions=1)
+    with RawBroker(kafka.bootstrap_servers) as broker:
+        producer = broker.init_producer_id(None)
+        for sequence in range(5):
+            assert broker.produce(topic, producer, [b"%d" % sequence], sequence).base_offset == sequence
+        assert broker.produce(topic, producer, [b"0"], 0).base_offset == 0
+    kafka.node(1).restart()
+    with RawBroker(kafka.bootstrap_servers) as broker:
+        assert broker.produce(topic, producer, [b"4"], 4).base_offset == 4
+        assert (
+            broker.produce(topic, producer, [b"3"], 3).error_code == 45
+        )  # OUT_OF_ORDER_SEQUENCE_NUMBER, and it is there
+        assert broker.fetch(topic, isolation_level=READ_UNCOMMITTED).high_watermark == 5
 
 
 def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
