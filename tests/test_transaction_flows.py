@@ -114,6 +114,42 @@ def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> 
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
+def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before() -> None:
+    """A leader that meets them waits 20 ms before it looks again: we look sooner, and not when it is long ago."""
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.coordinator.state = "PrepareCommit"
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.006)
+    assert not manager.may_send(ORDERS)
+    world.coordinator.state = "CompleteCommit"
+    world.pass_time(0.006)
+    assert manager.may_send(ORDERS)
+    asked = world.apis().count("DescribeTransactions")
+    assert 2 <= asked <= 4
+    world.run(manager.commit())
+    world.run(manager.begin())
+    world.pass_time(0.03)
+    assert manager.may_send(ORDERS)
+    assert world.apis().count("DescribeTransactions") == asked
+
+
+@pytest.mark.parametrize("action", [HANG, 53, CUT])
+def test_markers_that_cannot_be_asked_about_are_not_waited_for_long(action: Action) -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.plan("DescribeTransactions", action)
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.021)
+    assert manager.may_send(ORDERS)
+    world.run(manager.commit())
+    assert manager.now_open.committed is True
+
+
 @BOTH
 def test_offsets_go_with_group_metadata(version: int) -> None:
     world = World(version)

@@ -93,8 +93,6 @@ class World:
         while not until():
             following = self.scheduler.next_wakeup()
             if following is None or following > end:
-                if until is not None and following is None:
-                    break
                 self.now = end
                 break
             self.now = max(self.now, following)

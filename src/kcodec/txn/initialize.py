@@ -43,6 +43,11 @@ class TransactionDescription(NamedTuple):
         return self.producer == (producer.producer_id, producer.producer_epoch + 1)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the markers of its end are being written."""
+        return self.state in {"PrepareCommit", "PrepareAbort"}
+
+    @property
     def is_aborted(self) -> bool:
         """Whether the last transaction was aborted, or is being."""
         return self.state in {"PrepareAbort", "CompleteAbort", "PrepareEpochFence"}
@@ -63,9 +68,13 @@ class TransactionDescription(NamedTuple):
 
 
 def describe_transaction(
-    cluster: Cluster, transactional_id: str, deadline: float
+    cluster: Cluster, transactional_id: str, deadline: float, *, is_quiet: bool = False
 ) -> Flow[TransactionDescription | None]:
-    """What the coordinator says; None where it cannot be had (a broker before 3.0, no permission, no answer)."""
+    """What the coordinator says; None where it cannot be had (a broker before 3.0, no permission, no answer).
+
+    is_quiet: nobody needs to hear of that.
+    """
+    level = logging.DEBUG if is_quiet else logging.INFO
     from kcodec.protocol.messages.transactions import DescribeTransactionsRequest
 
     doing = f"DescribeTransactions of {transactional_id!r}"
@@ -77,10 +86,10 @@ def describe_transaction(
     except AuthenticationError:
         raise
     except (TransportError, Failed, DecodeError) as error:
-        log.info("%s: %s", doing, error)
+        log.log(level, "%s: %s", doing, error)
         return None
     if told.error_code:
-        log.info("%s: error %d", doing, told.error_code)
+        log.log(level, "%s: error %d", doing, told.error_code)
         return None
     return TransactionDescription(
         told.transaction_state,

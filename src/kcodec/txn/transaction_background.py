@@ -9,9 +9,11 @@ import logging
 
 from kcodec.errors import KcodecError, UnknownOutcomeError, UnsupportedError
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.flow import Flow, sleep, wait
+from kcodec.protocol.flow import Flow, join, sleep, spawn, wait
 from kcodec.txn.cluster import Cluster
+from kcodec.txn.coordination import OWN_CONCURRENT_BACKOFF
 from kcodec.txn.fencing import settle
+from kcodec.txn.initialize import describe_transaction
 from kcodec.txn.state import Event, State
 from kcodec.txn.transaction_errors import Failed, Treatment
 from kcodec.txn.transaction_partitions import add_partitions
@@ -41,6 +43,7 @@ class TransactionBackground(TransactionSource):
     ) -> None:
         super().__init__(cluster, transactional_id, transaction_timeout_ms)
         self.max_block = max_block
+        self.may_probe = True
 
     def _deadline(self, timeout: float | None) -> float:
         return self.cluster.clock() + (self.max_block if timeout is None else timeout)
@@ -73,6 +76,9 @@ class TransactionBackground(TransactionSource):
                 if transaction.to_settle is not None:
                     yield from self._settle_produce(transaction)
                     continue
+                if self.is_probe_wanted:
+                    yield from self._await_markers()
+                    continue
                 if transaction.wanted:
                     yield from self._add_wanted(transaction)
                     continue
@@ -85,6 +91,29 @@ class TransactionBackground(TransactionSource):
         if self.open is transaction and self.state in {State.IN_TRANSACTION, State.COMMITTING}:
             self.fail(failed)
         transaction.to_settle = None
+
+    def _await_markers(self) -> Flow[None]:
+        """Records wait for the markers of the transaction before: until they are written, or it is late anyway."""
+        probe = yield from spawn(self._probe_markers(), "whether markers are written")
+        try:
+            yield from join(probe, max(self.markers_awaited_until - self.cluster.clock(), 0.0))
+        except (TimeoutError, KcodecError) as error:
+            log.debug("%s: the end of the last transaction is not awaited: %s", self.who, error)
+        self.markers_awaited_until, self.is_probe_wanted = 0.0, False
+        self.changed.set()
+
+    def _probe_markers(self) -> Flow[None]:
+        pause = OWN_CONCURRENT_BACKOFF / 2
+        while self.cluster.clock() < self.markers_awaited_until:
+            # Not cut short: a request that is given up costs its connection.
+            deadline = self.cluster.clock() + self.cluster.times.request
+            found = yield from describe_transaction(self.cluster, self.who, deadline, is_quiet=True)
+            if found is None:
+                self.may_probe = False
+            if found is None or not found.is_ending:
+                return
+            yield from sleep(pause)
+            pause *= 2
 
     def _add_wanted(self, transaction: OpenTransaction) -> Flow[None]:
         wanted = frozenset(transaction.wanted)

@@ -32,6 +32,8 @@ from kcodec.txn.transaction_source import (
     OpenTransaction,
 )
 
+#: Later than this after EndTxn it does not pay to ask whether its markers are written: a leader waits no longer.
+MARKERS_SECONDS = 0.020
 #: States in which something is open that only an abort ends.
 TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 log = logging.getLogger("kcodec.transactions")
@@ -242,6 +244,8 @@ class TransactionManager(TransactionBackground):
                 raise failed.error from None
         transaction.committed = is_commit
         self.producer = ended.producer or self.producer
+        if transaction.is_sent and transaction.is_new_flow and self.may_probe:
+            self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
         if ended.producer is None or self.is_epoch_spent or is_old_and_shared:
             self.move(Event.ENDED_EPOCH_SPENT)

@@ -14,7 +14,13 @@ from typing import Any
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import CONCURRENT_TRANSACTIONS, COORDINATOR_GONE, PASSING, CoordinatorCall
+from kcodec.txn.coordination import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_GONE,
+    OWN_CONCURRENT_BACKOFF,
+    PASSING,
+    CoordinatorCall,
+)
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, failure
 
@@ -76,7 +82,15 @@ def add_offsets(
     from kcodec.protocol.messages.transactions import AddOffsetsToTxnRequest
 
     doing = f"AddOffsetsToTxn of {transactional_id!r} for group {group_id!r}"
-    asked = CoordinatorCall(cluster, "transaction", transactional_id, doing, deadline, on_unanswered=on_unanswered)
+    asked = CoordinatorCall(
+        cluster,
+        "transaction",
+        transactional_id,
+        doing,
+        deadline,
+        on_unanswered=on_unanswered,
+        concurrent_backoff=OWN_CONCURRENT_BACKOFF,
+    )
     request = AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=producer.producer_id,
@@ -112,6 +126,7 @@ def commit_offsets(
         deadline,
         on_unanswered=on_unanswered,
         also_passing=frozenset({UNKNOWN_TOPIC_OR_PARTITION}),
+        concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0

@@ -13,7 +13,13 @@ from typing import Any
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import CONCURRENT_TRANSACTIONS, COORDINATOR_GONE, PASSING, CoordinatorCall
+from kcodec.txn.coordination import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_GONE,
+    OWN_CONCURRENT_BACKOFF,
+    PASSING,
+    CoordinatorCall,
+)
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, failure
 
@@ -46,6 +52,7 @@ def add_partitions(
         on_unanswered=on_unanswered,
         is_over=is_over,
         also_passing=frozenset({UNKNOWN_TOPIC_OR_PARTITION}),
+        concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     request = _request(transactional_id, producer, partitions)
     reply = yield from asked.ask(request, _first_error, highest=HIGHEST_CLIENT_VERSION)

@@ -114,6 +114,8 @@ class TransactionSource:
         self.is_init_unanswered = False
         self.is_epoch_used = False
         self.records: Records | None = None
+        self.markers_awaited_until = 0.0
+        self.is_probe_wanted = False
 
     # States
 
@@ -220,11 +222,24 @@ class TransactionSource:
         transaction = self.open
         if transaction is None or self.state not in _WITH_RECORDS or transaction.to_settle is not None:
             return False
+        if transaction.is_new_flow and self._awaits_markers():
+            return False
         if transaction.is_new_flow or partition in transaction.added:
             self.note_sent(transaction)
             return True
         transaction.wanted.add(partition)
         self.wake.set()
+        return False
+
+    def _awaits_markers(self) -> bool:
+        """Whether the transaction before this one ended so short ago that its markers may not be written yet. A leader
+        that is asked to add a partition then waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks
+        again; we look sooner (`TransactionBackground`)."""
+        if self.markers_awaited_until and self.cluster.clock() < self.markers_awaited_until:
+            self.is_probe_wanted = True
+            self.wake.set()
+            return True
+        self.markers_awaited_until = 0.0
         return False
 
     def refuses(self) -> BaseException | None:

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions on a real Apache Kafka on this machine: how many a second, and what they cost beside idempotence.
+
+Usage: python benchmarks/bench_transactions.py [--part rate,cost,beside] [--rounds N] [--seconds S] [--json FILE]
+
+rate:   transactions a second, one after the other, each 100 records of 100 B over three partitions: kcodec by send and
+        by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bar: both of ours
+        more than each of the others, in one run.
+cost:   records a second (1 KiB, acks=all, no compression) with a commit each 100 ms, against idempotent without
+        transactions, in pairs side by side; and the same of Java's producer (ProducerPerformance). Bar: at least 0.95.
+beside: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
+        100 ms, once without, at the same rate. Bar: at least 0.97.
+
+Every slice is a process of its own, after a warm-up; contestants take turns, pairs change their order. The median of
+the rounds is shown (of the ratios, in pairs), the JSON has all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BAR_COST, BAR_BESIDE = 0.95, 0.97
+OURS = ("kcodec send", "kcodec send_arrow")
+OTHERS = ("confluent-kafka", "confluent-kafka linger 0", "aiokafka", "aiokafka linger 5")
+CONTESTANTS = OURS + OTHERS
+PARTITIONS, RECORDS, COMMIT_SECONDS = 3, 100, 0.1
+WARM_UP = 0.2
+JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
+RESULTS = Path(__file__).resolve().parent / "results" / "transactions.json"
+SMALL = [(b"%d " % number) + b"order paid shipped " * 5 for number in range(RECORDS)]
+SMALL = [value[:100] for value in SMALL]
+LARGE = [((b"%d " % number) + b"order paid shipped returned " * 40)[:1024] for number in range(1000)]
+
+# How many transactions a second: a function that does one
+
+
+def one_by_send(servers: str, topic: str) -> Callable[[], None]:
+    from kcodec.client import Producer
+
+    producer = Producer(bootstrap_servers=servers, transactional_id=f"kcodec-{os.getpid()}")
+
+    def one() -> None:
+        with producer.transaction() as txn:
+            for number, value in enumerate(SMALL):
+                txn.send(topic, value, partition=number % PARTITIONS)
+
+    return one
+
+
+def one_by_send_arrow(servers: str, topic: str) -> Callable[[], None]:
+    import pyarrow
+
+    from kcodec.client import Producer
+
+    producer = Producer(bootstrap_servers=servers, transactional_id=f"kcodec-{os.getpid()}")
+    partitions = pyarrow.array([number % PARTITIONS for number in range(RECORDS)], "int32")
+    table = pyarrow.table({"value": pyarrow.array(SMALL, "binary"), "partition": partitions})
+
+    def one() -> None:
+        with producer.transaction() as txn:
+            txn.send_arrow(topic, table)
+
+    return one
+
+
+def one_by_confluent(servers: str, topic: str, linger: int = 5) -> Callable[[], None]:
+    from confluent_kafka import Producer
+
+    name = f"confluent-{os.getpid()}"
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": name, "linger.ms": linger})
+    producer.init_transactions()
+
+    def one() -> None:
+        producer.begin_transaction()
+        for number, value in enumerate(SMALL):
+            producer.produce(topic, value, partition=number % PARTITIONS)
+        producer.commit_transaction()
+
+    return one
+
+
+def one_by_aiokafka(servers: str, topic: str, linger: int = 0) -> Callable[[], None]:
+    from aiokafka import AIOKafkaProducer
+
+    loop = asyncio.new_event_loop()
+
+    async def start() -> Any:
+        name = f"aiokafka-{os.getpid()}"
+        producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=name, linger_ms=linger)
+        await producer.start()
+        return producer
+
+    producer = loop.run_until_complete(start())
+
+    async def one() -> None:
+        async with producer.transaction():
+            for number, value in enumerate(SMALL):
+                await producer.send(topic, value, partition=number % PARTITIONS)
+
+    return lambda: loop.run_until_complete(one())
+
+
+ONE: dict[str, Callable[[str, str], Callable[[], None]]] = {
+    "kcodec send": one_by_send,
+    "kcodec send_arrow": one_by_send_arrow,
+    "confluent-kafka": one_by_confluent,
+    "confluent-kafka linger 0": lambda servers, topic: one_by_confluent(servers, topic, 0),
+    "aiokafka": one_by_aiokafka,
+    "aiokafka linger 5": lambda servers, topic: one_by_aiokafka(servers, topic, 5),
+}
+
+
+def rate_slice(who: str, servers: str, topic: str, seconds: str) -> float:
+    """Transactions a second."""
+    one = ONE[who](servers, topic)
+    _repeat(one, WARM_UP * float(seconds))
+    return _repeat(one, float(seconds))
+
+
+def _repeat(one: Callable[[], None], seconds: float) -> float:
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        one()
+        count += 1
+    return count / passed
+
+
+# What they cost: a producer at full speed, or at a pace
+
+
+def load_slice(kind: str, servers: str, topic: str, seconds: str, pace: str) -> float:
+    """Records a second of one producer. kind: "transactional" or "idempotent"; pace: records a second, 0 is all."""
+    from kcodec.client import Producer
+
+    is_transactional = kind == "transactional"
+    options = {"transactional_id": f"load-{os.getpid()}"} if is_transactional else {}
+    producer = Producer(bootstrap_servers=servers, batch_size=65_536, **options)
+    _load(producer, topic, WARM_UP * float(seconds), int(pace), is_transactional)
+    return _load(producer, topic, float(seconds), int(pace), is_transactional)
+
+
+def _load(producer: Any, topic: str, seconds: float, pace: int, is_transactional: bool) -> float:
+    sent, start = 0, time.perf_counter()
+    if is_transactional:
+        producer.begin_transaction()
+    commit_at = start + COMMIT_SECONDS
+    while (now := time.perf_counter()) - start < seconds:
+        if is_transactional and now >= commit_at:
+            producer.commit_transaction()
+            producer.begin_transaction()
+            commit_at = time.perf_counter() + COMMIT_SECONDS
+        if pace and sent > pace * (now - start):
+            time.sleep(0.002)
+            continue
+        for value in LARGE[: 10 if pace else 1000]:
+            producer.send(topic, value)
+        sent += 10 if pace else 1000
+    if is_transactional:
+        producer.commit_transaction()
+    producer.flush()
+    return sent / (time.perf_counter() - start)
+
+
+def java_rate(servers: str, topic: str, seconds: float, *, is_transactional: bool) -> float:
+    """Records a second of Java's producer, as its own tool tells it; the first fifth is not counted."""
+    from kcodec.testing.java import find_java
+
+    jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
+    records = int(seconds * 60_000)
+    command = [str(find_java()), "-Xmx256m", "-cp", str(jars), JAVA_CLASS, "--topic", topic, "--throughput", "-1"]
+    command += ["--num-records", str(records), "--record-size", "1024", "--warmup-records", str(records // 5)]
+    if is_transactional:
+        command += ["--transactional-id", f"java-{time.time_ns()}"]
+        command += ["--transaction-duration-ms", str(int(COMMIT_SECONDS * 1000))]
+    properties = [f"bootstrap.servers={servers}", "acks=all", "batch.size=65536"]
+    done = subprocess.run([*command, "--producer-props", *properties], capture_output=True, text=True, timeout=300)
+    rates = re.findall(r"records sent, ([0-9.]+) records/sec", done.stdout)
+    if not rates:
+        raise SystemExit(f"{JAVA_CLASS} said nothing: {done.stdout[-500:]} {done.stderr[-500:]}")
+    return float(rates[-1])
+
+
+# The parts
+
+
+def start_slice(*arguments: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--child", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def slice_of(*arguments: Any) -> float:
+    child = start_slice(*arguments)
+    told = child.communicate(timeout=300)[0]
+    if child.returncode:
+        raise SystemExit(f"{arguments} ended with {child.returncode}")
+    return float(told)
+
+
+def measure_rate(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+    found: dict[str, list[float]] = {who: [] for who in CONTESTANTS}
+    for _ in range(rounds):
+        for who in CONTESTANTS:
+            topic = kafka.create_topic(partitions=PARTITIONS)
+            found[who].append(slice_of("rate", who, kafka.bootstrap_servers, topic, seconds))
+    medians = {who: round(statistics.median(rates), 1) for who, rates in found.items()}
+    times = min(medians[who] for who in OURS) / max(medians[who] for who in OTHERS)
+    print("transactions a second:", medians, f"{times:.2f} of the best other", flush=True)
+    return {"median": medians, "times_best_other": round(times, 2), "bar_met": times > 1, "all": found}
+
+
+def pairs(rounds: int, measure: Callable[[bool], float], what: str, bar: float | None) -> dict[str, Any]:
+    """`measure(True)` over `measure(False)`, in an order that changes; the median of the ratios."""
+    rates: list[tuple[float, float]] = []
+    for turn in range(rounds):
+        order = (True, False) if turn % 2 else (False, True)
+        found = {is_transactional: measure(is_transactional) for is_transactional in order}
+        rates.append((found[True], found[False]))
+    ratio = statistics.median(left / right for left, right in rates)
+    met = None if bar is None else ratio >= bar
+    shown = "" if met is None else "ok" if met else f"below {bar}"
+    print(f"{what}: {ratio:.3f} {shown} {[(round(left), round(right)) for left, right in rates]}", flush=True)
+    return {"ratio": round(ratio, 3), "bar_met": met, "all": rates}
+
+
+def measure_cost(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+    def ours(is_transactional: bool) -> float:
+        kind = "transactional" if is_transactional else "idempotent"
+        topic = kafka.create_topic(partitions=PARTITIONS)
+        return slice_of("load", kind, kafka.bootstrap_servers, topic, seconds, 0)
+
+    def javas(is_transactional: bool) -> float:
+        topic = kafka.create_topic(partitions=PARTITIONS)
+        return java_rate(kafka.bootstrap_servers, topic, seconds, is_transactional=is_transactional)
+
+    return {
+        "kcodec": pairs(rounds, ours, "transactional / idempotent", BAR_COST),
+        "Java": pairs(rounds, javas, "transactional / idempotent, Java", None),
+    }
+
+
+def measure_beside(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+    def ours(is_transactional: bool) -> float:
+        kind = "transactional" if is_transactional else "idempotent"
+        topic = kafka.create_topic(partitions=PARTITIONS)
+        other = start_slice("load", kind, kafka.bootstrap_servers, topic, 2 * seconds + 5, 2_000)
+        try:
+            time.sleep(1.0)
+            return slice_of("load", "idempotent", kafka.bootstrap_servers, topic, seconds, 0)
+        finally:
+            other.kill()
+            other.communicate()
+
+    return pairs(rounds, ours, "beside a transactional producer / beside an ordinary one", BAR_BESIDE)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    if sys.argv[1:2] == ["--child"]:
+        kind, *rest = sys.argv[2:]
+        print(rate_slice(*rest) if kind == "rate" else load_slice(*rest), flush=True)
+        os._exit(0)  # what closing costs is not asked
+    from kcodec.testing.kafka import ApacheKafka
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="rate,cost,beside")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
+    given = parser.parse_args()
+    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+    parts = {"rate": measure_rate, "cost": measure_cost, "beside": measure_beside}
+    with ApacheKafka(heap="256m") as kafka:
+        for name in given.part.split(","):
+            told[name] = parts[name](kafka, given.rounds, given.seconds)
+    told["load_after"] = os.getloadavg()
+    if given.json is not None:
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
