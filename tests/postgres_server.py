@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PostgreSQL of one's own for tests: Debian's package, a new data directory, a socket in it, gone in the end.
+"""A PostgreSQL of one's own for tests: a new data directory, a socket in it, gone in the end.
 
     with PostgresServer() as server:
         psycopg.connect(server.conninfo)
 
-MissingPostgres says what to install where there is none: a test that needs it fails and never skips.
+MissingPostgres says what to do where there is none: a test that needs it fails and never skips.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,27 +24,13 @@ import psycopg
 
 from kcodec.testing.processes import WATCHDOG
 
-PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin")
-LEAST_VERSION = 13
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+from postgres_home import MissingPostgres, binaries
+
+sys.path.remove(str(Path(__file__).resolve().parent.parent / "tools"))
+
+__all__ = ["MissingPostgres", "PostgresServer", "binaries"]
 START_SECONDS = 60.0
-
-
-class MissingPostgres(RuntimeError):
-    pass
-
-
-def binaries() -> Path:
-    """The directory of initdb and postgres."""
-    found = shutil.which("initdb")
-    candidates = [Path(found).resolve().parent] if found else []
-    for pattern in PLACES:
-        candidates += sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
-    for directory in candidates:
-        if (directory / "initdb").exists() and (directory / "postgres").exists():
-            return directory
-    raise MissingPostgres(
-        "tests of the outbox need PostgreSQL 13 or newer: apt-get install postgresql (Debian, Ubuntu)"
-    )
 
 
 class PostgresServer:

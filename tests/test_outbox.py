@@ -307,7 +307,8 @@ def test_a_broker_that_restarts_is_waited_for(apache_kafka_factory: Any, tmp_pat
 
 
 def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postgres_server.PLACES", ())
+    monkeypatch.setattr("postgres_home.PLACES", ())
+    monkeypatch.setattr("postgres_home.PACKAGE", "no_such_package")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingPostgres, match="apt-get install postgresql"):
         binaries()

@@ -47,6 +47,7 @@ def wanted() -> dict[str, list[str]]:
         "pip": ["pip"],
         "dev": project["project"]["dependencies"] + expand(groups, "dev"),
         "java": expand(groups, "java"),
+        "postgres": expand(groups, "postgres"),
         **OTHER_SPARKS,
     }
 
