@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
-from kcodec.errors import DecodeError, LimitExceededError, TruncatedError
-from kcodec.protocol.frame import FrameReader, correlation_id_of, response_body
+from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
+from kcodec.protocol import messages
+from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request, encode_request_parts, response_body
+from kcodec.protocol.schema import Message, int16, int32, string
 
 
 class Flexible:
@@ -93,3 +96,45 @@ def test_a_frame_too_short_for_a_correlation_id() -> None:
     with pytest.raises(TruncatedError) as caught:
         correlation_id_of(b"\x00\x00")
     assert (caught.value.needed, caught.value.available) == (4, 2)
+
+
+def test_bytes_that_come_one_by_one_cost_no_more_than_they_are() -> None:
+    """A hostile peer may send a large frame in the smallest of pieces."""
+    reader = FrameReader(1 << 20)
+    reader.feed((1 << 20).to_bytes(4, "big"))
+    tracemalloc.start()
+    for number in range(100_000):
+        reader.feed(number.to_bytes(2, "big", signed=False) if number < 65536 else b"ab")
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert reader.unfinished_bytes == 200_004
+    assert held < 400_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("client_id", [None, "", "käse"])
+def test_the_header_of_a_request(version: int, client_id: str | None) -> None:
+    """As Kafka's RequestHeader is declared: v2 for flexible versions, its client id is no compact string."""
+
+    class RequestHeader(Message, versions="1-2", flexible="2+"):
+        request_api_key: int = int16("0+")
+        request_api_version: int = int16("0+")
+        correlation_id: int = int32("0+")
+        client_id: str | None = string("1+", nullable="1+", flexible="none")
+
+    request = messages.EndTxnRequest(transactional_id="a", producer_id=5)
+    api_version = {1: 2, 2: 3}[version]
+    frame = encode_request(request, api_version, 77, client_id)
+    assert frame == b"".join(encode_request_parts(request, api_version, 77, client_id))
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, end = RequestHeader.decode_prefix(frame, version, 4)
+    wanted = {"request_api_key": 26, "request_api_version": api_version, "correlation_id": 77, "client_id": client_id}
+    assert header == RequestHeader(**wanted)
+    assert messages.EndTxnRequest.decode(frame, api_version, end) == request
+
+
+@pytest.mark.parametrize("client_id", ["a" * 32768, "\ud800"])
+def test_a_client_id_that_no_header_holds(client_id: str) -> None:
+    with pytest.raises(EncodeError) as caught:
+        encode_request(messages.EndTxnRequest(), 1, 1, client_id)
+    assert caught.value.field == "client_id"

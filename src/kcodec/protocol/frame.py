@@ -8,11 +8,16 @@ must be able to read the answer of a broker that does not know its version (KIP-
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any
 
-from kcodec.errors import DecodeError, LimitExceededError, TruncatedError
+from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
 
 LENGTH_BYTES = 4
+#: A string of Kafka's protocol.
+LONGEST_CLIENT_ID = 32767
+# api key, version, correlation id, length of the client id
+_HEADER = Struct(">hhih")
 API_VERSIONS_KEY = 18
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
@@ -21,28 +26,34 @@ MAX_HEADER_TAGS = 64
 def encode_request_parts(
     request: Any, version: int, correlation_id: int, client_id: str | None
 ) -> list[bytes | memoryview]:
-    """A request as a frame in pieces: length and header, then the body; large record sets are not copied.
+    """A request as a frame in pieces: large record sets are not copied, but must not change until they are sent.
 
     Raises EncodeError for a value that the version cannot hold.
     """
-    name = None if client_id is None else client_id.encode()
-    header = b"".join(
-        (
-            request.api_key.to_bytes(2, "big"),
-            version.to_bytes(2, "big"),
-            correlation_id.to_bytes(4, "big", signed=True),
-            b"\xff\xff" if name is None else len(name).to_bytes(2, "big") + name,
-            b"\x00" if request.is_flexible(version) else b"",
-        )
+    parts: list[bytes | memoryview] = request.encode_frame_parts(
+        version, _header(request, version, correlation_id, client_id)
     )
-    body = request.encode_parts(version)
-    size = len(header) + sum(len(part) for part in body)
-    return [size.to_bytes(LENGTH_BYTES, "big") + header, *body]
+    return parts
 
 
 def encode_request(request: Any, version: int, correlation_id: int = 0, client_id: str | None = None) -> bytes:
     """A request as one frame, length included. Raises EncodeError for a value that the version cannot hold."""
-    return b"".join(encode_request_parts(request, version, correlation_id, client_id))
+    frame: bytes = request.encode_frame(version, _header(request, version, correlation_id, client_id))
+    return frame
+
+
+def _header(request: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Of a request: v2 is v1 and a count of tagged fields, which are none; the client id is never compact."""
+    try:
+        name = b"" if client_id is None else client_id.encode()
+    except UnicodeEncodeError:
+        name = None
+    if name is None or len(name) > LONGEST_CLIENT_ID:
+        reason = f"at most {LONGEST_CLIENT_ID} bytes of UTF-8" if name else "text that UTF-8 can hold"
+        raise EncodeError(f"client_id must be {reason}", field="client_id", value=client_id)
+    length = -1 if client_id is None else len(name)
+    tags = b"\x00" if request.is_flexible(version) else b""
+    return _HEADER.pack(request.api_key, version, correlation_id, length) + name + tags
 
 
 def correlation_id_of(frame: bytes | memoryview) -> int:
@@ -102,37 +113,39 @@ class FrameReader:
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
+        # of a frame that is not whole; small pieces do not stay objects of their own
+        self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take bytes as they came; give the frames that are whole now, in order."""
-        self._pieces.append(data)
-        self._size += len(data)
-        if self._size < LENGTH_BYTES or self._size < LENGTH_BYTES + self._wanted():
+        if not self._begun:
+            frames, position = self._cut(data)
+            self._begun += memoryview(data)[position:]
+            return frames
+        self._begun += data
+        if len(self._begun) < LENGTH_BYTES:
             return []
-        joined = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        frames = []
-        position = 0
-        while len(joined) - position >= LENGTH_BYTES:
-            size = self._checked(joined[position : position + LENGTH_BYTES])
-            if len(joined) - position - LENGTH_BYTES < size:
-                break
-            position += LENGTH_BYTES
-            frames.append(joined[position : position + size])
-            position += size
-        rest = joined[position:]
-        self._pieces = [rest] if rest else []
-        self._size = len(rest)
+        if len(self._begun) < LENGTH_BYTES + self._checked(self._begun[:LENGTH_BYTES]):
+            return []
+        frames, position = self._cut(self._begun)
+        del self._begun[:position]
         return frames
 
-    def _wanted(self) -> int:
-        while len(self._pieces[0]) < LENGTH_BYTES:
-            first = self._pieces.pop(0)
-            self._pieces[0] = first + self._pieces[0]
-        return self._checked(self._pieces[0][:LENGTH_BYTES])
+    def _cut(self, content: bytes | bytearray) -> tuple[list[bytes], int]:
+        """The whole frames that it begins with, and where they end."""
+        frames = []
+        position = 0
+        with memoryview(content) as view:
+            while len(view) - position >= LENGTH_BYTES:
+                size = self._checked(view[position : position + LENGTH_BYTES])
+                if len(view) - position - LENGTH_BYTES < size:
+                    break
+                position += LENGTH_BYTES
+                frames.append(bytes(view[position : position + size]))
+                position += size
+        return frames, position
 
-    def _checked(self, length: bytes) -> int:
+    def _checked(self, length: bytes | bytearray | memoryview) -> int:
         size = int.from_bytes(length, "big", signed=True)
         if size < 0:
             raise DecodeError(f"a frame of {size} bytes: the other side speaks something else (TLS, HTTP?)")
@@ -149,4 +162,4 @@ class FrameReader:
     @property
     def unfinished_bytes(self) -> int:
         """What has arrived of a frame that is not whole."""
-        return self._size
+        return len(self._begun)
