@@ -171,7 +171,11 @@ def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
     from kcodec.testing.java import find_java
 
     jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
-    properties = [f"bootstrap.servers={kafka.bootstrap_servers}", "acks=all", f"enable.idempotence={idempotent}".lower()]
+    properties = [
+        f"bootstrap.servers={kafka.bootstrap_servers}",
+        "acks=all",
+        f"enable.idempotence={idempotent}".lower(),
+    ]
     command = [str(find_java()), "-Xmx256m", "-cp", str(jars), JAVA_CLASS, "--topic", topic, "--throughput", "-1"]
     command += ["--num-records", str(records), "--record-size", "1024", "--warmup-records", str(records // 5)]
     done = subprocess.run([*command, "--producer-props", *properties], capture_output=True, text=True, timeout=300)
