@@ -209,7 +209,6 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
         (["-t", "x", "-X", "linger.ms"], "'linger.ms' is no property: NAME=VALUE"),
         (["-t", "x", "-X", "lingr.ms=5"], "did you mean 'linger_ms'?"),
         (["-t", "x", "-X", "acks=2"], 'acks must be 0, 1 or "all"'),
-        (["-t", "x", "-X", "bootstrap.servers=y"], "brokers are named by -b"),
     ],
 )
 def test_a_wrong_call_says_what_was_meant(options: list[str], told: str) -> None:

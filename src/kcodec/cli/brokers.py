@@ -71,13 +71,13 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
 
 def broker_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a client, from those of a command. UsageError for a property that makes no sense."""
-    found: dict[str, Any] = {"bootstrap_servers": options.bootstrap_server}
+    found: dict[str, Any] = {}
     for given in [*_lines(options.properties_file), *options.properties]:
         name, equals, value = given.partition("=")
         if not equals:
             raise UsageError(f"{_shown(name)} is no property: NAME=VALUE, for example security.protocol=SASL_SSL")
         found |= _taken(name.strip(), value.strip())
-    return found
+    return {**found, "bootstrap_servers": options.bootstrap_server}
 
 
 def make_admin(options: argparse.Namespace) -> Admin:
@@ -105,8 +105,6 @@ def _lines(path: str | None) -> Iterable[str]:
 def _taken(name: str, value: str) -> dict[str, Any]:
     ours = name.replace(".", "_").replace("-", "_")
     ours = ALIASES.get(ours, ours)
-    if ours == "bootstrap_servers":
-        raise UsageError("brokers are named by -b")
     if ours == "sasl_jaas_config":
         return _of_jaas(value)
     if ours == "ssl_endpoint_identification_algorithm":
