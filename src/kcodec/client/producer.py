@@ -168,7 +168,9 @@ class Producer(TransactionalCalls):
         `send` does; where none comes the rest of the table fails with BufferFullError, in the Delivery.
         """
         settings = self._core.settings
-        count = self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
+        count = self._core.known_partitions(topic)
+        if not count:
+            count = self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
         batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._lock)
         try:

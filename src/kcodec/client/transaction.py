@@ -37,6 +37,12 @@ def manager_of(source: object) -> TransactionManager:
     return source
 
 
+def begin_at_once(producer: Producer, manager: TransactionManager) -> OpenTransaction | None:
+    """A begin that sends nothing does not wait for the loop's thread either."""
+    with producer._lock:
+        return manager.begin_at_once()
+
+
 class TransactionBlock:
     """What the blocks of both faces share: whose transaction it is, and what became of it."""
 
@@ -142,7 +148,9 @@ class Transaction(TransactionBlock):
         self._producer = producer
 
     def __enter__(self) -> Transaction:
-        self._open = self._producer._carrier.run(self._begin())
+        self._open = None if self._partitions else begin_at_once(self._producer, self._manager)
+        if self._open is None:
+            self._open = self._producer._carrier.run(self._begin())
         return self
 
     def __exit__(
@@ -226,7 +234,8 @@ class TransactionalCalls:
 
     def begin_transaction(self, timeout: float | None = None) -> None:
         """Begin a transaction; `send` takes records from now on."""
-        self._run_flow(self._manager().begin(timeout))
+        if begin_at_once(self, self._manager()) is None:  # type: ignore[arg-type]
+            self._run_flow(self._manager().begin(timeout))
 
     def send_offsets_to_transaction(
         self,

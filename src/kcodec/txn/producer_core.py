@@ -89,6 +89,12 @@ class ProducerCore:
         if not self.is_closed:
             self.accumulator.refusal = error
 
+    def known_partitions(self, topic: str) -> int:
+        """Any thread: how many partitions a topic in use has; 0 if that takes `learn_topic`."""
+        with self.lock:
+            buffer = self.accumulator.topics.get(topic)
+            return len(buffer.queues) if buffer is not None else 0
+
     def learn_topic(self, topic: str, timeout: float) -> Flow[int]:
         """Wait for a topic's metadata; the result is how many partitions it has. Raises as Cluster.ensure_topic."""
         yield from self.cluster.ensure_topic(topic, timeout)

@@ -22,7 +22,7 @@ from kcodec.protocol.flow import Flow, wait
 from kcodec.txn.end_transaction import Ended, end_transaction
 from kcodec.txn.handle import TransactionHandle
 from kcodec.txn.initialize import init_producer_id
-from kcodec.txn.state import Event, State
+from kcodec.txn.state import Event, State, next_state
 from kcodec.txn.transaction_background import TransactionBackground
 from kcodec.txn.transaction_errors import Failed, Treatment
 from kcodec.txn.transaction_offsets import Offsets, add_offsets, commit_offsets
@@ -100,6 +100,22 @@ class TransactionManager(TransactionBackground):
             transaction.wanted |= wanted
             self.wake.set()
             yield from self._until_added(transaction, wanted, deadline)
+        return transaction
+
+    def begin_at_once(self) -> OpenTransaction | None:
+        """`begin` where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
+        not wait for the loop's thread. None: it takes the flow."""
+        last = self.open
+        is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
+        if self.state is not State.READY or self.producer is None:
+            return None
+        if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
+            return None
+        transaction = self.open = OpenTransaction(self.producer, is_new_flow)
+        self.is_epoch_used = True
+        self.state = next_state(self.state, Event.BEGIN)
+        if self.records is not None:
+            self.records.refuse_sends(None)
         return transaction
 
     def _until_added(self, transaction: OpenTransaction, wanted: set[TopicPartition], deadline: float) -> Flow[None]:

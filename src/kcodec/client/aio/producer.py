@@ -157,7 +157,9 @@ class Producer(TransactionalCalls):
         """Send the rows of a table; see `kcodec.client.Producer.send_arrow`."""
         self._start()
         settings = self._core.settings
-        count = await self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
+        count = self._core.known_partitions(topic)
+        if not count:
+            count = await self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
         batches = self._table_batches(topic, table, count, framing)
         delivery = TableDelivery(topic, self._core.lock)
         try:
