@@ -121,7 +121,11 @@ class _Outstanding:
 
 
 class ScriptedCluster:
-    """Brokers 1 to `nodes`; partition n of a topic begins at broker n % nodes + 1. latency: seconds one way."""
+    """Brokers 1 to `nodes`; partition n of a topic begins at broker n % nodes + 1. latency: seconds one way.
+
+    has_late_copies: what was on its way when a connection broke arrives all the same. is_strict: the first batch of a
+    producer in a partition must have sequence 0.
+    """
 
     def __init__(self, *, nodes: int = 1, latency: float = 0.002, seed: int = 0, has_topic_ids: bool = True) -> None:
         self.now = 0.0
@@ -130,6 +134,7 @@ class ScriptedCluster:
         self.latency = latency
         self.has_topic_ids = has_topic_ids
         self.is_strict = False
+        self.has_late_copies = True
         self.topics: dict[str, tuple[UUID, list[Log]]] = {}
         self.requests: list[tuple[float, int, ProduceRequest]] = []
         self.faults: Callable[[int, ProduceRequest], Fault] = lambda node, request: Fault()
@@ -143,6 +148,7 @@ class ScriptedCluster:
         self._answers: dict[int, float] = {}
         self._open: dict[int, list[_Outstanding]] = {}
         self._connections: dict[int, int] = {}
+        self._boots = 0
         times = ClusterTimes(5.0, 300.0, None, lambda attempt, random: 0.05)
         self.cluster = Cluster(lambda: self.now, self.random, times)
         self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
@@ -157,6 +163,16 @@ class ScriptedCluster:
 
     def move_leader(self, log: Log, node: int) -> None:
         log.leader, log.leader_epoch = node, log.leader_epoch + 1
+
+    def restart(self) -> None:
+        """All connections break, what was on its way is gone, and a log tells of a producer's last batch only."""
+        self._boots += 1
+        for node in range(1, self.nodes + 1):
+            self.cut(node)
+        for _, logs in self.topics.values():
+            for log in logs:
+                for producer_id, (epoch, cached) in log.producers.items():
+                    log.producers[producer_id] = epoch, deque(list(cached)[-1:], maxlen=5)
 
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
@@ -204,7 +220,7 @@ class ScriptedCluster:
             if fault.cuts:
                 self.scheduler.call_at(arrival, lambda: self.cut(node))
         else:
-            connection = self._connections.get(node, 0)
+            connection = self._boots, self._connections.get(node, 0)
             self.scheduler.call_at(arrival, lambda: self._arrived(node, connection, outstanding, fault))
         return lambda: None
 
@@ -222,9 +238,12 @@ class ScriptedCluster:
             outstanding.finish(None, RequestTimedOutError(f"broker {node}: no answer", possibly_sent=True))
             self.cut(node)
 
-    def _arrived(self, node: int, connection: int, outstanding: _Outstanding, fault: Fault) -> None:
+    def _arrived(self, node: int, sent_by: tuple[int, int], outstanding: _Outstanding, fault: Fault) -> None:
+        is_late = sent_by != (self._boots, self._connections.get(node, 0))
+        if is_late and (sent_by[0] != self._boots or not self.has_late_copies):
+            return
         message = self._answer(node, outstanding.call.request, fault)
-        if connection != self._connections.get(node, 0):
+        if is_late:
             return
         due = max(self.now + self.latency + fault.answer_delay, self._answers.get(node, 0.0))
         self._answers[node] = due

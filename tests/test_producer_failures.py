@@ -229,3 +229,43 @@ def test_whoever_hands_the_identity_out_hears_of_every_end() -> None:
         ("orders-0", False),
         ("orders-0", False),
     ]
+
+
+@pytest.mark.parametrize("written", range(6))
+@pytest.mark.parametrize("sent", [1, 3, 5])
+def test_a_restarted_broker_that_remembers_only_the_last_batch_gets_nothing_twice(written: int, sent: int) -> None:
+    """Of five batches in flight some are written and none is answered; the restart leaves the last one's number."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, request_timeout=3.0)
+    fate = [Fault(is_answer_lost=True)] * min(written, sent) + [Fault(is_lost=True)] * 5
+    world.faults = faults_for(*fate[:sent])
+    deliveries = send_apart(rig, "orders", values(sent))
+    world.run(0.5)
+    world.restart()
+    rig.flush()
+    assert [delivery.error for delivery in deliveries] == [None] * sent
+    assert log.values == [b"first", *values(sent)]
+    assert {epoch for _, _, epoch, _ in log.records} == {0}
+    for number, delivery in enumerate(deliveries):
+        assert delivery.offset in (-1, number + 1)
+
+
+def test_what_a_restarted_broker_lost_is_written_under_a_new_epoch() -> None:
+    """All are refused: the log lost its end, as with too few replicas in sync. Then they are written, in order."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, request_timeout=3.0)
+    rig.send("orders", b"second")
+    rig.flush()
+    world.faults = faults_for(*[Fault(is_answer_lost=True)] * 5)
+    deliveries = send_apart(rig, "orders", values(5))
+    world.run(0.5)
+    del log.records[1:]
+    for producer_id, (epoch, cached) in log.producers.items():
+        log.producers[producer_id] = epoch, type(cached)([(0, 0, 0)], maxlen=5)
+    world.restart()
+    rig.flush()
+    assert [delivery.error for delivery in deliveries] == [None] * 5
+    assert log.values == [b"first", *values(5)]
+    assert [epoch for _, _, epoch, _ in log.records] == [0] + [1] * 5

@@ -23,6 +23,7 @@ from kcodec.protocol.flow import Clock
 from kcodec.txn.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
 from kcodec.txn.delivery import Callback, Delivery, TableDelivery
 from kcodec.txn.partitioner import StickyPartition
+from kcodec.txn.probing import take_proved
 from kcodec.txn.queues import PartitionQueue, TopicBuffer, WaitingRecord
 from kcodec.txn.settings import ProducerSettings
 
@@ -310,9 +311,9 @@ class Accumulator:
         """The sender is looking now: later events wake it again."""
         self._is_awake = False
 
-    def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """The queue's first batch, closed for senders; its bytes are not made yet."""
-        batch = queue.batches.popleft()
+    def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
+        """A batch of the queue, closed for senders; its bytes are not made yet."""
+        queue.batches.remove(batch)
         if queue.open is batch:
             queue.open = None
             size = batch.size_in_bytes
@@ -324,6 +325,13 @@ class Accumulator:
         if not queue.batches:
             del self.active[queue]
         return batch
+
+    def take_proved(self, queue: PartitionQueue, written: ProducerBatch) -> list[ProducerBatch]:
+        """What a batch that was acknowledged proves to be written."""
+        proved = take_proved(queue, written)
+        if not queue.batches:
+            self.active.pop(queue, None)
+        return proved
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """A batch to be sent again takes its old place."""

@@ -38,6 +38,7 @@ class ProducerBatch:
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
     last_error: of the last attempt.
     uncertain: an attempt went unanswered, so it may be in the log.
+    is_fixed:  it may be in the log in a way that nobody can find out any more: it fails rather than get other numbers.
     callbacks: whom to tell at the end, under the lock; table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
@@ -45,8 +46,8 @@ class ProducerBatch:
 
     __slots__ = (
         "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
-        "error", "identity", "is_done", "last_error", "lock", "log_append_time", "not_before", "order", "partition",
-        "pieces", "records_count", "reserved", "table", "topic", "uncertain",
+        "error", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before", "order",
+        "partition", "pieces", "records_count", "reserved", "table", "topic", "uncertain",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +66,7 @@ class ProducerBatch:
         self.attempts = 0
         self.identity = NO_PRODUCER
         self.base_sequence = -1
-        self.uncertain = False
+        self.uncertain = self.is_fixed = False
         self.callbacks: list[tuple[Callback, Delivery]] = []
         self.table: TableDelivery | None = None
         self.pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
@@ -78,11 +79,6 @@ class ProducerBatch:
     def is_numbered(self) -> bool:
         """Whether it has a sequence number."""
         return self.base_sequence >= 0
-
-    @property
-    def is_piece(self) -> bool:
-        """Whether a larger batch was split into it and others."""
-        return len(self.order) > 1
 
     @property
     def size_in_bytes(self) -> int:
@@ -147,7 +143,7 @@ class ProducerBatch:
         piece = ProducerBatch(self.topic, self.partition, self.lock, order=(*self.order, at))
         piece.builder = builder
         piece.created, piece.deadline = self.created, self.deadline
-        piece.attempts, piece.uncertain = self.attempts, self.uncertain
+        piece.attempts, piece.uncertain, piece.is_fixed = self.attempts, self.uncertain, self.uncertain
         piece.table = self.table
         return piece
 

@@ -30,12 +30,14 @@ class PartitionQueue:
     must_renumber: nothing is sent before nothing is in flight; then the kept batches get new numbers. Either because
                    the identity must change (bump_from is the old one), or because a batch that was certainly not
                    written failed, so that those behind it begin at its rollback_sequence.
+    probe, refused: the batch that goes next although others stand before it, and those that were refused before it
+                   (`kcodec.txn.probing`).
     node:          where its last batch went.
     """
 
     __slots__ = (
         "batches", "bump_from", "identity", "in_flight", "is_proved", "must_renumber", "next_order", "next_sequence",
-        "node", "open", "partition", "rollback_sequence", "topic_id",
+        "node", "open", "partition", "probe", "refused", "rollback_sequence", "topic_id",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -50,8 +52,19 @@ class PartitionQueue:
         self.must_renumber = False
         self.bump_from: ProducerIdAndEpoch | None = None
         self.rollback_sequence = -1
+        self.probe: ProducerBatch | None = None
+        self.refused: list[ProducerBatch] = []
         self.node: int | None = None
         self.topic_id: uuid.UUID | None = None
+
+    @property
+    def next_batch(self) -> ProducerBatch:
+        """What goes out next; there must be a batch."""
+        return self.batches[0] if self.probe is None else self.probe
+
+    def forget_probe(self) -> None:
+        """What was found out does not hold any more: another leader, another topic, another identity."""
+        self.probe, self.refused = None, []
 
     def put_back(self, batch: ProducerBatch) -> None:
         """A batch to be sent again takes its old place."""

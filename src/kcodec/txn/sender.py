@@ -187,6 +187,7 @@ class Sender:
                 for queue in buffer.queues:
                     if queue.topic_id != topic_id:
                         queue.topic_id, queue.is_proved = topic_id, False
+                        queue.forget_probe()
         for holder, error in failed:
             self._settlement.fail(None, holder, error)
 
@@ -209,7 +210,7 @@ class Sender:
                     nearest = min(nearest, buffer.waiting[0].holder.deadline)
             for queue in list(self.accumulator.active):
                 while queue.batches and queue.batches[0].deadline <= now:
-                    late.append((queue, self.accumulator.take(queue)))
+                    late.append((queue, self.accumulator.take(queue, queue.batches[0])))
                 if queue.batches:
                     nearest = min(nearest, queue.batches[0].deadline)
         for queue in self._flying:
@@ -239,7 +240,7 @@ class Sender:
                 node = self._node_for(queue)
                 if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
                     continue
-                size = queue.batches[0].size_in_bytes
+                size = queue.next_batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
                     continue
                 if not self.source.may_send(queue.partition):
@@ -259,7 +260,7 @@ class Sender:
         """When the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""
         if queue.must_renumber and (queue.in_flight or not self._settlement.renumber(queue)):
             return _FOREVER
-        batch = queue.batches[0]
+        batch = queue.next_batch
         identity = self.source.current
         if identity is None:
             return _FOREVER
@@ -291,10 +292,11 @@ class Sender:
             if queue.in_flight:
                 return None
             queue.node, queue.is_proved = node, False
+            queue.forget_probe()
         return node
 
     def _take(self, queue: PartitionQueue, node: int) -> ProducerBatch:
-        batch = self.accumulator.take(queue)
+        batch = self.accumulator.take(queue, queue.next_batch)
         batch.attempts += 1
         queue.in_flight.append(batch)
         self._flying[queue] = None
@@ -324,7 +326,7 @@ class Sender:
                 buffer.waiting.clear()
             for queue in list(self.accumulator.active):
                 while queue.batches:
-                    failed.append((queue, self.accumulator.take(queue)))
+                    failed.append((queue, self.accumulator.take(queue, queue.batches[0])))
         for queue_of, batch in failed:
             self._settlement.fail(queue_of, batch, error)
 

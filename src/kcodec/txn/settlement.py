@@ -5,6 +5,7 @@ Rules: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KI
 records were refused), KIP-951 (the new leader in the answer), and what a real broker answers:
 
 - 0 and 46 are success: a repeated batch is answered with the offset it has.
+- 45 to a batch that may be written is looked into before it is believed: `kcodec.txn.probing`.
 - 45 (sequence), 47, 48, 49, 53, 59, 90, 120 are about the producer: its `ProducerIdSource` judges, but only for the
   earliest unsettled batch of the partition; what follows a gap is just sent again, with the bytes it had.
 - 10 and 18 split a batch of several records, which may keep its sequence numbers as it is certainly not written.
@@ -23,8 +24,10 @@ from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import Flow, call
 from kcodec.txn.accumulator import Accumulator, Outcome
 from kcodec.txn.batch import LAST_SEQUENCE, ProducerBatch
-from kcodec.txn.cluster import NO_UUID, Cluster
+from kcodec.txn.cluster import Cluster
 from kcodec.txn.delivery import call_all
+from kcodec.txn.probing import begin_probe, lower_probe
+from kcodec.txn.produce_messages import LAST_VERSION_WITH_NAMES, produce_request, record_errors
 from kcodec.txn.producer_id import ProducerIdSource, Verdict
 from kcodec.txn.queues import PartitionQueue
 
@@ -42,9 +45,6 @@ IDENTITY_CODES = frozenset({OUT_OF_ORDER, 47, 48, 49, 53, 59, 90, 120})
 UNCERTAIN_CODES = frozenset({-1, 7, 20})
 #: Retriable errors that say that our metadata is out of date.
 STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
-#: The last version that names topics; from 13 on they go by id (KIP-516). zstd needs 7 (KIP-110).
-LAST_VERSION_WITH_NAMES, FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 12, 3, 7
-MAX_RECORDS_NAMED = 8
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
@@ -88,8 +88,7 @@ class Settlement:
     def produce(self, node: int, sent: Sent) -> Flow[None]:
         """One request with these batches, and what becomes of each."""
         settings = self.settings
-        request, highest = self._request(sent)
-        lowest = FIRST_VERSION_WITH_ZSTD if settings.compression_type == "zstd" else FIRST_VERSION
+        request, lowest, highest = produce_request(sent, settings, self.source.transactional_id)
         try:
             reply = yield from call(
                 node,
@@ -104,27 +103,6 @@ class Settlement:
         else:
             self._answered(node, sent, reply)
 
-    def _request(self, sent: Sent) -> tuple[Any, int]:
-        """The request, and its highest version: with names, if a topic's id is not known."""
-        from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-
-        topics: dict[str, Any] = {}
-        highest = 32767
-        for queue, batch in sent:
-            if (topic := topics.get(batch.topic)) is None:
-                topic_id = queue.topic_id or NO_UUID
-                topic = topics[batch.topic] = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
-                if topic_id == NO_UUID:
-                    highest = LAST_VERSION_WITH_NAMES
-            topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
-        request = ProduceRequest(
-            transactional_id=self.source.transactional_id,
-            acks=self.settings.acks,
-            timeout_ms=int(self.settings.request_timeout * 1000),
-            topic_data=list(topics.values()),
-        )
-        return request, highest
-
     def _unanswered(self, sent: Sent, error: BaseException) -> None:
         """No answer: whether a batch was written is open if the request may have left."""
         possibly_sent = isinstance(error, TransportError) and error.possibly_sent
@@ -137,6 +115,7 @@ class Settlement:
             if not possibly_sent:
                 batch.attempts -= 1
             if batch.is_done:
+                self._lose_probe(queue, batch)
                 continue
             if isinstance(error, AuthenticationError | UnsupportedError):
                 self.fail(queue, batch, error)
@@ -164,6 +143,7 @@ class Settlement:
                 error = TransportError(f"broker {node} answered Produce without {queue.partition}", possibly_sent=True)
                 self._unanswered_one(queue, batch, error)
             elif answer.error_code in (NO_ERROR, DUPLICATE):
+                outcomes += self._proved(queue, batch)
                 self._succeeded(queue, batch)
                 outcomes.append((batch, answer.base_offset, answer.log_append_time_ms, None))
             else:
@@ -172,7 +152,9 @@ class Settlement:
 
     def _unanswered_one(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
         queue.is_proved, batch.uncertain = False, True
-        if not batch.is_done:
+        if batch.is_done:
+            self._lose_probe(queue, batch)
+        else:
             self._retry(queue, batch, error)
 
     def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -191,6 +173,24 @@ class Settlement:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
             self.source.on_success(queue.partition, batch.records_count, last)
 
+    def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Outcome]:
+        """The batch is written, and with it what stands before it; at which offset nobody tells."""
+        queue.forget_probe()
+        if not batch.is_numbered or not queue.batches or queue.batches[0].order > batch.order:
+            return []
+        with self.accumulator.lock:
+            proved = self.accumulator.take_proved(queue, batch)
+        for written in proved:
+            self._succeeded(queue, written)
+        return [(written, -1, -1, None) for written in proved]
+
+    def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """The batch will not tell any more whether those that were refused before it are written."""
+        if queue.probe is batch:
+            for refused in queue.refused:
+                refused.is_fixed = True
+            queue.forget_probe()
+
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: Any, node: int) -> None:
         """An error code: retry, split, renumber or fail."""
         code = answer.error_code
@@ -199,11 +199,13 @@ class Settlement:
         if code in STALE_METADATA_CODES:
             self._learn_leader(queue, answer)
         if batch.is_done:  # it was past its deadline while the request was under way
+            if code != OUT_OF_ORDER or queue.probe is not batch or not lower_probe(queue):
+                self._lose_probe(queue, batch)
             return
         # Permissions are given on a topic, and on a transactional id.
         resource: object = {29: queue.partition.topic, 53: self.source.transactional_id}.get(code, queue.partition)
         doing = f"Produce of {queue.partition} to broker {node}" if code in (29, 53) else f"Produce to broker {node}"
-        error = broker_error(code, doing, resource=resource, message=_record_errors(answer))
+        error = broker_error(code, doing, resource=resource, message=record_errors(answer))
         if code in IDENTITY_CODES and batch.is_numbered:
             self._judge(queue, batch, code, error)
         elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and batch.records_count > 1:
@@ -219,18 +221,35 @@ class Settlement:
             self.cluster.learn_leader(*queue.partition, leader.leader_id, leader.leader_epoch)
         self.cluster.request_update(f"{queue.partition}: {error_code(answer.error_code).name}")
 
-    def _judge(self, queue: PartitionQueue, batch: ProducerBatch, code: int, error: BaseException) -> None:
-        """An error about the producer."""
+    def _look_into_gap(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
+        """45: the batch that has to be judged for it; None: it is expected, or looked into first."""
         unsettled = (*queue.in_flight, *list(queue.batches)[:1])
         is_earliest = not any(other.order < batch.order for other in unsettled)
-        is_expected = code == OUT_OF_ORDER and (queue.must_renumber or not is_earliest)
-        if is_expected or queue.bump_from is not None:
+        if queue.probe is batch:
             self._put_back(queue, batch)
-            return
-        if code == OUT_OF_ORDER and batch.uncertain and batch.is_piece:
-            self.fail(
-                queue, batch, error
-            )  # what it was split from may be in the log: renumbered it could be there twice
+            queue.refused.append(batch)
+            if lower_probe(queue):
+                return None
+            with self.accumulator.lock:  # nothing of all that was written: that goes for the first
+                return self.accumulator.take(queue, queue.batches[0])
+        is_expected = queue.must_renumber or not is_earliest
+        if is_expected or (batch.uncertain and not queue.in_flight and begin_probe(queue, batch)):
+            self._put_back(queue, batch)
+            return None
+        return batch
+
+    def _judge(self, queue: PartitionQueue, batch: ProducerBatch, code: int, error: BaseException) -> None:
+        """An error about the producer."""
+        if code == OUT_OF_ORDER:
+            found = self._look_into_gap(queue, batch)
+            if found is None:
+                return
+            batch = found
+            if batch.is_fixed:
+                self.fail(queue, batch, error)
+                return
+        if queue.bump_from is not None:
+            self._put_back(queue, batch)
             return
         if self.source.transactional_id is None and queue.identity != self.source.current:
             verdict = Verdict.BUMP  # the identity changed already, on account of another partition
@@ -268,6 +287,7 @@ class Settlement:
         log.info(
             "%s: a batch of %d records is too large, split in %d", queue.partition, batch.records_count, len(pieces)
         )
+        self._lose_probe(queue, batch)
         with self.accumulator.lock:
             self.accumulator.replace(queue, batch, pieces)
 
@@ -288,6 +308,7 @@ class Settlement:
                 first = (first + batch.records_count) & LAST_SEQUENCE
             queue.next_sequence = first
         queue.must_renumber, queue.bump_from, queue.rollback_sequence, queue.is_proved = False, None, -1, False
+        queue.forget_probe()
         return True
 
     # Endings
@@ -317,6 +338,8 @@ class Settlement:
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
+        if queue is not None and not in_flight:
+            self._lose_probe(queue, batch)
         if queue is not None and batch.is_numbered and not uncertain and batch.identity == queue.identity:
             lowest = queue.rollback_sequence
             if lowest < 0 or _is_before(batch.base_sequence, lowest):
@@ -345,15 +368,3 @@ class Settlement:
 def _is_before(sequence: int, other: int) -> bool:
     """Whether a sequence number lies before another, both near each other on the ring of 2^31."""
     return sequence >= 0 and 0 < (other - sequence) & LAST_SEQUENCE < 1 << 30
-
-
-def _record_errors(answer: Any) -> str | None:
-    """What the broker says in words, and of which records of the batch (KIP-467)."""
-    named = [
-        f"record {one.batch_index}" + (f": {one.batch_index_error_message}" if one.batch_index_error_message else "")
-        for one in answer.record_errors[:MAX_RECORDS_NAMED]
-    ]
-    if len(answer.record_errors) > MAX_RECORDS_NAMED:
-        named.append(f"and {len(answer.record_errors) - MAX_RECORDS_NAMED} more")
-    parts = [part for part in (answer.error_message, "; ".join(named)) if part]
-    return " - ".join(parts) or None
