@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from chaos import Story, kill_broker, kill_producer
+from chaos import Report, Story, kill_broker, kill_producer
+from java_clients import ConsumedRecord
 
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
@@ -26,3 +27,25 @@ def test_the_control_without_transactions_repeats_records(apache_kafka: ApacheKa
     report = Story(apache_kafka, count=3000, transactional=False).run([kill_producer] * 6)
     assert report.duplicates > 0
     assert report.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("delivered", "faults"),
+    [
+        ("0a 1a 2b 3b", []),
+        ("0a 1a 2b", ["1 lost", "1 torn"]),
+        ("0a 1a 2b 3b 2c 3c", ["2 duplicates", "1 out_of_order"]),
+        ("0a 1a 2B 3B", ["2 aborted_read"]),
+        ("1a 0a 2b 3b", ["1 out_of_order"]),
+    ],
+)
+def test_what_exactly_once_does_not_allow_is_found(delivered: str, faults: list[str]) -> None:
+    """Numbers by attempt, in transactions of two; a capital marks data that was to be aborted."""
+    records = [
+        ConsumedRecord("t", 0, at, 0, None, f"{text[0]} {text[1]} {'A' if text[1].isupper() else 'C'} .".encode(), ())
+        for at, text in enumerate(delivered.split())
+    ]
+    report = Report(count=4, chunk=2)
+    report.judge(records, everything=len(records) + 2)
+    assert report.faults() == faults
+    assert report.aborted_in_log == 2
