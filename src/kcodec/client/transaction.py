@@ -86,6 +86,13 @@ class TransactionBlock:
         """Whether nothing is left to do at the end of the block."""
         return self._open is not self._manager.open or self._manager.state not in TO_ABORT
 
+    @property
+    def owes_an_error(self) -> bool:
+        """Whether it ended otherwise than by the block's user: a fatal error while he did something else, say."""
+        if self._open is not self._manager.open or self.committed:
+            return False
+        return self.committed is None or self._manager.state is State.FATAL_ERROR
+
     def _check_open(self, event: Event) -> None:
         if self._current is not self._manager.open or self._manager.state in {
             State.READY,
@@ -157,7 +164,7 @@ class Transaction(TransactionBlock):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.is_ended:
-            if error is None and self.committed is None and self._open is self._manager.open:
+            if error is None and self.owes_an_error:
                 # Fatal, or ended by Java's names without an outcome: say why, not nothing.
                 self._producer._carrier.run(self._commit())
             return

@@ -42,7 +42,7 @@ class Transaction(TransactionBlock):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.is_ended:
-            if error is None and self.committed is None and self._open is self._manager.open:
+            if error is None and self.owes_an_error:
                 # Fatal, or ended by Java's names without an outcome: say why, not nothing.
                 await self._producer._carrier.run(self._commit())
             return
