@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from transaction_load import ABORTED, COMMITTED, GIVEN_UP, UNKNOWN, Records
@@ -32,12 +33,11 @@ class ConfluentClient:
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 100,
             "linger.ms": 1,
-            "logger": SILENT,
             **options,
         }
         self.producer: Any = None
 
-    def transact(self, records: Records, *, commit: bool) -> str:
+    def transact(self, records: Records, *, commit: bool, pause: float = 0.0) -> str:
         from confluent_kafka import KafkaException
 
         try:
@@ -46,6 +46,7 @@ class ConfluentClient:
             for partition, values in records.items():
                 for value in values:
                     producer.produce(self.topic, value, partition=partition)
+                producer.poll(pause)
             if not commit:
                 producer.flush(CALL_SECONDS)
         except KafkaException:
@@ -113,7 +114,34 @@ def committed_offset(bootstrap_servers: str, group: str, topic: str, partition: 
 
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "logger": SILENT})
     try:
-        return int(consumer.committed([TopicPartition(topic, partition)], CALL_SECONDS)[0].offset)
+        wanted = [TopicPartition(topic, partition)]
+        return int(_until_coordinated(lambda: consumer.committed(wanted, CALL_SECONDS))[0].offset)
+    finally:
+        consumer.close()
+
+
+def _until_coordinated(call: Callable[[], Any]) -> Any:
+    """The call, again while its group has no coordinator (14, 15, 16): the first one of a broker takes a moment."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + CALL_SECONDS
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            if error.args[0].code() not in (14, 15, 16) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def commit_offset(bootstrap_servers: str, group: str, topic: str, partition: int, offset: int) -> None:
+    """Commit an offset of a group, outside transactions."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "logger": SILENT})
+    try:
+        wanted = [TopicPartition(topic, partition, offset)]
+        _until_coordinated(lambda: consumer.commit(offsets=wanted, asynchronous=False))
     finally:
         consumer.close()
 

@@ -7,12 +7,18 @@ log. A client is anything with `transact(records, commit) -> outcome` and `close
 
 from __future__ import annotations
 
+import datetime
+import multiprocessing
+import os
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Protocol
 
 COMMITTED = "committed"
@@ -26,8 +32,11 @@ Records = dict[int, list[bytes]]  # partition -> values
 class Client(Protocol):
     """A transactional producer as the load wants it."""
 
-    def transact(self, records: Records, *, commit: bool) -> str:
-        """Write the records in one transaction and end it: COMMITTED, ABORTED, GIVEN_UP or UNKNOWN."""
+    def transact(self, records: Records, *, commit: bool, pause: float = 0.0) -> str:
+        """Write the records in one transaction and end it: COMMITTED, ABORTED, GIVEN_UP or UNKNOWN.
+
+        pause: seconds behind the records of each partition.
+        """
 
     def close(self) -> None:
         """Let go of everything."""
@@ -140,11 +149,13 @@ def run_producers(
     partitions: Iterable[int],
     seed: int,
     abort_share: float = 0.3,
+    pause: float = 0.0,
     deadline: float,
 ) -> list[Written]:
     """Let so many producers write so many transactions each, or until the monotonic `deadline`.
 
     open_client: makes the client of a producer, given its name.
+    pause:       seconds at most between the partitions of a transaction.
     """
     written: list[Written] = []
     errors: list[BaseException] = []
@@ -156,7 +167,9 @@ def run_producers(
                 if time.monotonic() > deadline:
                     break
                 records = make_records(name, number, partitions, chance.randint(1, 3))
-                outcome = client.transact(records, commit=chance.random() >= abort_share)
+                outcome = client.transact(
+                    records, commit=chance.random() >= abort_share, pause=chance.uniform(0, pause)
+                )
                 written.append(Written(name, number, records, outcome))
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             errors.append(error)
@@ -176,3 +189,61 @@ def run_producers(
     if errors:
         raise errors[0]
     return written
+
+
+def _serve(open_client: Callable[[], Client], pipe: Connection) -> None:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # librdkafka tells each fatal error there, whatever its log level
+    client = open_client()
+    while (asked := pipe.recv()) is not None:
+        records, commit, pause = asked
+        try:
+            pipe.send(client.transact(records, commit=commit, pause=pause))
+        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+            pipe.send(RuntimeError(repr(error)))
+
+
+class InProcess:
+    """A client in a process of its own: librdkafka has been seen to corrupt its memory after fatal errors.
+
+    A process that dies leaves a transaction with an unknown outcome; the next one gets a new process.
+    """
+
+    def __init__(self, open_client: Callable[[], Client]) -> None:
+        self._open_client = open_client
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self.crashes = 0
+
+    def transact(self, records: Records, *, commit: bool, pause: float = 0.0) -> str:
+        if self._process is None or self._pipe is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, other = context.Pipe()
+            self._process = context.Process(target=_serve, args=(self._open_client, other), daemon=True)
+            self._process.start()
+            other.close()
+        try:
+            self._pipe.send((records, commit, pause))
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self.crashes += 1
+            self._process.join()
+            self._process = None
+            return UNKNOWN
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    def close(self) -> None:
+        if self._process is not None and self._pipe is not None:
+            self._pipe.send(None)
+            self._process.join(10)
+            self._process.kill()
+
+
+def add_results(folder: Path | None, name: str, lines: Iterable[str]) -> None:
+    """Add lines to the results file of that name and of today; nothing without a folder."""
+    if folder is not None:
+        path = folder / f"{name}-{datetime.date.today()}.txt"
+        with path.open("a", encoding="utf-8") as file:
+            print(*lines, sep="\n", file=file)

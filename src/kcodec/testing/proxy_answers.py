@@ -77,10 +77,16 @@ def with_addresses(exchange: Exchange, frame: Frame, place: Place) -> Frame:
 
 
 def with_error(response: Any, version: int, code: int) -> Any:
-    """A response with this code in every field for error codes: of the message, its topics, partitions, keys."""
+    """A response with this code in every field for error codes: of the message, its topics, partitions, keys.
+
+    Topics of Metadata lose their partitions, as a broker that gives such a code names none.
+    """
+    from ..protocol.messages.metadata import MetadataResponseTopic
     from ..protocol.schema import fields
 
     for struct in structs_of(response):
+        if isinstance(struct, MetadataResponseTopic):
+            struct.partitions = []
         declared = fields(type(struct))
         for name in ("error_code", "partition_error_code"):
             if name in declared and declared[name].versions.hold(version):

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fault at each wire step of a transaction, in both flows and both faces; prove_transaction_faults.py runs all.
+
+Here a tenth of the cases, each step and each kind of fault among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from transaction_fault_cases import Case, cases, run_cases
+
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.proxy import KafkaProxy
+from kcodec.testing.pytest_plugin import KafkaFactory
+
+# Every so many of the list; 7 has no factor with its length in common, so each step and each kind comes in.
+EVERY = 7
+
+
+def some(transaction_version: int, first: int) -> list[Case]:
+    return list(cases(transaction_version))[first::EVERY]
+
+
+@pytest.fixture(scope="module")
+def old_kafka(apache_kafka_factory: KafkaFactory) -> Iterator[ApacheKafka]:
+    with apache_kafka_factory(transaction_version=0) as kafka:
+        yield kafka
+
+
+def check(chosen: list[Case], face: str, kafka: ApacheKafka) -> None:
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        ended, verdict = run_cases(chosen, face, kafka, proxy)
+        spoken = proxy.versions("EndTxn")
+    faults = [f"{one.case.name}: {fault}" for one in ended for fault in one.faults]
+    assert not faults, "\n".join(faults)
+    assert verdict.faults == 0, (verdict.line(), verdict.examples)
+    assert spoken == ({4} if kafka.transaction_version == 0 else {5})
+
+
+@pytest.mark.parametrize(("face", "first"), [("blocking", 0), ("asyncio", 1)])
+def test_faults_in_the_new_flow(apache_kafka: ApacheKafka, face: str, first: int) -> None:
+    check(some(2, first), face, apache_kafka)
+
+
+@pytest.mark.parametrize(("face", "first"), [("blocking", 2), ("asyncio", 3)])
+def test_faults_in_the_old_flow(old_kafka: ApacheKafka, face: str, first: int) -> None:
+    check(some(0, first), face, old_kafka)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One fault at one wire step of a transaction, and what must hold whatever the fault was.
+
+A case opens a producer behind the proxy, writes one transaction of records and offsets with the fault in its way, then
+one without. It must hold that every call ends by its deadline; that only errors of kcodec come out; that the producer
+goes on afterwards or its error said "recreate" (or "stop"); that the log agrees with what was reported. A fault that
+passes by itself must not be seen at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from both_faces import FACES, Told, Work
+from confluent_client import committed_offset, read_committed, settle
+from transaction_load import COMMITTED, Verdict, Written, judge, make_records
+
+from kcodec.errors import BrokerError, KcodecError
+from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.proxy import KafkaProxy
+from kcodec.testing.proxy_frames import Exchange
+from kcodec.testing.proxy_rules import Rule, Selection
+
+PARTITIONS = 2
+CALL_SECONDS = 3.0  # what a call may take by its options
+SLACK_SECONDS = 2.5  # two processors, thirty cases at a time
+OPTIONS = {
+    "request_timeout_ms": 800,
+    "delivery_timeout_ms": 2_500,
+    "default_api_timeout_ms": 3_000,
+    "max_block_ms": 3_000,
+    "transaction_timeout_ms": 30_000,
+    "retry_backoff_ms": 20,
+    "reconnect_backoff_ms": 10,
+    "linger_ms": 0,
+}
+
+#: Codes that pass: whoever gets one asks again, and nobody above hears of it.
+PASSING = {
+    "FindCoordinator": (14, 15),
+    "InitProducerId": (14, 15, 16, 51),
+    "AddPartitionsToTxn": (3, 14, 15, 16, 51),
+    "AddOffsetsToTxn": (14, 15, 16, 51),
+    "Produce": (3, 5, 6, 7, 13, 19, 56),
+    "TxnOffsetCommit": (3, 14, 15, 16),
+    "EndTxn": (14, 15, 16, 51),
+    "Metadata": (3, 5),
+    "ApiVersions": (35,),
+}
+#: Codes that end the transaction, or the producer.
+ENDING = {
+    "FindCoordinator": (53, -1),
+    "InitProducerId": (35, 42, 47, 50, 53, 90, -1),
+    "AddPartitionsToTxn": (29, 47, 48, 49, 53, 55, 90, 120, -1),
+    "AddOffsetsToTxn": (30, 47, 48, 49, 53, 90, 120, -1),
+    "Produce": (10, 29, 45, 47, 48, 49, 53, 59, 87, 90, 120, -1),
+    "TxnOffsetCommit": (12, 22, 25, 30, 47, 48, 49, 53, 82, 90, 120, -1),
+    "EndTxn": (47, 48, 49, 53, 59, 90, 120, -1),
+    "Metadata": (29,),
+}
+#: Codes given although the broker has carried the request out.
+BEHIND = {"EndTxn": (14, 15, 16, 51), "Produce": (7, 19), "TxnOffsetCommit": (15, 16), "InitProducerId": (14, 16, 51)}
+OLD_FLOW_ONLY = ("AddPartitionsToTxn", "AddOffsetsToTxn")
+
+Arm = Callable[["Case", KafkaProxy, str], Rule]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault: where, what, how often (None: until the rule is removed).
+
+    must_commit: it passes by itself, nobody may notice; must_fail: it cannot; may_fence: later, in place of the next.
+    """
+
+    api: str
+    fault: str
+    arm: Arm = field(repr=False, compare=False)
+    must_commit: bool = False
+    must_fail: bool = False
+    may_fence: bool = False
+    nth: int = 1
+    count: int | None = 1
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        often = "" if self.count == 1 else " always" if self.count is None else f" x{self.count}"
+        return f"{self.api}{f' no. {self.nth}' if self.nth > 1 else ''}: {self.fault}{often}"
+
+
+@dataclass
+class Ended:
+    """A case that ran: what was written and told, and what did not hold."""
+
+    case: Case
+    written: list[Written] = field(default_factory=list)
+    offsets: list[tuple[str, int]] = field(default_factory=list)  # group id, what was to be committed
+    told: list[Told] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def _requests(case: Case, proxy: KafkaProxy, client_id: str) -> Selection:
+    return proxy.on_request(case.api, nth=case.nth, count=case.count, client_id=client_id)
+
+
+def _responses(case: Case, proxy: KafkaProxy, client_id: str) -> Selection:
+    return proxy.on_response(case.api, nth=case.nth, count=case.count, client_id=client_id)
+
+
+def _names_topics(exchange: Exchange) -> bool:
+    return bool(exchange.request_message().topics)
+
+
+LATE_AND_CUT = "request 0.5 s late, its connection cut"
+CARRIED: dict[str, Arm] = {
+    "cut before the broker got it": lambda *at: _requests(*at).cut(),
+    "cut before the answer came": lambda *at: _responses(*at).cut(),
+    "cut behind the answer": lambda *at: _responses(*at).deliver_and_cut(),
+    "request 0.3 s late": lambda *at: _requests(*at).hold(0.3),
+    "answer 0.3 s late": lambda *at: _responses(*at).hold(0.3),
+    LATE_AND_CUT: lambda *at: _requests(*at).hold(0.5, cut_client=True),
+    "never answered": lambda *at: _responses(*at).drop(),
+    "never delivered": lambda *at: _requests(*at).drop(),
+}
+
+
+def _error(code: int) -> Arm:
+    def arm(case: Case, proxy: KafkaProxy, client_id: str) -> Rule:
+        if case.api == "Metadata":
+            chosen = proxy.on_response(case.api, count=case.count, client_id=client_id, where=_names_topics)
+            return chosen.replace(error=code)
+        return _requests(case, proxy, client_id).answer(error=code)
+
+    return arm
+
+
+def _error_behind(code: int) -> Arm:
+    return lambda *at: _responses(*at).replace(error=code)
+
+
+def cases(transaction_version: int) -> Iterator[Case]:
+    """All faults at all steps of the flow that is spoken at this level."""
+    for api in PASSING:
+        if transaction_version >= 2 and api in OLD_FLOW_ONLY:
+            continue
+        for fault, arm in CARRIED.items():
+            # The first InitProducerId names no epoch: a copy of it that comes late fences the producer it belongs to.
+            fences = api == "InitProducerId" and fault == LATE_AND_CUT
+            yield Case(api, fault, arm, must_commit=not fences, may_fence=fences)
+        yield Case(api, "cut before the broker got it", CARRIED["cut before the broker got it"], count=None)
+        yield Case(api, "never answered", CARRIED["never answered"], count=None)
+        for code in PASSING[api]:
+            yield Case(api, f"error {code}", _error(code), must_commit=True)
+            if api != "ApiVersions":  # the answer to a version that is too high is version 0, which never is
+                yield Case(api, f"error {code}", _error(code), must_commit=True, count=3)
+        for code in PASSING[api][:2]:
+            yield Case(api, f"error {code}", _error(code), count=None)
+        for code in ENDING.get(api, ()):
+            # A batch that is too large is split; EndTxn is asked again after -1; one refusal of a topic may pass.
+            passes = (api, code) in {("Produce", 10), ("EndTxn", -1)}
+            count = None if api == "Metadata" else 1
+            yield Case(api, f"error {code}", _error(code), must_fail=not passes, count=count)
+        for code in BEHIND.get(api, ()):
+            yield Case(api, f"carried out, error {code}", _error_behind(code), must_commit=True)
+    yield Case("FindCoordinator", "error 30 of the group", _error(30), must_fail=True, nth=2)
+    yield Case("FindCoordinator", "error 15 of the group", _error(15), must_commit=True, nth=2)
+
+
+def run_case(case: Case, face: str, proxy: KafkaProxy, topic: str, name: str) -> Ended:
+    """Run one case under a transactional id, a client id and a group of its own."""
+    ended = Ended(case)
+    rule = case.arm(case, proxy, name)
+    options = {**OPTIONS, "bootstrap_servers": proxy.bootstrap_servers, "client_id": name, "transactional_id": name}
+    open_face = FACES[face]
+    producer = open_face(**options)
+    try:
+        told = _transact(ended, producer, topic, name, 0)
+        if not rule.hits:
+            ended.faults.append("the fault never came about")
+        rule.remove()
+        if case.must_commit and (told.outcome != COMMITTED or told.error is not None):
+            ended.faults.append(f"{told.outcome} although this passes by itself: {told.error!r}")
+        if case.must_fail and (told.outcome == COMMITTED or told.error is None):
+            ended.faults.append(f"{told.outcome} without an error although this cannot succeed")
+        for number in (1, 2) if case.may_fence else (1,):
+            if isinstance(told.error, BrokerError) and told.error.remedy in ("recreate", "stop"):
+                producer.close()
+                producer = open_face(**options)
+            before, told = told, _transact(ended, producer, topic, name, number)
+        again = told
+        if again.outcome != COMMITTED:
+            ended.faults.append(f"the next transaction is {again.outcome} after {before.error!r}: {again.error!r}")
+    finally:
+        rule.remove()
+        begin = time.monotonic()
+        producer.close()
+        if time.monotonic() - begin > CALL_SECONDS + SLACK_SECONDS:
+            ended.faults.append(f"close took {time.monotonic() - begin:.1f} s")
+    return ended
+
+
+def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -> Told:
+    records = make_records(name, number, range(PARTITIONS), 2)
+    group = f"{name}-{number}"
+    told = producer.transact(Work(topic, records, {TopicPartition(topic, 0): 7 + number}, ConsumerGroupMetadata(group)))
+    ended.told.append(told)
+    ended.written.append(Written(name, number, records, told.outcome))
+    ended.offsets.append((group, 7 + number))
+    if told.error is not None and not isinstance(told.error, KcodecError):
+        ended.faults.append(f"an error that is not kcodec's: {told.error!r}")
+    if told.error is not None and told.outcome == COMMITTED:
+        ended.faults.append(f"committed, and yet {told.error!r}")
+    for call, seconds in told.seconds.items():
+        if seconds > CALL_SECONDS + SLACK_SECONDS:
+            ended.faults.append(f"{call} took {seconds:.1f} s, by its options at most {CALL_SECONDS} s")
+    return told
+
+
+def run_cases(
+    chosen: Iterable[Case], face: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 24
+) -> tuple[list[Ended], Verdict]:
+    """Run cases beside each other, each with names of its own, and hold what was told against the log."""
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    with ThreadPoolExecutor(at_once) as pool:
+        running = [
+            pool.submit(run_case, case, face, proxy, topic, f"{topic}-{face}-{number}")
+            for number, case in enumerate(chosen)
+        ]
+        ended = [one.result() for one in running]
+    settle(kafka.admin_servers, [one.written[0].producer for one in ended])
+    found = read_committed(kafka.admin_servers, topic, PARTITIONS)
+    seen = {value for values in found.values() for value in values}
+    for one in ended:
+        for (group, offset), written in zip(one.offsets, one.written, strict=True):
+            is_there = committed_offset(kafka.admin_servers, group, topic, 0) == offset
+            if is_there != (written.records[0][0] in seen):
+                one.faults.append(f"offsets {'without' if is_there else 'missing beside'} their records")
+    return ended, judge((written for one in ended for written in one.written), found)
