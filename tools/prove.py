@@ -89,6 +89,30 @@ def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see random-faults.txt")
 
 
+def prove_late(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Requests of transactions that arrive late: nothing lost, torn, or read though aborted; beside confluent-kafka."""
+    program = ROOT / "tests" / "prove_late_requests.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
+def prove_wire_faults(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Every fault at every wire step of a transaction, in both flows, blocking and asyncio."""
+    program = ROOT / "tests" / "prove_transaction_faults.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
+def prove_restarts(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A broker restarted twenty times under load: nothing lost, nothing twice."""
+    program = ROOT / "tests" / "prove_broker_restarts.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
+def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A producer stopped before each wire step past its time-out, while another takes over: fenced, and told so."""
+    program = ROOT / "tests" / "prove_stopped_producers.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -105,6 +129,10 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "transactions": prove_transactions,
     "shared": prove_shared,
     "faults": prove_random_faults,
+    "late": prove_late,
+    "wire-faults": prove_wire_faults,
+    "restarts": prove_restarts,
+    "stopped": prove_stopped,
 }
 
 
