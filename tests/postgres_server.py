@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import psycopg
 
@@ -38,40 +39,63 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> PostgresServer:
-        programs = binaries()
+        self._programs = binaries()
         self.directory = Path(tempfile.mkdtemp(prefix="kcodec-pg-"))
         WATCHDOG.watch(self.directory)
         # PostgreSQL refuses to run as root
-        user = None
+        self._who: dict[str, Any] = {}
         if os.geteuid() == 0:
-            user = next(name for name in ("postgres", "nobody") if name in {entry.pw_name for entry in pwd.getpwall()})
+            known = {entry.pw_name: entry.pw_gid for entry in pwd.getpwall()}
+            user = "postgres" if "postgres" in known else "nobody"
+            self._who = {"user": user, "group": known[user]}
             shutil.chown(self.directory, user)
-        data = self.directory / "data"
         made = subprocess.run(
-            [programs / "initdb", "-D", data, "-U", "outbox", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
-            user=user,
-            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            [self._programs / "initdb", "-D", self._data, "-U", "outbox", "-A", "trust", "-E", "UTF8", "--locale=C"],
             cwd=self.directory,
             capture_output=True,
             timeout=START_SECONDS,
+            **self._who,
         )
         assert made.returncode == 0, made.stderr.decode(errors="replace")
+        self.conninfo = f"host={self.directory} user=outbox dbname=postgres"
+        self._start()
+        return self
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _start(self) -> None:
         settings = {"listen_addresses": "", "unix_socket_directories": self.directory, "shared_buffers": "16MB"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with (self.directory / "log").open("wb") as log:
+        with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-F", *options],
-                user=user,
-                group=None if user is None else pwd.getpwnam(user).pw_gid,
+                [self._programs / "postgres", "-D", self._data, *options],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                **self._who,
             )
         WATCHDOG.watch(self._process.pid)
-        self.conninfo = f"host={self.directory} user=outbox dbname=postgres"
         self._wait_ready()
-        return self
+
+    def crash(self) -> None:
+        """SIGKILL, and start again: recovery from the write-ahead log."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        WATCHDOG.forget(self._process.pid)
+        # its children see that it is gone and end; the lock file names the socket until then
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._start()
+                return
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def _wait_ready(self) -> None:
         assert self._process is not None

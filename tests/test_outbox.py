@@ -288,24 +288,6 @@ def test_a_row_that_no_record_can_hold_is_an_error_not_a_loop(
             relay.run()
 
 
-def test_a_broker_that_restarts_is_waited_for(apache_kafka_factory: Any, tmp_path: Path) -> None:
-    kafka = apache_kafka_factory()
-    topic, path = kafka.create_topic(partitions=1), str(tmp_path / "shop.db")
-    with (
-        closing(SqliteOutbox(path)) as source,
-        closing(make_relay(kafka, source, topic)) as relay,
-        closing(sqlite3.connect(path)) as connection,
-    ):
-        for number in range(3):
-            with connection:
-                SqliteOutbox.add(connection, topic, key=b"k", value=str(number).encode())
-            if number == 1:
-                kafka.kill()
-                kafka.start()
-            relay.run(lambda: not source.rows_after(outbox.START, 1)[0])
-    assert by_key(delivered(kafka, topic)) == {b"k": [0, 1, 2]}
-
-
 def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postgres_home.PLACES", ())
     monkeypatch.setattr("postgres_home.PACKAGE", "no_such_package")

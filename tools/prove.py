@@ -113,6 +113,12 @@ def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
+def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/outbox.py: each row once while relay, Kafka and PostgreSQL are killed; the usual query loses rows."""
+    program = ROOT / "tests" / "prove_outbox.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see outbox.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -133,6 +139,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "wire-faults": prove_wire_faults,
     "restarts": prove_restarts,
     "stopped": prove_stopped,
+    "outbox": prove_outbox,
 }
 
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admin on three brokers: items of all of them in one call, a broker that dies, a controller that moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from raw_transactions import RawTransactions
+
+from kcodec import TopicPartition
+from kcodec.client import Admin, NewTopic
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
+
+
+@pytest.fixture(scope="module")
+def kafka(apache_kafka_factory: KafkaFactory) -> Iterator[ApacheKafka]:
+    started = apache_kafka_factory(nodes=3, transaction_version=0, transaction_partition_verification_enable="false")
+    yield started
+    started.close()
+
+
+def test_items_of_all_brokers_in_one_call(kafka: ApacheKafka) -> None:
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin, RawTransactions(kafka.bootstrap_servers) as raw:
+        admin.create_topics([NewTopic("spread", 6)])
+        places = [TopicPartition("spread", number) for number in range(6)]
+        leaders = {one.leader for one in admin.describe_topics(["spread"])["spread"].partitions}
+        assert leaders == {1, 2, 3}
+        names = {raw.open([place])[0]: place for place in places}
+        assert set(admin.describe_producers(places)) == set(places)
+        assert {one.transactional_id for one in admin.list_transactions(states=["Ongoing"]).values()} == set(names)
+        described = admin.describe_transactions(names)
+        assert {name: one.partitions for name, one in described.items()} == {name: (at,) for name, at in names.items()}
+        hung = raw.hang(places[0], timestamp=0)
+        found = admin.find_hanging_transactions()
+        assert [(one.partition, one.start_offset) for one in found.transactions] == [(places[0], hung.start_offset)]
+        assert found.errors == {}
+        fenced = admin.fence_producers(names)
+        assert set(fenced) == set(names)
+        admin.abort_transaction(places[0], *hung.producer, 0)
+        stable = dict.fromkeys(places, -1)
+        ends = {place: at.offset for place, at in admin.list_offsets(dict.fromkeys(places, "latest")).items()}
+        deadline = time.monotonic() + 20
+        while stable != ends:
+            assert time.monotonic() < deadline
+            asked = admin.list_offsets(dict.fromkeys(places, "latest"), isolation_level="read_committed")
+            stable = {place: at.offset for place, at in asked.items()}
+            ends = {place: at.offset for place, at in admin.list_offsets(dict.fromkeys(places, "latest")).items()}
+
+
+def test_calls_go_on_while_a_broker_dies(kafka: ApacheKafka) -> None:
+    """Leader, coordinator and controller of some of the items die with it; nothing but time is lost."""
+    with Admin(bootstrap_servers=kafka.bootstrap_servers, request_timeout_ms=3000) as admin:
+        admin.create_topics([NewTopic("dying", 6)])
+        places = [TopicPartition("dying", number) for number in range(6)]
+        groups = [f"group-{number}" for number in range(6)]
+        for group in groups:
+            admin.alter_group_offsets(group, {places[0]: 1})
+        kill = threading.Timer(0.2, kafka.node(2).kill)
+        kill.start()
+        until = time.monotonic() + 3.0
+        turns = 0
+        while time.monotonic() < until or turns == 0:
+            assert len(admin.list_offsets(dict.fromkeys(places, "latest"))) == 6
+            for group in groups:
+                assert admin.list_group_offsets(group)[places[0]] is not None
+            admin.create_topics([NewTopic(f"dying-{turns}", 1)])
+            turns += 1
+        kill.join()
+        assert admin.describe_cluster().brokers
+        leaders = {one.leader for one in admin.describe_topics(["dying"])["dying"].partitions}
+        assert 2 not in leaders
+        kafka.node(2).start()
+        deadline = time.monotonic() + 30
+        while len(admin.describe_cluster().brokers) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        elected = admin.elect_leaders(places)
+        assert any(one.was_needed for one in elected.values()) or leaders == {1, 2, 3}
