@@ -12,6 +12,7 @@ from kcodec.errors import DecodeError, EncodeError, LimitExceededError, Truncate
 from kcodec.protocol import messages
 from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request, encode_request_parts, response_body
 from kcodec.protocol.schema import Message, int16, int32, string
+from kcodec.protocol.versions import BrokerVersions, fallback_version
 
 
 class Flexible:
@@ -138,3 +139,8 @@ def test_a_client_id_that_no_header_holds(client_id: str) -> None:
     with pytest.raises(EncodeError) as caught:
         encode_request(messages.EndTxnRequest(), 1, 1, client_id)
     assert caught.value.field == "client_id"
+
+
+@pytest.mark.parametrize(("offered", "asked"), [((0, 3), 3), ((-5, -7), 0), (None, 0)])
+def test_what_apiversions_is_asked_with_after_error_35(offered: tuple[int, int] | None, asked: int) -> None:
+    assert fallback_version(BrokerVersions({} if offered is None else {18: offered})) == asked

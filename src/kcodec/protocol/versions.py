@@ -53,4 +53,4 @@ class BrokerVersions:
 
 def fallback_version(broker_versions: BrokerVersions) -> int:
     """What to ask ApiVersions with after error 35: the broker's highest, which it names even then; 0 if it does not."""
-    return broker_versions.apis.get(18, (0, 0))[1]
+    return max(0, broker_versions.apis.get(18, (0, 0))[1])
