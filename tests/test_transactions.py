@@ -21,6 +21,7 @@ from kcodec.errors import (
     ProducerFencedError,
     TransactionStateError,
     TransactionTimedOutError,
+    TransportError,
     UnknownOutcomeError,
 )
 from kcodec.protocol import messages
@@ -193,6 +194,18 @@ def test_close_with_an_open_transaction_aborts_it(transaction_cluster: Transacti
         producer.send(topic, b"left open").result(20)
     assert cluster.committed(topic) == [[]]
     assert cluster.written(topic) == [[b"left open"]]
+
+
+def test_a_closed_producer_begins_nothing(transaction_cluster: TransactionCluster) -> None:
+    topic = transaction_cluster.kafka.create_topic(partitions=1)
+    producer = transaction_cluster.producer()
+    with producer.transaction() as txn:
+        txn.send(topic, b"value")
+    producer.close()
+    with pytest.raises(TransportError, match="closed"):
+        producer.begin_transaction()
+    with pytest.raises(TransportError, match="closed"), producer.transaction():
+        pass
 
 
 def test_asyncio_does_the_same(transaction_cluster: TransactionCluster) -> None:

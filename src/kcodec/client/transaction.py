@@ -38,9 +38,10 @@ def manager_of(source: object) -> TransactionManager:
 
 
 def begin_at_once(producer: Producer, manager: TransactionManager) -> OpenTransaction | None:
-    """A begin that sends nothing does not wait for the loop's thread either."""
+    """A begin that sends nothing does not wait for the loop's thread either; of a closed producer, or in a forked
+    process, it is left to the carrier to say so."""
     with producer._lock:
-        return manager.begin_at_once()
+        return None if producer._core.is_closed else manager.begin_at_once()
 
 
 class TransactionBlock:
