@@ -213,7 +213,17 @@ print([delivery.result().offset for delivery in deliveries] == list(range(100)))
 
 def test_a_child_that_ends_as_programs_do_sends_nothing_of_its_parents(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    command = [sys.executable, "-W", "error::ResourceWarning", "-c", ENDING, apache_kafka.bootstrap_servers, topic]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        "-W",
+        "error::ResourceWarning",
+        "-c",
+        ENDING,
+        apache_kafka.bootstrap_servers,
+        topic,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert done.stderr == ""
