@@ -128,6 +128,9 @@ class RawTransactions:
         )
         return int(answer.error_code)
 
+    def ask_coordinator(self, kind: str, key: str, request: Any) -> Any:
+        return self._carrier.run(self._at_coordinator(key, request, lambda reply: reply.error_code, kind=kind))
+
     def state(self, transactional_id: str) -> str:
         request = messages.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         answer = self._carrier.run(

@@ -30,6 +30,7 @@ from kcodec.client.admin_settle import AdminError
 from kcodec.client.admin_values import AlterOperation, ConfigResource, NewTopic
 from kcodec.client.aio.admin import Admin as AsyncAdmin
 from kcodec.errors import BrokerError, RequestTimedOutError, TransportError
+from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -122,6 +123,13 @@ def test_one_failure_is_its_own_error_and_several_are_a_group(admin: Admin, topi
     assert seen == [1, 2]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is unknown is asked for again, but not for long."""
+    monkeypatch.setattr("kcodec.client.admin_settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_topic_that_is_not_there_is_not_made_by_asking(admin: Admin) -> None:
     name = unused()
     partition = TopicPartition(name, 0)
@@ -137,6 +145,7 @@ def test_a_topic_that_is_not_there_is_not_made_by_asking(admin: Admin) -> None:
     assert name not in admin.list_topics()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_partition_above_the_last_is_named(admin: Admin, topic: str) -> None:
     with pytest.raises(BrokerError, match=f"{topic}-9: the topic has 3 partitions, numbered from 0"):
         admin.list_offsets({TopicPartition(topic, 9): "latest"})
@@ -201,6 +210,34 @@ def test_offsets_of_a_group_are_set_read_and_deleted(admin: Admin, topic: str) -
     assert caught.value.name == "GROUP_ID_NOT_FOUND"
     admin.delete_groups([group])
     assert admin.list_group_offsets(group) == {}
+
+
+def test_groups_of_both_protocols_are_described(admin: Admin, apache_kafka: ApacheKafka, topic: str) -> None:
+    group, member = unused(), str(uuid.uuid4())
+    with RawTransactions(apache_kafka.bootstrap_servers) as raw:
+        epoch = 0
+
+        def is_assigned() -> bool:
+            nonlocal epoch
+            joins = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+            heartbeat = messages.ConsumerGroupHeartbeatRequest(
+                group_id=group, member_id=member, member_epoch=epoch, **({} if epoch else joins)
+            )
+            answer = raw.ask_coordinator("group", group, heartbeat)
+            assert (answer.error_code, answer.error_message) == (0, None)
+            epoch = answer.member_epoch
+            return len(admin.describe_groups([group])[group].members[0].partitions) == 3
+
+        assert eventually(is_assigned)
+    found = admin.describe_groups([group])[group]
+    assert (found.type, found.protocol_type, found.protocol) == ("consumer", "consumer", "uniform")
+    (only,) = found.members
+    assert only.member_id == member
+    assert set(only.partitions) == {TopicPartition(topic, number) for number in range(3)}
+    assert admin.list_groups(types=["consumer"])[group].state == found.state
+    with pytest.raises(AdminError) as caught:
+        admin.describe_groups([group, unused()])
+    assert list(caught.value.results) == [group]
 
 
 def test_offsets_of_partitions(admin: Admin, apache_kafka: ApacheKafka, topic: str) -> None:

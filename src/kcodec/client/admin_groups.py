@@ -28,26 +28,27 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. metadata, assignment: bytes of the group's protocol, empty with the protocol of KIP-848."""
+    """A member. metadata, assignment: bytes of the classic protocol. partitions: what it has in a group of KIP-848."""
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
+    partitions: tuple[TopicPartition, ...] = ()
     metadata: bytes = field(default=b"", repr=False)
     assignment: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group of the classic protocol. state "Dead": there is none."""
+    """A group. state "Dead": there is none. type: "classic", or "consumer" (KIP-848). protocol: its assignor."""
 
     group_id: str
     state: str
     protocol_type: str
     protocol: str
     members: tuple[GroupMember, ...]
-    coordinator: int | None = None
+    type: str = "classic"
 
 
 def list_groups(
@@ -82,11 +83,13 @@ def _listings(response: Any) -> list[GroupListing]:
 def describe_groups(
     asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, GroupDescription]]:
-    """State and members of groups of the classic protocol; one that is not there has the state "Dead".
+    """State and members of groups, of the classic protocol and of that of KIP-848; before Kafka 4.0 a group that is not
+    there has the state "Dead".
 
-    Raises BrokerError (AuthorizationError ...); from Kafka 4.0 on GROUP_ID_NOT_FOUND for groups that are not there.
+    Raises BrokerError (from Kafka 4.0 on GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
     """
-    question: Question[str, GroupDescription] = Question(
+    wanted, deadline = list(group_ids), asking.deadline(timeout)
+    classic: Question[str, GroupDescription] = Question(
         "describe group",
         Coordinator(asking.cluster, "group"),
         lambda groups, until: messages.DescribeGroupsRequest(groups=groups),
@@ -94,8 +97,40 @@ def describe_groups(
             (group.group_id, Answer(group.error_code, _group(group), group.error_message)) for group in response.groups
         ),
     )
-    outcome = yield from settle(asking, group_ids, question, asking.deadline(timeout))
-    return outcome.value()
+    outcome = yield from settle(asking, wanted, classic, deadline)
+    others = [group_id for group_id, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
+    if others:
+        consumer: Question[str, GroupDescription] = Question(
+            "describe group",
+            Coordinator(asking.cluster, "group"),
+            lambda groups, until: messages.ConsumerGroupDescribeRequest(group_ids=groups),
+            lambda response, groups: (
+                (group.group_id, Answer(group.error_code, _consumer_group(group), group.error_message))
+                for group in response.groups
+            ),
+        )
+        found = yield from settle(asking, others, consumer, deadline)
+        outcome.results |= found.results
+        outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
+    return {name: outcome.value()[name] for name in wanted}
+
+
+def _consumer_group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, number)
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "consumer", group.assignor_name, members, "consumer")
 
 
 def _group(group: Any) -> GroupDescription:
@@ -105,8 +140,8 @@ def _group(group: Any) -> GroupDescription:
             member.group_instance_id,
             member.client_id,
             member.client_host,
-            bytes(member.member_metadata),
-            bytes(member.member_assignment),
+            metadata=bytes(member.member_metadata),
+            assignment=bytes(member.member_assignment),
         )
         for member in group.members
     )

@@ -211,7 +211,9 @@ class _Settling(Generic[K, V]):
             except KcodecError as error:
                 self._failed([item], error)
             else:
-                if node is not None:
+                if node is None:
+                    self._last[item] = KcodecError(f"{self._doing(item)}: no broker answers for it at the moment")
+                else:
                     groups.setdefault(node, []).append(item)
         most = self._question.at_most
         return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
