@@ -329,6 +329,7 @@ class Rig:
         *,
         source: ProducerIdSource | None = None,
         idempotent: bool = True,
+        metrics: Any = None,
         **settings: Any,
     ) -> None:
         self.world = world
@@ -346,7 +347,7 @@ class Rig:
             self.source,
             clock=lambda: world.now,
             random=world.random.random,
-            metrics=NoMetrics(),
+            metrics=metrics or NoMetrics(),
             lock=nullcontext(),
             new_delivery=Delivery,
             post=world.scheduler.call_soon,

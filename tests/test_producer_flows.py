@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
+from kcodec import partition_for
 from kcodec.errors import BrokerError, EncodeError, TransportError
 
 
@@ -215,3 +216,95 @@ def test_acks_0_ends_when_it_is_sent() -> None:
     sent = rig.send("orders", b"x")
     rig.flush()
     assert sent.error is None and sent.offset == -1 and log.values == [b"x"]
+
+
+def test_a_topic_made_anew_with_fewer_partitions() -> None:
+    """Keys go by the new number, records without one to what there is; what was meant for the others ends in time."""
+    world = ScriptedCluster()
+    world.create_topic("orders", 5)
+    rig = started(world, delivery_timeout=20.0)
+    lost = []
+    for number in range(5):
+        lost.append(rig.send("orders", b"for %d" % number, partition=number))
+    logs = world.create_topic("orders", 2)
+    rig.flush()
+    assert [delivery.error is None for delivery in lost] == [True, True, False, False, False]
+    sent = [rig.send("orders", b"%d" % number, key=b"key %d" % number) for number in range(50)]
+    sent += [rig.send("orders", b"x" * 5000) for _ in range(50)]
+    rig.flush()
+    assert [delivery.error for delivery in sent] == [None] * 100
+    assert [delivery.partition for delivery in sent[:50]] == list(partition_for([b"key %d" % n for n in range(50)], 2))
+    assert len(logs[0].values) + len(logs[1].values) == 2 + 100
+    with pytest.raises(EncodeError, match="has 2 partitions"):
+        rig.send("orders", b"x", partition=2)
+
+
+def test_partitions_that_are_added_are_used() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders", 1)
+    rig = started(world)
+    topic_id, logs = world.topics["orders"]
+    world.topics["orders"] = topic_id, [*logs, *[type(logs[0])(1) for _ in range(3)]]
+    world.cluster.request_update("test")
+    world.run(1.0)
+    sent = [rig.send("orders", b"x" * 9000) for _ in range(200)]
+    rig.flush()
+    assert {delivery.partition for delivery in sent} == {0, 1, 2, 3}
+
+
+def test_partitions_without_a_leader_are_avoided() -> None:
+    world = ScriptedCluster()
+    logs = world.create_topic("orders", 3)
+    logs[1].leader = -1
+    rig = started(world)
+    sent = [rig.send("orders", b"x" * 9000) for _ in range(60)]
+    rig.flush()
+    assert {delivery.partition for delivery in sent} == {0, 2}
+
+
+def test_a_slow_partition_gets_less() -> None:
+    """Adaptive partitioning (KIP-794): what waits in a partition's queue makes it less likely.
+    The slow one's leader is slow to take anything."""
+    shares = {}
+    for adaptive in (True, False):
+        world = ScriptedCluster(nodes=3)
+        world.create_topic("orders", 3)
+        rig = started(world, linger=0.0, adaptive_partitioning=adaptive, request_timeout=100.0)
+        world.faults = lambda node, request: Fault(delay=5.0 if node == 2 else 0.0)
+        sent = []
+        for _ in range(3000):
+            sent.append(rig.send("orders", b"x" * 9000))
+            world.run(0.001)
+        shares[adaptive] = [delivery.partition for delivery in sent].count(1) / 3000
+        rig.flush()
+    assert shares[True] < 0.05 and shares[False] > 0.15, shares
+
+
+class Counter:
+    """Metrics as a user gives them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.latencies: list[tuple[str, float]] = []
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        self.counts[name] = self.counts.get(name, 0) + value
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        self.latencies.append((name, seconds))
+
+
+def test_metrics_hear_of_records_repeats_and_failures() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    heard = Counter()
+    rig = started(world, metrics=heard, linger=0.0)
+    world.faults = faults_for(Fault(code=6), Fault(), Fault(code=87))
+    for value in values(3):
+        rig.send("orders", value)
+    rig.flush()
+    rig.send("orders", b"refused")
+    rig.flush()
+    assert heard.counts == {"producer.records": 4, "producer.retries": 1, "producer.failures": 1}
+    assert [name for name, _ in heard.latencies] == ["producer.delivery"] * 2
+    assert heard.latencies[1][1] > 0.1

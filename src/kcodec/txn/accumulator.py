@@ -261,12 +261,16 @@ class Accumulator:
     def update_topic(
         self, buffer: TopicBuffer, has_leader: Sequence[bool]
     ) -> list[tuple[ProducerBatch, BaseException]]:
-        """The topic has so many partitions. Waiting records are placed; returned are those that cannot be, and why."""
-        has_queues = bool(buffer.queues)
+        """The topic has so many partitions. Waiting records are placed; returned are those that cannot be, and why.
+
+        Fewer than before are those of another topic of this name; batches for a partition that is gone end by their
+        deadline.
+        """
         buffer.has_leader = has_leader
+        del buffer.queues[len(has_leader) :]
         for number in range(len(buffer.queues), len(has_leader)):
             buffer.queues.append(PartitionQueue(TopicPartition(buffer.topic, number)))
-        if has_leader and not has_queues:
+        if buffer.queues and not 0 <= buffer.sticky.partition < len(buffer.queues):
             buffer.change_sticky()
         failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
