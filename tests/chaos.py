@@ -91,7 +91,7 @@ class Story:
         kafka: ApacheKafka,
         *,
         count: int,
-        chunk: int = 50,
+        chunk: int = 100,
         partitions: int = 3,
         transactional: bool = True,
         seed: int = 1,

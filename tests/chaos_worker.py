@@ -27,6 +27,8 @@ from kcodec.errors import AbortableTransactionError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata
 
 VALUE_BYTES = 100
+# So that a transaction has several batches in a partition, and several of them are under way when something dies.
+BATCH_BYTES = 1000
 DEADLINE_SECONDS = 60.0
 
 
@@ -73,6 +75,7 @@ class Application:
                     bootstrap_servers=self.arguments.servers,
                     transactional_id=self.arguments.id,
                     compression_type="lz4",
+                    batch_size=BATCH_BYTES,
                     max_block_ms=30_000,
                 ) as producer:
                     producer.init_transactions()
@@ -117,7 +120,9 @@ class Application:
         """The control."""
         progress = Path(self.arguments.progress)
         first = int(progress.read_text()) if progress.exists() else 0
-        with Producer(bootstrap_servers=self.arguments.servers, compression_type="lz4") as producer:
+        with Producer(
+            bootstrap_servers=self.arguments.servers, compression_type="lz4", batch_size=BATCH_BYTES
+        ) as producer:
             while first < self.arguments.count:
                 end = min(first + self.arguments.chunk, self.arguments.count)
                 deliveries = [

@@ -3,7 +3,7 @@
 
     python tests/prove_transactions.py [--only NAME ...] [--count 50000] [--seed 1] [--results FOLDER]
 
-Each row of the result is one run of tests/chaos_worker.py: numbers in transactions of 50, every second one first
+Each row of the result is one run of tests/chaos_worker.py: numbers in transactions of 100, every second one first
 written and aborted, a third of all. One node: the producer is killed -9 twenty times, the broker five times. Three
 nodes (replication 3, min.insync.replicas 2): leaders of data partitions and the coordinator killed -9 in turn, and
 moved in an orderly way, the producer killed as well. The control has no transactional id and sends again after each
