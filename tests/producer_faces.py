@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import kcodec
 from kcodec.client import Producer
 from kcodec.client.aio import Producer as AioProducer
+from kcodec.testing.kafka import ApacheKafka
 
 Record = dict[str, Any]
 
@@ -92,3 +94,13 @@ def make_face(request: pytest.FixtureRequest) -> Iterator[MakeFace]:
     yield make
     for face in made:
         face.end(5.0)
+
+
+def stored(kafka: ApacheKafka, topic: str, partition: int = 0) -> kcodec.log.Log:
+    log = kcodec.open(kafka.log_directory / f"{topic}-{partition}")
+    assert isinstance(log, kcodec.log.Log)
+    return log
+
+
+def stored_values(kafka: ApacheKafka, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in stored(kafka, topic, partition).records()]

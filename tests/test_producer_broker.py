@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer on a real Apache Kafka: what is stored, where, and what becomes of it when brokers fail."""
+"""The producer on a real Apache Kafka: what is stored, and where."""
 
 from __future__ import annotations
 
@@ -7,50 +7,21 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from producer_faces import MakeFace
+from producer_faces import MakeFace, stored, stored_values
 
 import kcodec
 from kcodec.client import Producer
 from kcodec.client.network import Trace
-from kcodec.errors import BrokerError, BufferFullError, DeliveryTimeoutError, TransportError
+from kcodec.errors import BrokerError
 from kcodec.protocol.flow import ANY_NODE, call
 from kcodec.protocol.messages.produce import ProduceRequest
 from kcodec.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from kcodec.testing.kafka import ApacheKafka
 
-
-@pytest.fixture(scope="module")
-def own_kafka(apache_kafka_factory: Any) -> Iterator[ApacheKafka]:
-    """One that these tests may pause and kill; each leaves it running."""
-    kafka = apache_kafka_factory()
-    yield kafka
-    kafka.close()
-
-
-@contextmanager
-def paused(kafka: ApacheKafka) -> Iterator[None]:
-    kafka.pause()
-    try:
-        yield
-    finally:
-        kafka.resume()
-
-
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-
-
-def stored(kafka: ApacheKafka, topic: str, partition: int = 0) -> kcodec.log.Log:
-    log = kcodec.open(kafka.log_directory / f"{topic}-{partition}")
-    assert isinstance(log, kcodec.log.Log)
-    return log
-
-
-def stored_values(kafka: ApacheKafka, topic: str, partition: int = 0) -> list[bytes | None]:
-    return [record.value for record in stored(kafka, topic, partition).records()]
 
 
 def watch(producer: Any) -> list[bytes]:
@@ -223,146 +194,23 @@ def test_a_topic_that_is_not_there_and_a_record_refused_for_itself(
         face.outcome(good)
 
 
-def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
-    kafka = own_kafka
-    topic = kafka.create_topic(partitions=2)
-    face = make_face(kafka.bootstrap_servers, linger_ms=1, batch_size=500, compression_type="lz4")
-    deliveries: list[Any] = []
-    number = 0
-    for turn in range(2):
-        end = time.monotonic() + 0.7
-        while time.monotonic() < end:
-            records = [{"value": b"%d" % n, "partition": n % 2} for n in range(number, number + 200)]
-            deliveries += face.send_all(topic, records)
-            number += 200
-            if turn == 0:
-                time.sleep(0.005)
-        if turn == 0:
-            kafka.kill()
-            deliveries += face.send_all(topic, [{"value": b"%d" % n, "partition": n % 2} for n in (number, number + 1)])
-            number += 2
-            kafka.start()
-    face.flush(60.0)
-    assert [delivery.error for delivery in deliveries] == [None] * number
-    for partition in range(2):
-        wanted = [b"%d" % n for n in range(number) if n % 2 == partition]
-        assert stored_values(kafka, topic, partition) == wanted
-    for n, delivery in enumerate(deliveries):
-        assert delivery.offset == n // 2
-
-
-def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
-    kafka = own_kafka
-    topic = kafka.create_topic(partitions=1)
-    face = make_face(
-        kafka.bootstrap_servers,
-        buffer_memory=100_000,
-        max_block_ms=500,
-        linger_ms=0,
-        request_timeout_ms=1000,
-        delivery_timeout_ms=2500,
-    )
-    face.send_all(topic, [{"value": b"first"}])
-    face.flush()
-    with paused(kafka):
-        deliveries: list[Any] = []
-        began = time.monotonic()
-        with pytest.raises(BufferFullError, match=r"buffer_memory \(100000 bytes\) was full for max_block_ms \(500\)"):
-            while True:
-                deliveries += face.send_all(topic, [{"value": b"x" * 1000}])
-        assert 0.4 < time.monotonic() - began < 3 and len(deliveries) > 50
-        with pytest.raises(DeliveryTimeoutError, match="flush"):
-            face.flush(0.3)
-        with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
-            face.outcome(deliveries[0])
-        assert time.monotonic() - began < 6
-    face.flush(20.0)
-    (last,) = face.send_all(topic, [{"value": b"last"}])
-    face.outcome(last)
-    values = stored_values(kafka, topic)
-    assert values[0] == b"first" and values[-1] == b"last"
-
-
-def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
-    import pyarrow
-
-    kafka = own_kafka
-    topic = kafka.create_topic(partitions=1)
-    face = make_face(
-        kafka.bootstrap_servers,
-        buffer_memory=1_000_000,
-        max_block_ms=500,
-        request_timeout_ms=1000,
-        delivery_timeout_ms=3000,
-    )
-    table = pyarrow.table({"value": [b"x" * 1000] * 3000})
-    assert sum(batch.records_count for batch in face.outcome(face.send_arrow(topic, table))) == 3000
-    with paused(kafka):
-        began = time.monotonic()
-        delivery = face.send_arrow(topic, table)
-        assert time.monotonic() - began < 2
-        with pytest.raises(DeliveryTimeoutError, match="not acknowledged within delivery_timeout_ms"):
-            face.outcome(delivery)  # the first batch's; those behind it found no room
-        assert 2.5 < time.monotonic() - began < 5
-
-
-def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
-    kafka = own_kafka
-    topic = kafka.create_topic(partitions=1)
-    face = make_face(kafka.bootstrap_servers)
-    face.send_all(topic, [{"value": b"first"}])
-    face.flush()
-    with paused(kafka):
-        deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
-        began = time.monotonic()
-        face.close(1.0)
-        assert time.monotonic() - began < 3
-        for delivery in deliveries:
-            assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)
-        with pytest.raises(TransportError, match="closed"):
-            face.send_all(topic, [{"value": b"x"}])
-
-
-def test_a_forked_child_is_told_to_make_its_own(apache_kafka: ApacheKafka) -> None:
+def test_headers_in_every_form(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+    """Also as a generator that sends by the same producer."""
     topic = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300) as producer:
-        delivery = producer.send(topic, b"x")
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            told = []
-            for attempt in (lambda: producer.send(topic, b"y"), lambda: delivery.result(5), producer.flush):
-                try:
-                    attempt()
-                    told.append("no error")
-                except TransportError as error:
-                    told.append(str(error))
-            os.write(writing, "\n".join(told).encode())
-            os._exit(0)
-        os.waitpid(child, 0)
-        told = os.read(reading, 10_000).decode().splitlines()
-        os.close(reading)
-        os.close(writing)
-        assert len(told) == 3 and all("must make its own" in line for line in told), told
-        assert delivery.result().offset == 0
-    assert stored_values(apache_kafka, topic) == [b"x"]
+    face = make_face(apache_kafka.bootstrap_servers)
 
+    def pairs() -> Iterator[tuple[str, bytes]]:
+        yield "name", b"x"
 
-def test_a_loop_that_fails_ends_every_delivery(apache_kafka: ApacheKafka) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    topic = apache_kafka.create_topic(partitions=1)
-    producer = Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300)
-    producer.send(topic, b"x").result()
-    deliveries = [producer.send(topic, b"x"), producer.send("not known yet", b"x")]
-    producer._carrier.post(fail)
-    for delivery in deliveries:
-        with pytest.raises(TransportError, match="the loop of this producer failed: ZeroDivisionError"):
-            delivery.result(10.0)
-    with pytest.raises(TransportError, match="the loop of this producer failed"):
-        producer.send(topic, b"y")
-    producer.close()
+    for turn in range(2):  # before and after the topic is known
+        for headers in ([("name", b"x")], {"name": b"x"}, pairs(), (("name", b"x"),)):
+            face.outcome(face.send_all(topic, [{"value": b"%d" % turn, "headers": headers}])[0])
+        face.outcome(face.send_all(topic, [{"value": b"none", "headers": None}])[0])
+        for wrong in ("text", 5, [("name",)], [(None, b"x")]):
+            with pytest.raises((kcodec.EncodeError, TypeError, ValueError), match="header"):
+                face.send_all(topic, [{"value": b"x", "headers": wrong}])
+    found = [record.headers for record in stored(apache_kafka, topic).records()]
+    assert found == ([(("name", b"x"),)] * 4 + [()]) * 2
 
 
 def test_callbacks_are_called_once_and_their_errors_hurt_nobody(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:

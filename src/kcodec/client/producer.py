@@ -21,6 +21,7 @@ from kcodec.client.sync import Carrier
 from kcodec.client.transaction import TransactionalCalls
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.txn import delivery as txn_delivery
+from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
@@ -147,6 +148,8 @@ class Producer(TransactionalCalls):
             key = self._key_serializer(key)
         if self._value_serializer is not None:
             value = self._value_serializer(value)
+        if type(headers) is not tuple:
+            headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
         with self._lock:
@@ -251,6 +254,7 @@ class Producer(TransactionalCalls):
         carrier = getattr(self, "_carrier", None)
         if carrier is not None and not carrier.is_closed:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+            carrier.close(0.0)
 
     def __repr__(self) -> str:
         state = "closed" if self._carrier.is_closed else "open"

@@ -12,7 +12,7 @@ the face waits for `on_room`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ class Accumulator:
         timestamp: int,
     ) -> Delivery | None:
         """Put a record into its partition's open batch; None where `buffer_memory` has no room for it now.
+        headers: as `header_pairs` gives them.
 
         Raises EncodeError for values that make no record or one above `max_request_size`, or a partition that the topic
         has not, and `refusal`.
@@ -244,8 +245,6 @@ class Accumulator:
         holder.reserved = size
         self.unfinished[holder] = None
         buffer = self.want_topic(topic)
-        if not isinstance(headers, tuple):
-            headers = tuple(headers.items() if isinstance(headers, dict) else headers or ())
         buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
         return self._new_delivery(holder, 0, timestamp)
 
@@ -366,6 +365,16 @@ class Accumulator:
         return told
 
 
+def header_pairs(headers: Any) -> Any:
+    """Headers as a tuple, so that what runs to make them runs before the lock is taken; what is none stays as it is,
+    for the encoder to say what is wrong with it."""
+    if headers is None:
+        return ()
+    if isinstance(headers, Mapping):
+        return tuple(headers.items())
+    return tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, str | bytes) else headers
+
+
 def _no_such_partition(topic: str, partition: object, count: int) -> EncodeError:
     reason = (
         f"topic {topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}, not {partition!r}"
@@ -376,8 +385,7 @@ def _no_such_partition(topic: str, partition: object, count: int) -> EncodeError
 def _record_size(key: Buffer | None, value: Buffer | None, headers: Any) -> int:
     """The most bytes a record can take in a batch of its own."""
     size = BATCH_OVERHEAD + RECORD_OVERHEAD + _length(key) + _length(value)
-    pairs = headers.items() if isinstance(headers, dict) else headers or ()
-    return size + sum(HEADER_OVERHEAD + len(name) + _length(content) for name, content in pairs)
+    return size + sum(HEADER_OVERHEAD + len(name) + _length(content) for name, content in headers)
 
 
 def _kept(field: Buffer | None) -> bytes | None:

@@ -18,6 +18,7 @@ from kcodec.client.client import Client
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.errors import TransportError
 from kcodec.txn import delivery as txn_delivery
+from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
@@ -142,6 +143,8 @@ class Producer(TransactionalCalls):
             key = self._key_serializer(key)
         if self._value_serializer is not None:
             value = self._value_serializer(value)
+        if type(headers) is not tuple:
+            headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
         delivery = self._core.append(topic, key, value, headers, partition, timestamp)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer when a real Apache Kafka is killed or paused, when it is forked, and when its loop fails."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from producer_faces import MakeFace, stored_values
+
+from kcodec.client import Producer
+from kcodec.errors import BufferFullError, DeliveryTimeoutError, TransportError
+from kcodec.testing.kafka import ApacheKafka
+
+
+@pytest.fixture(scope="module")
+def own_kafka(apache_kafka_factory: Any) -> Iterator[ApacheKafka]:
+    """One that these tests may pause and kill; each leaves it running."""
+    kafka = apache_kafka_factory()
+    yield kafka
+    kafka.close()
+
+
+@contextmanager
+def paused(kafka: ApacheKafka) -> Iterator[None]:
+    kafka.pause()
+    try:
+        yield
+    finally:
+        kafka.resume()
+
+
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
+    topic = kafka.create_topic(partitions=2)
+    face = make_face(kafka.bootstrap_servers, linger_ms=1, batch_size=500, compression_type="lz4")
+    deliveries: list[Any] = []
+    number = 0
+    for turn in range(2):
+        end = time.monotonic() + 0.7
+        while time.monotonic() < end:
+            records = [{"value": b"%d" % n, "partition": n % 2} for n in range(number, number + 200)]
+            deliveries += face.send_all(topic, records)
+            number += 200
+            if turn == 0:
+                time.sleep(0.005)
+        if turn == 0:
+            kafka.kill()
+            deliveries += face.send_all(topic, [{"value": b"%d" % n, "partition": n % 2} for n in (number, number + 1)])
+            number += 2
+            kafka.start()
+    face.flush(60.0)
+    assert [delivery.error for delivery in deliveries] == [None] * number
+    for partition in range(2):
+        wanted = [b"%d" % n for n in range(number) if n % 2 == partition]
+        assert stored_values(kafka, topic, partition) == wanted
+    for n, delivery in enumerate(deliveries):
+        assert delivery.offset == n // 2
+
+
+def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
+    topic = kafka.create_topic(partitions=1)
+    face = make_face(
+        kafka.bootstrap_servers,
+        buffer_memory=100_000,
+        max_block_ms=500,
+        linger_ms=0,
+        request_timeout_ms=1000,
+        delivery_timeout_ms=2500,
+    )
+    face.send_all(topic, [{"value": b"first"}])
+    face.flush()
+    with paused(kafka):
+        deliveries: list[Any] = []
+        began = time.monotonic()
+        with pytest.raises(BufferFullError, match=r"buffer_memory \(100000 bytes\) was full for max_block_ms \(500\)"):
+            while True:
+                deliveries += face.send_all(topic, [{"value": b"x" * 1000}])
+        assert 0.4 < time.monotonic() - began < 3 and len(deliveries) > 50
+        with pytest.raises(DeliveryTimeoutError, match="flush"):
+            face.flush(0.3)
+        with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
+            face.outcome(deliveries[0])
+        assert time.monotonic() - began < 6
+    face.flush(20.0)
+    (last,) = face.send_all(topic, [{"value": b"last"}])
+    face.outcome(last)
+    values = stored_values(kafka, topic)
+    assert values[0] == b"first" and values[-1] == b"last"
+
+
+def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    import pyarrow
+
+    kafka = own_kafka
+    topic = kafka.create_topic(partitions=1)
+    face = make_face(
+        kafka.bootstrap_servers,
+        buffer_memory=1_000_000,
+        max_block_ms=500,
+        request_timeout_ms=1000,
+        delivery_timeout_ms=3000,
+    )
+    table = pyarrow.table({"value": [b"x" * 1000] * 3000})
+    assert sum(batch.records_count for batch in face.outcome(face.send_arrow(topic, table))) == 3000
+    with paused(kafka):
+        began = time.monotonic()
+        delivery = face.send_arrow(topic, table)
+        assert time.monotonic() - began < 2
+        with pytest.raises(DeliveryTimeoutError, match="not acknowledged within delivery_timeout_ms"):
+            face.outcome(delivery)  # the first batch's; those behind it found no room
+        assert 2.5 < time.monotonic() - began < 5
+
+
+def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+    kafka = own_kafka
+    topic = kafka.create_topic(partitions=1)
+    face = make_face(kafka.bootstrap_servers)
+    face.send_all(topic, [{"value": b"first"}])
+    face.flush()
+    with paused(kafka):
+        deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
+        began = time.monotonic()
+        face.close(1.0)
+        assert time.monotonic() - began < 3
+        for delivery in deliveries:
+            assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)
+        with pytest.raises(TransportError, match="closed"):
+            face.send_all(topic, [{"value": b"x"}])
+
+
+def test_a_forked_child_is_told_to_make_its_own(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300) as producer:
+        delivery = producer.send(topic, b"x")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = []
+            for attempt in (lambda: producer.send(topic, b"y"), lambda: delivery.result(5), producer.flush):
+                try:
+                    attempt()
+                    told.append("no error")
+                except TransportError as error:
+                    told.append(str(error))
+            os.write(writing, "\n".join(told).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        told = os.read(reading, 10_000).decode().splitlines()
+        os.close(reading)
+        os.close(writing)
+        assert len(told) == 3 and all("must make its own" in line for line in told), told
+        assert delivery.result().offset == 0
+    assert stored_values(apache_kafka, topic) == [b"x"]
+
+
+def test_a_loop_that_fails_ends_every_delivery(apache_kafka: ApacheKafka) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    topic = apache_kafka.create_topic(partitions=1)
+    producer = Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300)
+    producer.send(topic, b"x").result()
+    deliveries = [producer.send(topic, b"x"), producer.send("not known yet", b"x")]
+    producer._carrier.post(fail)
+    for delivery in deliveries:
+        with pytest.raises(TransportError, match="the loop of this producer failed: ZeroDivisionError"):
+            delivery.result(10.0)
+    with pytest.raises(TransportError, match="the loop of this producer failed"):
+        producer.send(topic, b"y")
+    producer.close()
+
+
+def test_an_unclosed_producer_is_warned_of_and_its_thread_ends(apache_kafka: ApacheKafka) -> None:
+    producer = Producer(bootstrap_servers=apache_kafka.bootstrap_servers)
+    producer.partitions_for(apache_kafka.create_topic(partitions=1))
+    thread = producer._carrier._thread
+    assert thread is not None and thread.is_alive()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del producer
+        gc.collect()
+    thread.join(5.0)
+    assert not thread.is_alive()
