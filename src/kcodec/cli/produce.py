@@ -31,6 +31,8 @@ EXAMPLES = (
     Example("as kcodec cat -J wrote it", "kcodec produce -b localhost:9092 -t orders -J -l orders.jsonl"),
     Example("all or nothing", "kcodec produce -b localhost:9092 -t orders -l orders.txt --transactional-id nightly"),
 )
+CLOSE_SECONDS = 2.0
+MAX_BLOCK_MS = 15_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -72,12 +74,16 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
         return ExitStatus.OK
     _check(options)
     messages = _with_defaults(_messages(options), options)
-    with _producer(options) as producer:
+    producer = _producer(options)
+    try:
         sending = _Sending(producer, options, output)
         if options.transactional_id is None:
             sending.send_all(messages, producer.send)
         else:
             _in_transactions(producer, sending, messages, options)
+    finally:
+        # All is acknowledged, or something failed, or somebody pressed Ctrl-C: not the time to wait for more.
+        producer.close(CLOSE_SECONDS)
     return ExitStatus.OK
 
 
@@ -131,7 +137,7 @@ def _with_defaults(messages: Iterator[Message], options: argparse.Namespace) -> 
 def _producer(options: argparse.Namespace) -> Producer:
     from kcodec.client.producer import Producer
 
-    given: dict[str, Any] = {**DEFAULTS, "compression_type": options.compression}
+    given: dict[str, Any] = {**DEFAULTS, "max_block_ms": MAX_BLOCK_MS, "compression_type": options.compression}
     if options.transactional_id is not None:
         given["transactional_id"] = options.transactional_id
     try:

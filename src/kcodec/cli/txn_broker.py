@@ -49,7 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--start-offset", type=int, metavar="N", help="abort: where the transaction begins")
     for name in ("producer-id", "producer-epoch", "coordinator-epoch"):
-        group.add_argument(f"--{name}", type=int, metavar="N", help="abort, with brokers before 2.8: instead of that")
+        group.add_argument(
+            f"--{name}",
+            type=int,
+            metavar="N",
+            help="abort, with brokers before 2.8: all three in place of --start-offset",
+        )
     group.add_argument("--force", action="store_true", help="abort: also what its coordinator still knows")
     group.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="strays: silent for so long (60)")
     group.add_argument("--handles", metavar="FILE", help="strays: only of these handles, one JSON a line; -: stdin")
@@ -77,20 +82,25 @@ def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin_transactions import TRANSACTION_STATES
+    from kcodec.client.admin_settle import AdminError
+    from kcodec.client.admin_transactions import TRANSACTION_STATES, by_transactional_id
 
     for state in options.state or ():
         if state not in TRANSACTION_STATES:
             raise UsageError(f"unknown state {state!r}{nearest(state, TRANSACTION_STATES)}")
     longest = options.longer_than
-    found = admin.list_transactions(
-        states=options.state or (),
-        min_duration_ms=None if longest is None else int(longest * 1000),
-        transactional_id_pattern=options.pattern,
-    ).values()
+    try:
+        found = admin.list_transactions(
+            states=options.state or (),
+            min_duration_ms=None if longest is None else int(longest * 1000),
+            transactional_id_pattern=options.pattern,
+        )
+        status = ExitStatus.OK
+    except AdminError as error:  # some brokers were not to be heard: what the others know, and why
+        found, status = by_transactional_id(error.results), _told(error.errors, output)
     columns = ("transactional_id", "state", "producer_id", "coordinator")
     if options.json:
-        for one in found:
+        for one in found.values():
             values = (one.transactional_id, one.state, one.producer_id, one.coordinator)
             output.write(json_line(dict(zip(columns, values, strict=True))))
     else:
@@ -99,10 +109,10 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
             columns,
             (
                 [one.transactional_id, Cell(one.state, MEANINGS.get(one.state, "")), one.producer_id, one.coordinator]
-                for one in found
+                for one in found.values()
             ),
         )
-    return ExitStatus.OK
+    return status
 
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
