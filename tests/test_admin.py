@@ -14,7 +14,7 @@ import pytest
 from raw_transactions import RawTransactions
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.client import admin_flows
+from kcodec.client import Producer, admin_flows
 from kcodec.client.admin import Admin
 from kcodec.client.admin_security import (
     AclBinding,
@@ -249,10 +249,13 @@ def test_offsets_of_partitions(admin: Admin, apache_kafka: ApacheKafka, topic: s
         committed = admin.list_offsets(both, isolation_level="read_committed")
         assert {at.offset for at in committed.values()} == {0}
         assert raw.end(name, producer, commit=True) == 0
-    found = admin.list_offsets({partition: "max_timestamp"})[partition]
-    assert found.offset == 0
-    assert admin.list_offsets({partition: found.timestamp})[partition] == found
-    assert admin.list_offsets({partition: found.timestamp + 3_600_000})[partition].offset == -1
+    plain = TopicPartition(topic, 2)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        for timestamp in (1000, 3000, 2000):
+            producer.send(topic, b"x", partition=2, timestamp=timestamp).result()
+    assert admin.list_offsets({plain: "max_timestamp"})[plain].offset == 1
+    for timestamp, offset in ((0, 0), (1000, 0), (1001, 1), (3000, 1), (3001, -1)):
+        assert admin.list_offsets({plain: timestamp})[plain].offset == offset
     assert admin.delete_records({partition: 1}) == {partition: 1}
     assert admin.list_offsets({partition: "earliest"})[partition].offset == 1
     with pytest.raises(BrokerError, match=f"delete records of {partition}") as caught:

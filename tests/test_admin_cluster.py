@@ -78,5 +78,7 @@ def test_calls_go_on_while_a_broker_dies(kafka: ApacheKafka) -> None:
         while len(admin.describe_cluster().brokers) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        for place in places:
+            kafka.wait_in_sync(place.topic, place.partition)
         elected = admin.elect_leaders(places)
         assert any(one.was_needed for one in elected.values()) or leaders == {1, 2, 3}

@@ -14,6 +14,10 @@ from kcodec.txn.cluster import Cluster
 
 K_contra = TypeVar("K_contra", contravariant=True)
 UNKNOWN_TOPIC_OR_PARTITION = 3
+# After which errors somebody else is to be asked; None: no answer. Others are asked again where they came from.
+NOT_THE_CONTROLLER = frozenset({None, 41})
+NOT_THE_COORDINATOR = frozenset({None, 15, 16})
+NOT_THE_LEADER = frozenset({None, UNKNOWN_TOPIC_OR_PARTITION, 5, 6, 9, 13, 56, 72, 74, 75, 100})
 # How long one look for a topic waits before it counts as unknown for now.
 TOPIC_PATIENCE_SECONDS = 1.0
 
@@ -74,8 +78,8 @@ class Controller(_Unprepared):
         return None if self._cluster.controller_id < 0 else self._cluster.controller_id
 
     def lost(self, item: object, code: int | None) -> None:
-        """It may have moved."""
-        self._is_stale = True
+        """NOT_CONTROLLER, or a broker that is gone."""
+        self._is_stale = self._is_stale or code in NOT_THE_CONTROLLER
 
 
 class Coordinator(_Unprepared):
@@ -94,7 +98,8 @@ class Coordinator(_Unprepared):
 
     def lost(self, item: str, code: int | None) -> None:
         """NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or a broker that is gone."""
-        self._cluster.forget_coordinator(self._kind, item)
+        if code in NOT_THE_COORDINATOR:
+            self._cluster.forget_coordinator(self._kind, item)
 
 
 class CoordinatorOf(Coordinator):
@@ -147,7 +152,8 @@ class Leader:
 
     def lost(self, item: TopicPartition, code: int | None) -> None:
         """It may have moved."""
-        self._cluster.forget_leader(item.topic, item.partition)
+        if code in NOT_THE_LEADER:
+            self._cluster.forget_leader(item.topic, item.partition)
 
 
 class Broker(_Unprepared):

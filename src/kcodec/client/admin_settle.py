@@ -180,11 +180,11 @@ def settle(
         yield from settling.ask(requests)
         pending = [item for item in order if item not in outcome.results and item not in outcome.errors]
         if pending:
+            yield from asking.pause(attempt, deadline)
+            attempt += 1
             if deadline.left <= 0:
                 settling.give_up(pending)
                 break
-            yield from asking.pause(attempt, deadline)
-            attempt += 1
     outcome.results = {item: outcome.results[item] for item in order if item in outcome.results}
     outcome.errors = {item: outcome.errors[item] for item in order if item in outcome.errors}
     return outcome
