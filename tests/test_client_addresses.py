@@ -50,7 +50,7 @@ def test_a_broker_with_an_impossible_address(make: Make, host: str, port: int, t
         return request.reply(MetadataResponse(brokers=brokers, controller_id=1))
 
     with Peer(answer) as peer:
-        runner = make(peer.address)
+        runner = make(peer.address, request_timeout_ms=5000)
         runner.run(runner.client.cluster.refresh(5.0))
         runner.run(call(1, MetadataRequest(topics=[]), timeout=5.0))
         if tls:
@@ -75,7 +75,7 @@ def change_security(runner: object) -> None:
 def test_a_name_that_tls_cannot_ask_for(make: Make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However a system may resolve it."""
     with Peer(lambda peer, request: peer.usual(request)) as peer:
-        runner = make(peer.address, security_protocol="SSL")
+        runner = make(peer.address, request_timeout_ms=5000, security_protocol="SSL")
         monkeypatch.setattr(type(runner.client.options.security), "server_hostname", lambda *_: name)
         with pytest.raises(AuthenticationError, match="TLS with bootstrap server"):
             runner.run(ask(ANY_NODE))

@@ -94,7 +94,7 @@ def test_a_request_times_out_when_its_seconds_are_over(make: Make, move: Move, s
 
 def test_a_pause_is_as_long_as_it_was_meant(make: Make, move: Move, shift: float) -> None:
     with Peer(silent) as peer:
-        runner = make(peer.address)
+        runner = make(peer.address, request_timeout_ms=5000)
         runner.run(runner.client.cluster.refresh(5.0))
         with moved_meanwhile(move, shift), lasts(0.6):
             runner.run(sleep(0.6))
@@ -108,7 +108,7 @@ def test_a_call_that_waits_for_metadata_ends_by_its_deadline(make: Make, move: M
 
 def test_idle_connections_and_metadata_grow_no_older(make: Make, move: Move, shift: float) -> None:
     with Peer(silent) as peer:
-        runner = make(peer.address, connections_max_idle_ms=60_000, metadata_max_age_ms=60_000)
+        runner = make(peer.address, request_timeout_ms=5000, connections_max_idle_ms=60_000, metadata_max_age_ms=60_000)
         runner.run(runner.client.cluster.refresh(5.0))
         runner.run(sleep(0.2))
         connections, requests = peer.connections, len(peer.requests)
@@ -135,7 +135,7 @@ def test_a_token_lives_as_long_as_it_was_given_for(make: Make, move: Move, shift
 
     source = TokenSource(fetch, "a test")
     with Peer(silent) as peer:
-        runner = make(peer.address)
+        runner = make(peer.address, request_timeout_ms=5000)
         runner.run(source.get(runner.client.clock))
         move(shift)
         runner.run(source.get(runner.client.clock))

@@ -29,6 +29,8 @@ from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitPro
 from kcodec.testing.kafka import ApacheKafka
 
 CHILD_SECONDS = 20
+# A busy machine may hold an answer back for a while.
+PATIENT: dict[str, Any] = {"request_timeout_ms": 5000}
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
 
@@ -86,7 +88,7 @@ def settled(runner: Runner) -> Runner:
 
 def test_a_child_is_told_and_the_parent_goes_on_undisturbed(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address))
+        runner = settled(make(peer.address, **PATIENT))
         connections, asked = peer.connections, count_asked(peer)
         for _ in range(3):
             told = in_child(lambda: runner.run(ask()))
@@ -101,7 +103,7 @@ def test_a_child_holds_no_socket_of_its_parents_client() -> None:
     before = sockets()
     with Peer(answer) as peer:
         peers = sockets()
-        runner = settled(Threaded(peer.address))
+        runner = settled(Threaded(peer.address, **PATIENT))
         ours = sockets() - before - peers
         assert len(ours) >= 3, "a connection and its peer's end, and a pair that wakes the loop"
         kept = in_child(lambda: sorted(sockets() & ours))
@@ -112,7 +114,7 @@ def test_a_child_holds_no_socket_of_its_parents_client() -> None:
 
 def test_closing_in_a_child_is_nothing_to_the_parent(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address))
+        runner = settled(make(peer.address, **PATIENT))
         connections = peer.connections
         assert in_child(runner.close) == "None"
         runner.run(ask())
@@ -121,11 +123,11 @@ def test_closing_in_a_child_is_nothing_to_the_parent(make: Make) -> None:
 
 def test_a_child_makes_its_own_client_with_the_same_options(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address))
+        runner = settled(make(peer.address, **PATIENT))
         connections = peer.connections
 
         def work() -> int:
-            own = type(runner)(peer.address)
+            own = type(runner)(peer.address, **PATIENT)
             try:
                 return int(own.run(ask(ANY_NODE)).message.producer_id)
             finally:
@@ -140,7 +142,7 @@ def test_a_child_makes_its_own_client_with_the_same_options(make: Make) -> None:
 def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
     """Another thread may hold any lock of ours at the moment of the fork."""
     with Peer(answer) as peer:
-        runner = settled(Threaded(peer.address))
+        runner = settled(Threaded(peer.address, **PATIENT))
         with runner.carrier._lock if held == "_lock" else contextlib.nullcontext():
             began = time.monotonic()
             assert "must make its own" in in_child(lambda: runner.run(ask()))
@@ -231,7 +233,7 @@ def test_a_child_that_ends_as_programs_do_sends_nothing_of_its_parents(apache_ka
 
 
 def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) -> None:
-    runner = Looped(apache_kafka.bootstrap_servers, request_timeout_ms=5000)
+    runner = Looped(apache_kafka.bootstrap_servers, **PATIENT)
     runner.run(runner.client.cluster.refresh(5.0))
 
     def work() -> str:

@@ -19,11 +19,12 @@ from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitPro
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE, INIT = 18, 17, 36, 22
 SASL_APIS = {**APIS, HANDSHAKE: (0, 1), AUTHENTICATE: (0, 2)}
-LOGIN = {
+LOGIN: dict[str, Any] = {
     "security_protocol": "SASL_PLAINTEXT",
     "sasl_mechanism": "PLAIN",
     "sasl_plain_username": "alice",
     "sasl_plain_password": "s3same",
+    "request_timeout_ms": 5000,
 }
 TOKEN_LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "request_timeout_ms": 5000}
 # The shortest session that is renewed: after 1.1 s.
@@ -139,7 +140,7 @@ def test_while_a_session_is_renewed_requests_wait_and_answers_go_on(make: Make) 
         return replies
 
     with Peer(answer) as peer:
-        runner = make(peer.address, **LOGIN, request_timeout_ms=5000)
+        runner = make(peer.address, **LOGIN)
         assert len(runner.run(flow())) == 4
         first = next(request for request in peer.requests if request.api_key == INIT)
         wire = [key for key in keys(peer, first) if key in (HANDSHAKE, AUTHENTICATE, INIT)]
@@ -152,7 +153,7 @@ def test_a_broker_that_is_silent_during_the_login_is_given_up(make: Make, silent
         return None if request.api_key == silent else usual(peer, request)
 
     with Peer(answer) as peer, within(3.0), pytest.raises(TransportError, match=r"no answer to Sasl|not sent within"):
-        make(peer.address, **LOGIN, request_timeout_ms=400).run(init_producer_id(timeout=1.0))
+        make(peer.address, **{**LOGIN, "request_timeout_ms": 400}).run(init_producer_id(timeout=1.0))
 
 
 def test_a_peer_that_has_no_sasl_at_all_is_told_apart(make: Make) -> None:

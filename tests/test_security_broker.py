@@ -5,38 +5,26 @@ log record, repr, exception or pickle of it all holds a secret. What mechanisms 
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import itertools
-import logging
 import os
-import pickle
-import re
 import socket
 import ssl
 import subprocess
-import threading
-import time
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_kafka import (
+    MECHANISMS,
+    WRONG,
+    ask_asyncio,
+    ask_blocking,
+    hidden_in,
+    refusal,
+)
 
-from kcodec.client import Producer, sync
-from kcodec.client.aio import Producer as AsyncProducer
-from kcodec.client.aio import carrier as aio
 from kcodec.client.client import Client
-from kcodec.client.metrics import NoMetrics
-from kcodec.client.network import Trace
 from kcodec.client.options import ClientOptions
-from kcodec.errors import AuthenticationError, TransportError
-from kcodec.protocol.flow import ANY_NODE, Flow, call
-from kcodec.protocol.messages.auth import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
-from kcodec.protocol.messages.metadata import MetadataRequest
+from kcodec.errors import TransportError
 from kcodec.testing.certificates import Certificates
 from kcodec.testing.jars import broker_jars
 from kcodec.testing.java import find_java
@@ -44,28 +32,8 @@ from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 from kcodec.testing.tokens import TokenServer
 
-ROOT = Path(__file__).resolve().parent.parent
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-# A refusal comes back at once, but for the tenth of a second by which a broker delays it, and our timers' grain.
-AT_ONCE_SECONDS = 3.0
-WRONG = "wr0ng-s3cret"
-SECRETS = {"alice-secret", "token-client-s3cret", WRONG}
-CLIENT_SECRET = "token-client-s3cret"
-SCRAM_SESSION_MS = 2500
-
-
-@pytest.fixture(scope="module")
-def tokens() -> Iterator[TokenServer]:
-    with TokenServer({"alice": CLIENT_SECRET}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def guarded(tokens: TokenServer) -> Iterator[ApacheKafka]:
-    """SASL_SSL with every mechanism; sessions of SCRAM-SHA-256 are short."""
-    session = {"listener.name.client.scram-sha-256.connections.max.reauth.ms": SCRAM_SESSION_MS}
-    with ApacheKafka(tls=True, sasl=True, token_server=tokens, **session) as kafka:
-        yield kafka
+pytestmark = pytest.mark.usefixtures("no_secret_logged")
+CARRIERS = pytest.mark.parametrize("ask", [ask_blocking, ask_asyncio], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module")
@@ -75,75 +43,12 @@ def mutual() -> Iterator[ApacheKafka]:
         yield kafka
 
 
-@pytest.fixture(autouse=True)
-def watched(caplog: pytest.LogCaptureFixture, tokens: TokenServer) -> Iterator[None]:
-    """Whatever a test here does: nothing that is logged shows a secret."""
-    caplog.set_level(logging.DEBUG)
-    yield
-    for record in caplog.get_records("call"):
-        assert not hidden_in(f"{record.getMessage()} {record.args!r} {record.exc_text} {record.__dict__!r}", tokens)
-
-
-def hidden_in(text: str, tokens: TokenServer | None = None) -> set[str]:
-    """The secrets found in a text, plain or in base64."""
-    found = {secret for secret in SECRETS if secret in text}
-    encoded = {base64.b64encode(secret.encode()[skip:]).decode()[:-4] for secret in SECRETS for skip in range(3)}
-    return found | {secret for secret in encoded if secret in text} | ({"a token"} if "eyJhbGciOi" in text else set())
-
-
-def metadata() -> Flow[str]:
-    reply = yield from call(ANY_NODE, MetadataRequest(topics=[]), timeout=10.0)
-    return str(reply.message.cluster_id)
-
-
-def ask_blocking(options: dict[str, Any]) -> str:
-    with client_of(options) as (_, run):
-        return str(run(metadata()))
-
-
-def ask_asyncio(options: dict[str, Any]) -> str:
-    async def ask() -> str:
-        carrier = aio.Carrier(Client(ClientOptions.take(dict(options))))
-        try:
-            return await carrier.run(metadata(), 15.0)
-        finally:
-            await carrier.close()
-
-    return asyncio.run(ask())
-
-
-@contextmanager
-def client_of(options: dict[str, Any]) -> Iterator[tuple[Client, Callable[[Flow[Any]], Any]]]:
-    client = Client(ClientOptions.take(dict(options)))
-    carrier = sync.Carrier(client)
-    try:
-        yield client, lambda flow: carrier.run(flow, 15.0)
-    finally:
-        carrier.close(5.0)
-
-
-CARRIERS = pytest.mark.parametrize("ask", [ask_blocking, ask_asyncio], ids=["blocking", "asyncio"])
-
-
-def refusal(options: dict[str, Any], ask: Callable[[dict[str, Any]], str] = ask_blocking) -> str:
-    """The text of the one clear error that these options end in, at once, whatever way it is looked at."""
-    began = time.monotonic()
-    with pytest.raises(AuthenticationError) as caught:
-        ask(options)
-    assert time.monotonic() - began < AT_ONCE_SECONDS
-    error = caught.value
-    looks = [str(error), repr(error), "".join(traceback.format_exception(error)), repr(vars(error))]
-    looks += [repr(vars(each)) for each in (error.__cause__, error.__context__) if each is not None]
-    looks.append(pickle.dumps(error).decode("latin-1"))
-    assert not hidden_in("".join(looks))
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    return str(error)
-
-
 @CARRIERS
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_each_mechanism_logs_in(guarded: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]) -> None:
-    options = guarded.client_options("alice", mechanism)
+def test_each_mechanism_logs_in(
+    guarded_kafka: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]
+) -> None:
+    options = guarded_kafka.client_options("alice", mechanism)
     assert ask(options)
     taken = ClientOptions.take(dict(options))
     assert not hidden_in(repr(taken) + repr(taken.security) + repr(Client(taken)))
@@ -152,19 +57,19 @@ def test_each_mechanism_logs_in(guarded: ApacheKafka, mechanism: str, ask: Calla
 @CARRIERS
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
 def test_a_wrong_password_is_one_clear_error(
-    guarded: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]
+    guarded_kafka: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]
 ) -> None:
-    options = {**guarded.client_options("alice", mechanism), "sasl_plain_password": WRONG}
+    options = {**guarded_kafka.client_options("alice", mechanism), "sasl_plain_password": WRONG}
     text = refusal(options, ask)
     assert text.startswith(f"SASL {mechanism} as user 'alice' on 127.0.0.1: Authentication failed")
     assert text.endswith("check sasl_plain_username and sasl_plain_password [SASL_AUTHENTICATION_FAILED, 58]")
 
 
-def test_a_password_is_hashed_as_kafka_hashes_it(guarded: ApacheKafka) -> None:
+def test_a_password_is_hashed_as_kafka_hashes_it(guarded_kafka: ApacheKafka) -> None:
     """ScramFormatter takes a password as it is, where RFC 5802 wants SASLprep; so do we, unless told otherwise."""
     password = "\u2168-\u00a0x"  # SASLprep makes "IX- x" of it
-    add_scram_user(guarded, "wide", password)
-    options = {**guarded.client_options("alice", "SCRAM-SHA-256"), "sasl_plain_username": "wide"}
+    add_scram_user(guarded_kafka, "wide", password)
+    options = {**guarded_kafka.client_options("alice", "SCRAM-SHA-256"), "sasl_plain_username": "wide"}
     assert ask_blocking({**options, "sasl_plain_password": password})
     refusal({**options, "sasl_plain_password": password, "sasl_scram_saslprep": True})
     refusal({**options, "sasl_plain_password": "IX- x"})
@@ -181,62 +86,68 @@ def add_scram_user(kafka: ApacheKafka, name: str, password: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_an_unknown_user_is_told_no_more(guarded: ApacheKafka, mechanism: str) -> None:
-    text = refusal({**guarded.client_options("alice", mechanism), "sasl_plain_username": "nobody, or=else"})
+def test_an_unknown_user_is_told_no_more(guarded_kafka: ApacheKafka, mechanism: str) -> None:
+    text = refusal({**guarded_kafka.client_options("alice", mechanism), "sasl_plain_username": "nobody, or=else"})
     assert text.startswith(f"SASL {mechanism} as user 'nobody, or=else' on 127.0.0.1: Authentication failed")
 
 
 @CARRIERS
 def test_a_token_of_a_callable_logs_in(
-    guarded: ApacheKafka, tokens: TokenServer, ask: Callable[[dict[str, Any]], str]
+    guarded_kafka: ApacheKafka, token_server: TokenServer, ask: Callable[[dict[str, Any]], str]
 ) -> None:
-    options = without_oidc(guarded)
-    assert ask({**options, "sasl_oauth_token_provider": lambda: tokens.token("alice")})
+    options = without_oidc(guarded_kafka)
+    assert ask({**options, "sasl_oauth_token_provider": lambda: token_server.token("alice")})
     assert ask(
         {
             **options,
-            "sasl_oauth_token_provider": lambda: (tokens.token("alice"), 3600),
+            "sasl_oauth_token_provider": lambda: (token_server.token("alice"), 3600),
             "sasl_oauthbearer_extensions": {"pool": "a b"},
         }
     )
 
 
-def without_oidc(guarded: ApacheKafka) -> dict[str, Any]:
-    options = guarded.client_options("alice", "OAUTHBEARER")
+def without_oidc(guarded_kafka: ApacheKafka) -> dict[str, Any]:
+    options = guarded_kafka.client_options("alice", "OAUTHBEARER")
     return {name: value for name, value in options.items() if not name.startswith("sasl_oauthbearer_")}
 
 
 @CARRIERS
 @pytest.mark.parametrize("fault", ["expired", "signed by another", "no token"])
 def test_a_token_that_does_not_hold_is_one_clear_error(
-    guarded: ApacheKafka, tokens: TokenServer, fault: str, ask: Callable[[dict[str, Any]], str]
+    guarded_kafka: ApacheKafka, token_server: TokenServer, fault: str, ask: Callable[[dict[str, Any]], str]
 ) -> None:
     token = {
-        "expired": lambda: tokens.token("alice", lifetime=-120),
-        "signed by another": lambda: tokens.token("alice")[:-8] + "AAAAAAAA",
+        "expired": lambda: token_server.token("alice", lifetime=-120),
+        "signed by another": lambda: token_server.token("alice")[:-8] + "AAAAAAAA",
         "no token": lambda: WRONG,
     }[fault]
-    text = refusal({**without_oidc(guarded), "sasl_oauth_token_provider": token}, ask)
+    text = refusal({**without_oidc(guarded_kafka), "sasl_oauth_token_provider": token}, ask)
     assert text.startswith('SASL OAUTHBEARER on 127.0.0.1: {"status":"invalid_token"}; check the token from')
 
 
-def test_a_wrong_client_secret_is_told_by_the_token_endpoint(guarded: ApacheKafka, tokens: TokenServer) -> None:
-    options = {**guarded.client_options("alice", "OAUTHBEARER"), "sasl_oauthbearer_client_secret": WRONG}
+def test_a_wrong_client_secret_is_told_by_the_token_endpoint(
+    guarded_kafka: ApacheKafka, token_server: TokenServer
+) -> None:
+    options = {**guarded_kafka.client_options("alice", "OAUTHBEARER"), "sasl_oauthbearer_client_secret": WRONG}
     text = refusal(options)
-    assert text.startswith(f"token endpoint {tokens.token_endpoint} answered 401 to client 'alice': invalid_client")
+    assert text.startswith(
+        f"token endpoint {token_server.token_endpoint} answered 401 to client 'alice': invalid_client"
+    )
 
 
-def test_a_token_endpoint_with_a_moments_trouble_is_asked_again(guarded: ApacheKafka, tokens: TokenServer) -> None:
-    tokens.refusals = 2
-    assert ask_blocking(guarded.client_options("alice", "OAUTHBEARER"))
-    assert tokens.refusals == 0
+def test_a_token_endpoint_with_a_moments_trouble_is_asked_again(
+    guarded_kafka: ApacheKafka, token_server: TokenServer
+) -> None:
+    token_server.refusals = 2
+    assert ask_blocking(guarded_kafka.client_options("alice", "OAUTHBEARER"))
+    assert token_server.refusals == 0
 
 
-def test_a_mechanism_that_is_not_offered_names_those_that_are(guarded: ApacheKafka) -> None:
+def test_a_mechanism_that_is_not_offered_names_those_that_are(guarded_kafka: ApacheKafka) -> None:
     options = {
-        "bootstrap_servers": guarded.bootstrap_servers,
+        "bootstrap_servers": guarded_kafka.bootstrap_servers,
         "security_protocol": "SASL_SSL",
-        "ssl_cafile": str(guarded.certificates.authority),
+        "ssl_cafile": str(guarded_kafka.certificates.authority),
         "sasl_mechanism": "AWS_MSK_IAM",
         "sasl_aws_region": "eu-west-1",
         "sasl_aws_credentials_provider": lambda: ("AKIDEXAMPLE", WRONG),
@@ -249,23 +160,23 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are(guarded: ApacheKaf
 
 @CARRIERS
 def test_a_broker_of_an_unknown_authority_is_refused(
-    guarded: ApacheKafka, ask: Callable[[dict[str, Any]], str]
+    guarded_kafka: ApacheKafka, ask: Callable[[dict[str, Any]], str]
 ) -> None:
-    stranger = guarded.certificates.stranger().authority
-    text = refusal({**guarded.client_options("alice", "PLAIN"), "ssl_cafile": str(stranger)}, ask)
-    assert f"TLS with bootstrap server {guarded.bootstrap_servers}: the broker's certificate is refused" in text
+    stranger = guarded_kafka.certificates.stranger().authority
+    text = refusal({**guarded_kafka.client_options("alice", "PLAIN"), "ssl_cafile": str(stranger)}, ask)
+    assert f"TLS with bootstrap server {guarded_kafka.bootstrap_servers}: the broker's certificate is refused" in text
     assert "ssl_cafile must hold the certificate of the authority that signed it" in text
 
 
-def test_a_broker_of_another_name_is_refused(guarded: ApacheKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_of_another_name_is_refused(guarded_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
 
     def resolve_here(host: Any, *arguments: Any, **options: Any) -> Any:
         return resolve("127.0.0.1" if host == "kafka.example.test" else host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
-    port = guarded.bootstrap_servers.rpartition(":")[2]
-    options = {**guarded.client_options("alice", "PLAIN"), "bootstrap_servers": f"kafka.example.test:{port}"}
+    port = guarded_kafka.bootstrap_servers.rpartition(":")[2]
+    options = {**guarded_kafka.client_options("alice", "PLAIN"), "bootstrap_servers": f"kafka.example.test:{port}"}
     text = refusal(options)
     assert "certificate is not valid for 'kafka.example.test'" in text
     assert "subjectAltName" in text
@@ -310,161 +221,18 @@ def test_a_client_without_a_certificate_the_broker_trusts_is_one_clear_error(
     ("protocol", "words"),
     [("SSL", "does this listener demand SASL"), ("PLAINTEXT", "TLS"), ("SASL_PLAINTEXT", "TLS")],
 )
-def test_the_wrong_security_protocol_is_hinted_at(guarded: ApacheKafka, protocol: str, words: str) -> None:
-    options = {**guarded.client_options("alice", "PLAIN"), "security_protocol": protocol}
+def test_the_wrong_security_protocol_is_hinted_at(guarded_kafka: ApacheKafka, protocol: str, words: str) -> None:
+    options = {**guarded_kafka.client_options("alice", "PLAIN"), "security_protocol": protocol}
     kept = {"PLAINTEXT": ("bootstrap", "security"), "SSL": ("bootstrap", "security", "ssl")}
     prefixes = kept.get(protocol, ("bootstrap", "security", "sasl"))
     with pytest.raises(TransportError, match=words):
         ask_blocking({name: value for name, value in options.items() if name.startswith(prefixes)})
 
 
-def test_a_listener_without_tls_is_hinted_at(guarded: ApacheKafka) -> None:
-    options = {**guarded.client_options("alice", "PLAIN"), "bootstrap_servers": guarded.admin_servers}
+def test_a_listener_without_tls_is_hinted_at(guarded_kafka: ApacheKafka) -> None:
+    options = {**guarded_kafka.client_options("alice", "PLAIN"), "bootstrap_servers": guarded_kafka.admin_servers}
     with pytest.raises(TransportError, match=r"TLS handshake \(does this listener speak TLS"):
         ask_blocking(options)
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "asyncio"])
-def test_a_producer_with_a_wrong_password_says_so_with_each_record(guarded: ApacheKafka, asynchronous: bool) -> None:
-    wrong = {**guarded.client_options("alice", "SCRAM-SHA-512"), "sasl_plain_password": WRONG}
-    topic = guarded.create_topic(partitions=1)
-
-    def send(options: dict[str, Any]) -> str:
-        with Producer(**options) as producer:
-            return repr(producer.send(topic, b"value").result(30))
-
-    async def send_asyncio(options: dict[str, Any]) -> str:
-        async with AsyncProducer(**options) as producer:
-            return repr(await (await producer.send(topic, b"value")))
-
-    text = refusal(wrong, (lambda options: asyncio.run(send_asyncio(options))) if asynchronous else send)
-    assert text.startswith("SASL SCRAM-SHA-512 as user 'alice' on 127.0.0.1: Authentication failed")
-
-
-def test_a_client_with_a_wrong_password_does_not_knock_by_itself(guarded: ApacheKafka) -> None:
-    """An account may be locked after some attempts: each is made for somebody."""
-    logins = []
-    with client_of({**guarded.client_options("alice", "PLAIN"), "sasl_plain_password": WRONG}) as (client, run):
-        client.network.watchers.append(
-            lambda trace: logins.append(trace) if isinstance(trace.message, SaslAuthenticateRequest) else None
-        )
-        for flow in (client.cluster.refresh(60.0), client.cluster.ensure_topic("a", 60.0)):
-            with pytest.raises(AuthenticationError):
-                run(flow)
-        attempts = len(logins)
-        assert attempts <= 4
-        time.sleep(2.5)
-        assert len(logins) == attempts
-
-
-def test_sessions_are_renewed_on_their_connections_and_tokens_at_80_percent(
-    guarded: ApacheKafka, tokens: TokenServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten seconds of requests: SCRAM sessions of 2.5 s, and tokens of 5 s whose expiry ends their sessions."""
-    monkeypatch.setattr(tokens, "lifetime", 5.0)
-    issued: list[float] = []
-    grant, token = tokens.grant, tokens.token
-    # exp counts whole seconds; rounded down, tokens this short would end a fifth of their life too early.
-    monkeypatch.setattr(tokens, "token", lambda *given, **claims: token(*given, exp=int(time.time()) + 6, **claims))
-    monkeypatch.setattr(tokens, "grant", lambda *given: issued.append(time.monotonic()) or grant(*given))
-    counts: Counter[str] = Counter()
-    stories = {mechanism: Story(guarded.client_options("alice", mechanism)) for mechanism in MECHANISMS[1::2]}
-    for story in stories.values():
-        story.thread.start()
-    written = write_until(time.monotonic() + Story.SECONDS, guarded, counts)
-    assert written > 300
-    assert counts["connection.failed"] == 0, "a session that is not renewed in time is cut"
-    assert counts["connection.authenticated"] >= 5
-    for story in stories.values():
-        story.thread.join(30)
-        assert story.error is None
-        assert story.answers > 100
-    # Not before 85 % of the session, less what a login takes; and in time, as otherwise the broker had cut it.
-    for mechanism, least in (("SCRAM-SHA-256", 3), ("OAUTHBEARER", 1)):
-        shares = stories[mechanism].shares()
-        assert len(shares) >= least
-        assert all(0.6 <= share <= 1.1 for share in shares), shares
-    assert len(issued) >= 3
-    assert all(3.95 <= later - earlier <= 5.5 for earlier, later in itertools.pairwise(issued))
-
-
-def write_until(end: float, kafka: ApacheKafka, counts: Counter[str]) -> int:
-    """How many records an idempotent producer wrote until then, none of them lost or twice."""
-
-    class Counting(NoMetrics):
-        def count(self, name: str, value: float = 1, **labels: object) -> None:
-            counts[name] += int(value)
-
-    topic, deliveries = kafka.create_topic(partitions=1), []
-    with Producer(**kafka.client_options("alice", "SCRAM-SHA-256"), metrics=Counting()) as producer:
-        while time.monotonic() < end:
-            deliveries.append(producer.send(topic, b"value"))
-            time.sleep(0.001)
-    assert [delivery.result(5).offset for delivery in deliveries] == list(range(len(deliveries)))
-    return len(deliveries)
-
-
-class Story:
-    """A client that asks without a pause for ten seconds; what it said of logins, by connection."""
-
-    SECONDS = 10.0
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-        self.logins: dict[tuple[int, str], list[Trace]] = {}
-        self.answers = 0
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._tell)
-
-    def shares(self) -> list[float]:
-        """How much of each session was over when the next login began on the same connection."""
-        return [
-            (later.time - earlier.time) * 1000 / earlier.message.session_lifetime_ms
-            for traces in self.logins.values()
-            for earlier, later in itertools.pairwise(traces)
-            if isinstance(later.message, SaslHandshakeRequest) and earlier.message.session_lifetime_ms
-        ]
-
-    def _tell(self) -> None:
-        try:
-            with client_of(self.options) as (client, run):
-                client.network.watchers.append(self._watch)
-                end = time.monotonic() + self.SECONDS
-                while time.monotonic() < end:
-                    run(metadata())
-                    self.answers += 1
-                    time.sleep(0.02)
-        except TransportError as error:
-            self.error = error
-
-    def _watch(self, trace: Trace) -> None:
-        assert not hidden_in(repr(trace))
-        if isinstance(trace.message, SaslHandshakeRequest | SaslAuthenticateResponse):
-            self.logins.setdefault((trace.node_id, trace.channel), []).append(trace)
-
-
-def test_the_examples_of_the_docs_log_in(guarded: ApacheKafka, tokens: TokenServer, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(tokens.token("alice") + "\n", encoding="ascii")
-    here = {
-        "kafka.example.org:9093": guarded.bootstrap_servers,
-        "/etc/kafka/authority.pem": str(guarded.certificates.authority),
-        "/run/secrets/kafka-token": str(tmp_path / "token"),
-        "https://login.example.org/realms/main/protocol/openid-connect/token": tokens.token_endpoint,
-        '"orders"': '"alice"',
-    }
-    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-    for there, place in here.items():
-        assert there in text
-        text = text.replace(there, place)
-    topic, written = guarded.create_topic(partitions=1), 0
-    for example in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if "Producer(" in example and "amazonaws" not in example:
-            names: dict[str, Any] = {"password": "alice-secret", "client_secret": CLIENT_SECRET}
-            exec(compile(example, "docs/security.md", "exec"), names)
-            with names["producer"] as producer:
-                assert producer.send(topic, b"value").result(10).offset == written
-            written += 1
-    assert written == 3
 
 
 def test_each_mechanism_logs_in_on_kafka_3_9(apache_kafka_factory: KafkaFactory) -> None:
