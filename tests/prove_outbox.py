@@ -25,10 +25,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "examples"), str(HERE.parent / "src")]
 
 import psycopg  # noqa: E402
-from java_clients import consume  # noqa: E402
 from outbox import PostgresOutbox, Relay  # noqa: E402
 from postgres_server import PostgresServer  # noqa: E402
-from test_outbox import GreaterThanTheLast  # noqa: E402
+from test_outbox import GreaterThanTheLast, by_key, delivered  # noqa: E402
 
 from kcodec import TopicPartition  # noqa: E402
 from kcodec.testing.kafka import ApacheKafka  # noqa: E402
@@ -96,10 +95,7 @@ def drain(kafka: ApacheKafka, source: Any, topic: str) -> None:
 
 def judge(kafka: ApacheKafka, topic: str, committed: dict[bytes, list[int]]) -> tuple[int, int, int, int]:
     """(rows, lost, more than once, out of order)."""
-    got: dict[bytes, list[int]] = {}
-    for record in consume(kafka.bootstrap_servers, topic):
-        assert record.key is not None and record.value is not None
-        got.setdefault(record.key, []).append(int(record.value))
+    got = by_key(delivered(kafka, topic))
     lost = twice = disorder = 0
     for writer, numbers in committed.items():
         counts = Counter(got.get(writer, []))
