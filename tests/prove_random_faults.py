@@ -34,7 +34,8 @@ from kcodec.testing.proxy import KafkaProxy
 BROKERS: tuple[tuple[str, int], ...] = (("4.3.1", 2), ("4.3.1", 0), ("3.9.1", 0))
 PARTITIONS, LEAST_COMMITTED = 3, 8
 TIMEOUT, BLOCK_SECONDS = 4.0, 16.0
-COORDINATOR_CODES, PRODUCE_CODES = (7, 14, 15, 16, 51), (3, 5, 6, 7, 19)
+# PRODUCE_CODES refuse a request that the broker never sees, WRITTEN_CODES stand in for the answer to one that it wrote.
+COORDINATOR_CODES, PRODUCE_CODES, WRITTEN_CODES = (7, 14, 15, 16, 51), (3, 5, 6, 7, 19), (3, 6, 7, 20, 56)
 APIS = {
     "Produce": PRODUCE_CODES,
     **dict.fromkeys(("EndTxn", "TxnOffsetCommit", "InitProducerId"), COORDINATOR_CODES),
@@ -111,7 +112,7 @@ class Hunt:
         if kind == "hold":
             return chosen.hold(self.random.uniform(0.1, 3.0), cut_client=is_request and self.random.random() < 0.5)
         if kind == "code":
-            code = self.random.choice(codes)
+            code = self.random.choice(WRITTEN_CODES if api == "Produce" and not is_request else codes)
             return chosen.answer(error=code) if is_request else chosen.replace(error=code)
         return getattr(chosen, kind)()
 

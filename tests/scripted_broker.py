@@ -53,7 +53,7 @@ class Fault:
 
     is_lost: it never arrives; is_answer_lost: nobody hears what became of it; cuts: the connection breaks (at once if
     it is lost, else when the answer is due) and all that is outstanding on it fails; code: the answer for every
-    partition, nothing is written; else None.
+    partition, else None; nothing is written then, unless is_written: a leader that is deposed while it waits.
     """
 
     is_lost: bool = False
@@ -62,6 +62,7 @@ class Fault:
     delay: float = 0.0
     answer_delay: float = 0.0
     code: int | None = None
+    is_written: bool = False
 
 
 @dataclass
@@ -301,6 +302,8 @@ class ScriptedCluster:
             for data in topic.partition_data:
                 logs = self.topics[name][1] if name in self.topics else []
                 if fault.code is not None:
+                    if fault.is_written:
+                        logs[data.index].append(data.records, self.is_strict)
                     code, offset = fault.code, -1
                 elif name is None:
                     code, offset = 100, -1

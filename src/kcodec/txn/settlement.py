@@ -41,8 +41,9 @@ IN_FLIGHT_WINDOW = 5
 NO_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, OUT_OF_ORDER, DUPLICATE = 0, 10, 18, 45, 46
 #: Errors about the producer: see the module.
 IDENTITY_CODES = frozenset({OUT_OF_ORDER, 47, 48, 49, 53, 59, 90, 120})
-#: Answers after which the batch may be in the log all the same: time-out, too few replicas after the append, unknown.
-UNCERTAIN_CODES = frozenset({-1, 7, 20})
+#: Answers after which the batch may be in the log all the same: unknown, time-out, too few replicas after the append,
+#: and what a broker says that lost partition or disk while the written batch waited for replicas (DelayedProduce).
+UNCERTAIN_CODES = frozenset({-1, 3, 6, 7, 20, 56})
 #: Retriable errors that say that our metadata is out of date.
 STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
 
