@@ -4,6 +4,7 @@ and how much memory bytes can make the reader take."""
 
 from __future__ import annotations
 
+import array
 import contextlib
 import gc
 import os
@@ -222,6 +223,59 @@ def test_a_message_that_changes_while_it_is_encoded() -> None:
     )
     with pytest.raises(EncodeError, match="the list changed"):
         wrong.encode(8)
+
+
+class Odd:
+    """No number, no text, nothing."""
+
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+def odd_values() -> list[Any]:
+    released = memoryview(b"abc")
+    released.release()
+    lasting: list[Any] = [None, True, 0, -1, 255, 1 << 31, 1 << 63, -(1 << 63) - 1, 10**40, 1.5, float("nan"), "", "a"]
+    lasting += ["\ud800", "a" * 32768, b"", b"abc", bytearray(b"abc"), memoryview(b"abcd")[::2], released, Odd(), Odd]
+    lasting += [[], (), {}, [None], ["a", None], [[1]], ["\udfff"], [1 << 40], (b"a", 1), {1, 2}, range(3), UUID(int=3)]
+    return [*lasting, array.array("i", [1, 2]), messages.EndTxnRequest(), [messages.EndTxnRequest()], Odd.__repr__]
+
+
+def test_odd_values_are_encode_errors_or_what_they_mean() -> None:
+    """Whatever stands in a field of a message or of a struct inside, and never anything but an EncodeError."""
+    random = Random(7)
+    values = odd_values()
+    refused = taken = 0
+    for kind, version in EVERY:
+        for _ in range(EDITS_EACH):
+            message = sample(kind, version, random, density=0.5)
+            target: Any = message
+            while True:
+                structs = [one for name in fields(type(target)) for one in inner_structs(getattr(target, name))]
+                if not structs or random.random() < 0.4:
+                    break
+                target = random.choice(structs)
+            if not fields(type(target)):
+                continue
+            name = random.choice([*fields(type(target)), "unknown_tagged_fields"])
+            setattr(target, name, random.choice(values))
+            try:
+                data = message.encode(version)
+            except EncodeError as error:
+                refused += 1
+                assert str(error)
+                pickle.dumps(error)
+            else:
+                taken += 1
+                assert kind.decode(data, version).encode(version) == data
+    assert refused > 100
+    assert taken > 100
+
+
+def inner_structs(value: Any) -> list[Struct]:
+    if isinstance(value, Struct):
+        return [value]
+    return [one for one in value if isinstance(one, Struct)] if isinstance(value, list) else []
 
 
 def test_one_message_is_imported_alone() -> None:

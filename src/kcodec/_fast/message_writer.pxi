@@ -186,7 +186,7 @@ cdef int _write_sized_bytes(MessageWriter *writer, const MessageOp *op, object v
     is_buffer = True
     try:
         PyObject_GetBuffer(value, &source, PyBUF_SIMPLE)
-    except (TypeError, BufferError):
+    except (TypeError, ValueError, BufferError):  # ValueError: a memoryview that was released
         is_buffer = False
     if not is_buffer:
         _refuse(writer, op, value, "is not bytes-like and contiguous")
@@ -296,7 +296,7 @@ cdef int _write_struct(MessageWriter *writer, MessagePlan plan, object message) 
             _refuse(writer, op, value, "is not in this version, where only its default can be sent")
         op += 1
     step.op = NULL
-    unknown = message.unknown_tagged_fields
+    unknown = _unknown_fields_of(writer, message)
     if plan.is_flexible:
         if plan.tagged_count or unknown:
             _write_tagged_fields(writer, plan, message, unknown)
@@ -310,17 +310,22 @@ cdef int _write_struct(MessageWriter *writer, MessagePlan plan, object message) 
     return 0
 
 
+cdef tuple _unknown_fields_of(MessageWriter *writer, object message):
+    unknown = getattr(message, "unknown_tagged_fields", None)
+    if not isinstance(unknown, tuple):
+        _refuse_unknown(writer, unknown, "must be a tuple")
+    return unknown
+
+
 cdef int _refuse_unknown(MessageWriter *writer, object unknown, str reason) except -1:
     path = _message_path(writer.steps, writer.depth)
     path = f"{path}.unknown_tagged_fields" if path else "unknown_tagged_fields"
-    raise EncodeError(f"{<object>writer.title}: {path} {reason}", field=path, value=unknown)
+    raise EncodeError(f"{<object>writer.title}: {path} {reason}", field=path, value=repr(unknown))
 
 
-cdef int _check_unknown(MessageWriter *writer, MessagePlan plan, object unknown) except -1:
+cdef int _check_unknown(MessageWriter *writer, MessagePlan plan, tuple unknown) except -1:
     """Ascending tags that the version does not know itself (RawTaggedFieldWriter)."""
     last = -1
-    if not isinstance(unknown, tuple):
-        _refuse_unknown(writer, unknown, "must be a tuple")
     for entry in unknown:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int)
                 and isinstance(entry[1], bytes)):

@@ -268,7 +268,7 @@ cdef bint _is_default(const MessageDefault *default, object value) except -1:
 
 cdef bint _has_defaults(MessageShape shape, object message) except -1:
     cdef Py_ssize_t index
-    if type(message) is not shape.message_class or message.unknown_tagged_fields:
+    if type(message) is not shape.message_class or message.unknown_tagged_fields != ():
         return False
     for index in range(shape.count):
         if not _is_default(&shape.slots[index].default, _slot_of(message, shape, index)):

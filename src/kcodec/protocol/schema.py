@@ -125,8 +125,9 @@ class Struct(MessageObject, metaclass=_Declared):
             f"{name}={'<hidden>' if field.secret else _shown(getattr(self, name, None))}"
             for name, field in type(self)._fields.items()
         ]
-        if self.unknown_tagged_fields:
-            parts.append(f"unknown_tagged_fields={_shown(self.unknown_tagged_fields)}")
+        unknown = getattr(self, "unknown_tagged_fields", ())
+        if unknown != ():
+            parts.append(f"unknown_tagged_fields={_shown(unknown)}")
         return f"{type(self).__qualname__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Callable[..., Struct], tuple[type[Struct], dict[str, Any]]]:
@@ -152,7 +153,10 @@ def _picklable(value: Any) -> Any:
 def _shown(value: Any) -> str:
     """A value for a repr: bytes and lists cut short."""
     if isinstance(value, bytes | bytearray | memoryview):
-        head = repr(bytes(value[:SHOWN_BYTES]))
+        try:
+            head = repr(bytes(value[:SHOWN_BYTES]))
+        except (TypeError, ValueError, NotImplementedError):  # a memoryview that was released, or has no plain bytes
+            return repr(value)
         return head if len(value) <= SHOWN_BYTES else f"<{len(value)} bytes: {head}...>"
     if isinstance(value, list | tuple):
         parts = [_shown(one) for one in value[:SHOWN_ELEMENTS]]
