@@ -27,13 +27,13 @@ from kcodec.testing.proxy_frames import Exchange
 from kcodec.testing.proxy_rules import Rule, Selection
 
 PARTITIONS = 2
-CALL_SECONDS = 3.0  # what a call may take by its options
-SLACK_SECONDS = 2.5  # two processors, thirty cases at a time
+CALL_SECONDS = 6.0  # what a call may take by its options
+SLACK_SECONDS = 3.0  # two processors that others use, too
 OPTIONS = {
-    "request_timeout_ms": 800,
-    "delivery_timeout_ms": 2_500,
-    "default_api_timeout_ms": 3_000,
-    "max_block_ms": 3_000,
+    "request_timeout_ms": 1_000,
+    "delivery_timeout_ms": 6_000,
+    "default_api_timeout_ms": 6_000,
+    "max_block_ms": 6_000,
     "transaction_timeout_ms": 30_000,
     "retry_backoff_ms": 20,
     "reconnect_backoff_ms": 10,
@@ -216,16 +216,30 @@ def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -
     if told.error is not None and told.outcome == COMMITTED:
         ended.faults.append(f"committed, and yet {told.error!r}")
     for call, seconds in told.seconds.items():
-        if seconds > CALL_SECONDS + SLACK_SECONDS:
-            ended.faults.append(f"{call} took {seconds:.1f} s, by its options at most {CALL_SECONDS} s")
+        # The end of a block is a commit, and an abort where that fails.
+        limit = CALL_SECONDS * (2 if call == "end" else 1)
+        if seconds > limit + SLACK_SECONDS:
+            ended.faults.append(f"{call} took {seconds:.1f} s, by its options at most {limit} s")
     return told
 
 
+def _warm_up(kafka: ApacheKafka, topic: str) -> None:
+    """The first transaction of a broker makes its internal topics, which takes longer than the cases have."""
+    name = f"{topic}-first"
+    first = FACES["blocking"](bootstrap_servers=kafka.admin_servers, transactional_id=name)
+    try:
+        told = first.transact(Work(topic, {}, {TopicPartition(topic, 0): 1}, ConsumerGroupMetadata(name)))
+    finally:
+        first.close()
+    assert told.outcome == COMMITTED, told.error
+
+
 def run_cases(
-    chosen: Iterable[Case], face: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 24
+    chosen: Iterable[Case], face: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 12
 ) -> tuple[list[Ended], Verdict]:
     """Run cases beside each other, each with names of its own, and hold what was told against the log."""
     topic = kafka.create_topic(partitions=PARTITIONS)
+    _warm_up(kafka, topic)
     with ThreadPoolExecutor(at_once) as pool:
         running = [
             pool.submit(run_case, case, face, proxy, topic, f"{topic}-{face}-{number}")
