@@ -11,6 +11,7 @@ from admin_script import AdminScript
 
 from kcodec import TopicPartition
 from kcodec.client import admin_flows as flows
+from kcodec.client.admin_security import AclOperation
 from kcodec.client.admin_settle import AdminError
 from kcodec.client.admin_values import ConfigResource
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, RequestTimedOutError, UnsupportedError
@@ -219,6 +220,32 @@ def test_an_answer_that_leaves_an_item_out_is_an_error_of_that_item() -> None:
         script.run(flows.delete_groups(script.asking, ["g", "h"]))
     assert "delete group 'g': the broker's answer does not name it" in str(caught.value.errors["g"])
     assert caught.value.results == {"h": None}
+
+
+def test_what_was_not_asked_for_is_not_believed() -> None:
+    script = AdminScript()
+    script.answers["DeleteGroups"] = lambda node, request: messages.DeleteGroupsResponse(
+        results=[messages.DeletableGroupResult(group_id=name) for name in ("other", "g", "g")]
+    )
+    assert script.run(flows.delete_groups(script.asking, ["g"])) == {"g": None}
+    script.answers["DescribeConfigs"] = lambda node, request: messages.DescribeConfigsResponse(
+        results=[
+            messages.DescribeConfigsResult(resource_type=99, resource_name="orders"),
+            messages.DescribeConfigsResult(resource_type=2, resource_name="orders"),
+        ]
+    )
+    topic = ConfigResource.topic("orders")
+    assert script.run(flows.describe_configs(script.asking, [topic])) == {topic: {}}
+
+
+def test_permissions_of_a_newer_kafka_are_unknown_not_an_error() -> None:
+    script = AdminScript()
+    acl = messages.AclDescription(principal="User:a", host="*", operation=99, permission_type=3)
+    resource = messages.DescribeAclsResource(resource_type=77, resource_name="x", pattern_type=66, acls=[acl])
+    script.answers["DescribeAcls"] = lambda node, request: messages.DescribeAclsResponse(resources=[resource])
+    (found,) = script.run(flows.describe_acls(script.asking))
+    assert (found.resource_type, found.pattern_type, found.operation) == (0, 0, AclOperation.UNKNOWN)
+    assert str(found) == "allow User:a unknown on unknown unknown 'x' from *"
 
 
 def test_an_unknown_topic_is_asked_for_a_while_only() -> None:

@@ -59,6 +59,13 @@ def describe_configs(
     return outcome.value()
 
 
+def _asked(result: Any, resources: list[ConfigResource]) -> Iterator[ConfigResource]:
+    """The resource that a result is about; none where it was not asked for."""
+    for resource in resources:
+        if (resource.type, resource.name) == (result.resource_type, result.resource_name):
+            yield resource
+
+
 def _described(response: Any, resources: list[ConfigResource]) -> Iterator[tuple[ConfigResource, Answer]]:
     for result in response.results:
         entries = {
@@ -72,8 +79,8 @@ def _described(response: Any, resources: list[ConfigResource]) -> Iterator[tuple
             )
             for config in result.configs
         }
-        resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-        yield resource, Answer(result.error_code, entries, result.error_message)
+        for resource in _asked(result, resources):
+            yield resource, Answer(result.error_code, entries, result.error_message)
 
 
 def alter_configs(
@@ -98,11 +105,9 @@ def alter_configs(
                 resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
             ),
             lambda response, some: (
-                (
-                    ConfigResource(ConfigResourceType(one.resource_type), one.resource_name),
-                    Answer(one.error_code, None, one.error_message),
-                )
+                (resource, Answer(one.error_code, None, one.error_message))
                 for one in response.responses
+                for resource in _asked(one, some)
             ),
         )
         found = yield from settle(asking, asked, question, deadline)

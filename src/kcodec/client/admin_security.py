@@ -22,9 +22,18 @@ DEFAULT_ITERATIONS = 4096
 RESOURCE_NOT_FOUND = 91
 
 
-class ResourceType(IntEnum):
+class _OrUnknown(IntEnum):
+    """A number of a newer Kafka's is UNKNOWN, as in Kafka's own enumerations."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _OrUnknown | None:
+        return cls(0) if isinstance(value, int) and value != 0 else None
+
+
+class ResourceType(_OrUnknown):
     """What a permission is about. ANY is for filters."""
 
+    UNKNOWN = 0
     ANY = 1
     TOPIC = 2
     GROUP = 3
@@ -34,18 +43,20 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(_OrUnknown):
     """How the name is meant. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
 
+    UNKNOWN = 0
     ANY = 1
     MATCH = 2
     LITERAL = 3
     PREFIXED = 4
 
 
-class AclOperation(IntEnum):
+class AclOperation(_OrUnknown):
     """What is allowed or denied. ANY is for filters."""
 
+    UNKNOWN = 0
     ANY = 1
     ALL = 2
     READ = 3
@@ -63,9 +74,10 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class AclPermission(IntEnum):
+class AclPermission(_OrUnknown):
     """Allowed or denied. ANY is for filters."""
 
+    UNKNOWN = 0
     ANY = 1
     DENY = 2
     ALLOW = 3
@@ -103,16 +115,20 @@ class AclFilter:
     pattern_type: PatternType = PatternType.ANY
 
 
-class ScramMechanism(IntEnum):
+class ScramMechanism(_OrUnknown):
     """SCRAM with which hash."""
 
+    UNKNOWN = 0
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
 
     @property
     def hash_name(self) -> str:
         """As hashlib names it."""
-        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+        names = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
+        if self not in names:
+            raise ValueError(f"no hash is known for {self!r}")
+        return names[self]
 
 
 @dataclass(frozen=True)

@@ -243,12 +243,13 @@ class _Settling(Generic[K, V]):
         except (TransportError, UnsupportedError) as error:
             self._failed(items, error)
             return
-        answered = set()
+        missing = set(items)
         for item, answer in question.read(reply.message, items):
-            answered.add(item)
-            self._take(item, answer)
+            if item in missing:  # asked for, and not answered already
+                missing.remove(item)
+                self._take(item, answer)
         for item in items:
-            if item not in answered:
+            if item in missing:
                 self._outcome.errors[item] = KcodecError(
                     f"{self._doing(item)}: the broker's answer does not name it (node {node})"
                 )
