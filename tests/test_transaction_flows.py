@@ -16,6 +16,7 @@ from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,
     BrokerError,
+    DecodeError,
     DeliveryTimeoutError,
     FatalTransactionError,
     ProducerFencedError,
@@ -24,10 +25,12 @@ from kcodec.errors import (
     UnknownOutcomeError,
 )
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import broker_error
 from kcodec.txn.producer_id import ProducerIdAndEpoch, Verdict
 from kcodec.txn.state import State
 from kcodec.txn.transaction_manager import TransactionManager
+from kcodec.txn.transaction_partitions import _worst as worst_of
 
 ORDERS = TopicPartition("orders", 0)
 GROUP = ConsumerGroupMetadata("readers", 3, "member-1")
@@ -305,7 +308,7 @@ def test_a_request_that_was_never_sent_spends_nothing() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("action", [CUT, LOST, HANG, -1])
+@pytest.mark.parametrize("action", [CUT, LOST, HANG, -1, 15, 7, 6, 12345])
 def test_a_commit_that_stays_unanswered_is_an_unknown_outcome(version: int, action: Action) -> None:
     world = World(version)
     manager = begun(world)
@@ -456,6 +459,36 @@ def test_offsets_that_are_refused_say_what_about(api: str, code: int, kind: type
             world.run(manager.commit())
         world.run(manager.abort())
         world.run(manager.begin())
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"),
+    [((0, 0), 0), ((55, 55), 55), ((55, 29), 29), ((29, 55), 29), ((51, 29), 29), ((29, 3), 29), ((55, 51), 51)],
+)
+def test_of_several_answers_the_one_that_says_most_counts(codes: tuple[int, ...], worst: int) -> None:
+    results = [
+        messages.AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+        for number, code in enumerate(codes)
+    ]
+    topic = messages.AddPartitionsToTxnTopicResult(name="orders", results_by_partition=results)
+    answer = messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+    assert worst_of(answer)[0] == worst
+
+
+@BOTH
+def test_an_answer_that_leaves_something_out_is_no_success(version: int) -> None:
+    def empty(answer: Any) -> Any:
+        answer.topics.clear()
+        return answer
+
+    world = World(version)
+    manager = begun(world)
+    world.plan("TxnOffsetCommit", empty)
+    with pytest.raises(DecodeError, match="says nothing of"):
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    with pytest.raises(AbortableTransactionError):
+        world.run(manager.commit())
+    world.run(manager.abort())
 
 
 @pytest.mark.parametrize(("code", "resource"), [(29, "orders"), (120, ORDERS), (17, ORDERS)])
@@ -670,7 +703,7 @@ def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(versio
     world = World(version)
     manager = begun(world)
     transaction = manager.now_open
-    world.plan("EndTxn", *[15] * 100)
+    world.plan("EndTxn", *[14] * 100)
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(2.0))
     with pytest.raises(DeliveryTimeoutError):

@@ -19,7 +19,7 @@ from kcodec.errors import (
     TransportError,
     UnsupportedError,
 )
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ERRORS, broker_error
 from kcodec.protocol.flow import Flow, Reply, call, sleep
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.transaction_errors import Failed, Treatment
@@ -29,9 +29,8 @@ from kcodec.txn.transaction_errors import Failed, Treatment
 COORDINATOR_GONE = frozenset({14, 15, 16})
 #: 51: the transaction before this one is being ended (Kafka: CONCURRENT_TRANSACTIONS).
 CONCURRENT_TRANSACTIONS = 51
-#: What else passes: 7 REQUEST_TIMED_OUT (KAFKA-14417), 13 NETWORK_EXCEPTION, 19 and 20 too few replicas in sync,
-#: 56 KAFKA_STORAGE_ERROR.
-PASSING = frozenset({7, 13, 19, 20, 56})
+#: What passes: all that Kafka calls retriable, 7 REQUEST_TIMED_OUT (KAFKA-14417) and 51 among them.
+PASSING = frozenset(code for code, row in ERRORS.items() if row.retriable)
 # While another instance's transaction is ended: markers are written within 2 to 25 ms; after that something is wrong,
 # and patience is better (KIP-360, franz-go). While our own last one is: most often it takes less than 2 ms.
 CONCURRENT_BACKOFF, CONCURRENT_BACKOFF_MAX = 0.020, 1.0
@@ -48,7 +47,7 @@ class CoordinatorCall:
     is_over:       asked before each repeat; once true, the last error is raised instead.
     resource:      what an error code of the answer is about.
     unanswered:    how many copies may have been sent and got no answer.
-    also_passing:  codes besides those above that are repeated.
+    is_uncertain:  tells codes of a broker that may have carried the request out all the same, as if it had no answer.
     concurrent_backoff: the first pause after CONCURRENT_TRANSACTIONS.
     """
 
@@ -62,7 +61,7 @@ class CoordinatorCall:
         *,
         on_unanswered: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
-        also_passing: frozenset[int] = frozenset(),
+        is_uncertain: Callable[[int], bool] = lambda code: False,
         concurrent_backoff: float = CONCURRENT_BACKOFF,
     ) -> None:
         self.cluster = cluster
@@ -71,7 +70,7 @@ class CoordinatorCall:
         self.deadline = deadline
         self.on_unanswered = on_unanswered
         self.is_over = is_over
-        self.passing = PASSING | also_passing
+        self.is_uncertain = is_uncertain
         self.concurrent_backoff = concurrent_backoff
         self.unanswered = 0
         self._started = cluster.clock()
@@ -96,10 +95,12 @@ class CoordinatorCall:
                 yield from self.pause(error)
                 continue
             code = code_of(reply.message)
+            if code not in PASSING and not self.is_uncertain(code):
+                return reply
             if code in COORDINATOR_GONE:
                 self.cluster.forget_coordinator(self.kind, self.key)
-            elif code != CONCURRENT_TRANSACTIONS and code not in self.passing:
-                return reply
+            if self.is_uncertain(code):
+                self.note_unanswered()
             yield from self.pause(broker_error(code, self.doing, resource=self.key))
 
     def _find(self) -> Flow[int]:

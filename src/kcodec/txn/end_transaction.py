@@ -20,8 +20,9 @@ from kcodec.txn.transaction_errors import FENCED_CODES, Failed, Treatment, failu
 
 INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
-#: A broker that fails without a code for it (-1) may have carried the request out all the same.
-UNKNOWN_SERVER_ERROR = -1
+#: Answers that say for certain what became of EndTxn, or that it was not looked at (14, 16, 51). Not 15: a coordinator
+#: that could not replicate its decision in time says so, and the next coordinator may find the decision in the log.
+CERTAIN_CODES = frozenset({0, 14, 16, 31, 35, 47, 48, 49, 51, 53, 59, 90, 120})
 #: The first version of EndTxn that bumps the epoch.
 NEW_FLOW_VERSION = 5
 
@@ -45,6 +46,7 @@ def end_transaction(cluster: Cluster, ending: Ending, is_commit: bool, deadline:
         doing,
         deadline,
         on_unanswered=ending.on_unanswered,
+        is_uncertain=lambda code: code not in CERTAIN_CODES,
     )
     asked.unanswered = int(is_commit and ending.is_commit_unanswered)
     try:
@@ -70,13 +72,8 @@ def _ask(
         committed=is_commit,
     )
     bounds = {"lowest": NEW_FLOW_VERSION} if ending.is_new_flow else {"highest": NEW_FLOW_VERSION - 1}
-    while True:
-        reply = yield from asked.ask(request, lambda message: int(message.error_code), **bounds)
-        code = reply.message.error_code
-        if code != UNKNOWN_SERVER_ERROR:
-            break
-        asked.note_unanswered()
-        yield from asked.pause(failure("EndTxn", code, doing, resource=ending.transactional_id).error)  # type: ignore[arg-type]
+    reply = yield from asked.ask(request, lambda message: int(message.error_code), **bounds)
+    code = reply.message.error_code
     following = None
     if reply.version >= NEW_FLOW_VERSION and reply.message.producer_id >= 0:
         following = ProducerIdAndEpoch(reply.message.producer_id, reply.message.producer_epoch)
@@ -90,8 +87,8 @@ def _without_answer(asked: CoordinatorCall, is_commit: bool, doing: str, error: 
         return Failed(
             Treatment.UNANSWERED,
             UnknownOutcomeError(
-                f"{doing}: sent {asked.unanswered} times and not answered; the transaction may be committed, or "
-                f"aborted, or still open. The last was: {error}",
+                f"{doing}: asked {asked.unanswered} times and not answered for certain; the transaction may be "
+                f"committed, or aborted, or still open. The last was: {error}",
                 possibly_sent=True,
             ),
         )

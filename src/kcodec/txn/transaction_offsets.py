@@ -11,23 +11,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kcodec.errors import DecodeError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_GONE,
-    OWN_CONCURRENT_BACKOFF,
-    PASSING,
-    CoordinatorCall,
-)
+from kcodec.txn.coordination import OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, failure
 
 #: The first version of TxnOffsetCommit that adds the group by itself, and the first that names a generation.
 NEW_FLOW_VERSION, GENERATION_VERSION = 5, 3
-UNKNOWN_TOPIC_OR_PARTITION = 3
-_REPEATED = PASSING | COORDINATOR_GONE | {CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION}
 _AUTHORIZATION_OF_TOPIC, _AUTHORIZATION_OF_GROUP, _AUTHORIZATION_OF_ID = 29, 30, 53
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -116,7 +109,7 @@ def commit_offsets(
     on_unanswered: Callable[[], None],
 ) -> Flow[None]:
     """TxnOffsetCommit, asked of the group's coordinator. Raises Failed (resource: group, topic or partition),
-    DeliveryTimeoutError."""
+    DeliveryTimeoutError, DecodeError for an answer that leaves some out."""
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
     asked = CoordinatorCall(
         cluster,
@@ -125,7 +118,6 @@ def commit_offsets(
         doing,
         deadline,
         on_unanswered=on_unanswered,
-        also_passing=frozenset({UNKNOWN_TOPIC_OR_PARTITION}),
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
@@ -136,6 +128,9 @@ def commit_offsets(
     code, partition = _worst(reply.message)
     if code:
         raise _refused(code, doing, transactional_id, group, partition)
+    told = reply.message.topics
+    if missing := offsets.keys() - {(topic.name, each.partition_index) for topic in told for each in topic.partitions}:
+        raise DecodeError(f"{doing}: the answer says nothing of {min(missing)}")
 
 
 def _request(
@@ -174,7 +169,7 @@ def _worst(message: Any) -> tuple[int, TopicPartition | None]:
     worst: tuple[int, TopicPartition | None] = 0, None
     for topic in message.topics:
         for part in topic.partitions:
-            if part.error_code and (not worst[0] or (worst[0] in _REPEATED and part.error_code not in _REPEATED)):
+            if part.error_code and (not worst[0] or (worst[0] in PASSING and part.error_code not in PASSING)):
                 worst = part.error_code, TopicPartition(topic.name, part.partition_index)
     return worst
 

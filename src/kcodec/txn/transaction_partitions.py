@@ -10,23 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_GONE,
-    OWN_CONCURRENT_BACKOFF,
-    PASSING,
-    CoordinatorCall,
-)
+from kcodec.txn.coordination import OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, failure
 
 OPERATION_NOT_ATTEMPTED = 55
-#: 3: the topic was made a moment ago, or is about to be.
-UNKNOWN_TOPIC_OR_PARTITION = 3
-_REPEATED = PASSING | COORDINATOR_GONE | {CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION}
 HIGHEST_CLIENT_VERSION = 3
 
 
@@ -41,7 +33,7 @@ def add_partitions(
     is_over: Callable[[], bool] = lambda: False,
 ) -> Flow[None]:
     """Add all of them. Raises Failed (resource: the partition, or the topic for a missing permission),
-    DeliveryTimeoutError; whatever `is_over` stops."""
+    DeliveryTimeoutError, DecodeError for an answer that leaves some out; whatever `is_over` stops."""
     doing = f"AddPartitionsToTxn of {transactional_id!r}"
     asked = CoordinatorCall(
         cluster,
@@ -51,14 +43,19 @@ def add_partitions(
         deadline,
         on_unanswered=on_unanswered,
         is_over=is_over,
-        also_passing=frozenset({UNKNOWN_TOPIC_OR_PARTITION}),
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
-    request = _request(transactional_id, producer, partitions)
+    wanted = set(partitions)
+    request = _request(transactional_id, producer, wanted)
     reply = yield from asked.ask(request, _first_error, highest=HIGHEST_CLIENT_VERSION)
     code, partition = _worst(reply.message)
     if code:
         raise refused(code, doing, transactional_id, partition)
+    told = reply.message.results_by_topic_v3_and_below
+    if missing := wanted - {
+        (topic.name, each.partition_index) for topic in told for each in topic.results_by_partition
+    }:
+        raise DecodeError(f"{doing}: the answer says nothing of {min(missing)}")
 
 
 def refused(code: int, doing: str, transactional_id: str, partition: TopicPartition | None) -> Failed:
@@ -75,7 +72,7 @@ def _request(transactional_id: str, producer: ProducerIdAndEpoch, partitions: It
     from kcodec.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(set(partitions)):
+    for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -86,14 +83,13 @@ def _request(transactional_id: str, producer: ProducerIdAndEpoch, partitions: It
 
 
 def _worst(message: Any) -> tuple[int, TopicPartition | None]:
-    """The first code that says something; one that passes only if there is no other, 55 never alone."""
+    """The first code that says something: one that passes, or 55, only if there is no other."""
     worst: tuple[int, TopicPartition | None] = 0, None
     for topic in message.results_by_topic_v3_and_below:
         for result in topic.results_by_partition:
             code = result.partition_error_code
-            if not code or code == OPERATION_NOT_ATTEMPTED:
-                continue
-            if not worst[0] or (worst[0] in _REPEATED and code not in _REPEATED):
+            says_little = worst[0] == OPERATION_NOT_ATTEMPTED or (worst[0] in PASSING and code not in PASSING)
+            if code and (not worst[0] or (says_little and code != OPERATION_NOT_ATTEMPTED)):
                 worst = code, TopicPartition(topic.name, result.partition_index)
     return worst
 
