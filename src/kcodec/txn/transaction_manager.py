@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from kcodec.errors import (
     AbortableTransactionError,
@@ -91,10 +92,11 @@ class TransactionManager(TransactionBackground):
         if self.state in {State.UNINITIALIZED, State.UNKNOWN_OUTCOME}:
             yield from self.initialize(deadline - self.cluster.clock())
             is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
-        self.call(Event.BEGIN)
-        assert self.producer is not None
-        transaction = self.open = OpenTransaction(self.producer, is_new_flow)
-        self.is_epoch_used = True
+        with self.records.lock if self.records is not None else nullcontext():  # beside begin_at_once
+            self.call(Event.BEGIN)
+            assert self.producer is not None
+            transaction = self.open = OpenTransaction(self.producer, is_new_flow)
+            self.is_epoch_used = True
         self.tell()
         if wanted and not is_new_flow:
             transaction.wanted |= wanted

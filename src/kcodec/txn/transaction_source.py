@@ -6,8 +6,9 @@ sender asks and tells (`ProducerIdSource`). The flows that move it are in `kcode
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kcodec.errors import (
     AbortableTransactionError,
@@ -38,7 +39,9 @@ _WITH_RECORDS = frozenset({State.IN_TRANSACTION, State.COMMITTING})
 
 
 class Records(Protocol):
-    """What the manager needs of the producer's core, to end a transaction."""
+    """What the manager needs of the producer's core, to end a transaction. lock: the producer's."""
+
+    lock: AbstractContextManager[Any]
 
     def flush(self, timeout: float | None = None) -> Flow[None]:
         """Until everything sent so far has ended, in a result or an error. Raises DeliveryTimeoutError only."""
