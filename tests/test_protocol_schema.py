@@ -4,101 +4,25 @@ real ones is in test_messages_java.py."""
 
 from __future__ import annotations
 
-import copy
 import pickle
 import sys
-import traceback
 from typing import Any
-from uuid import UUID
 
 import pytest
+from declared_messages import TEXT_AT, Branch, Leaf, TreeRequest, TreeResponse, tree
 
 from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError, UnsupportedError
 from kcodec.protocol import schema
 from kcodec.protocol.schema import (
     Message,
-    Request,
-    Response,
     Struct,
     Versions,
     array,
-    boolean,
-    data,
-    float64,
     int8,
     int16,
     int32,
-    int64,
-    records,
     string,
-    struct,
-    uint16,
-    uint32,
-    uuid,
 )
-
-
-class Leaf(Struct):
-    index: int = int32("0+")
-    name: str | None = string("1+", nullable="1+", default=None, ignorable=True)
-
-
-class Branch(Struct):
-    topic: str = string("0+")
-    leaves: list[Leaf] = array(Leaf, "0+")
-
-
-class TreeRequest(Request, key=7, versions="0-3", flexible="2+"):
-    is_it: bool = boolean("0+")
-    small: int = int8("0+")
-    short: int = int16("0+")
-    port: int = uint16("0+")
-    count: int = int32("0+")
-    wide: int = uint32("0+")
-    long: int = int64("0+", default=-1)
-    ratio: float = float64("0+")
-    id: UUID = uuid("0+")
-    text: str | None = string("0+", nullable="1+")
-    content: bytes | None = data("0+", nullable="1+")
-    batches: bytes | memoryview | None = records("0+", nullable="0+")
-    numbers: list[int] | None = array(int32, "0+", nullable="2+")
-    words: list[str] = array(string, "0+")
-    branches: list[Branch] = array(Branch, "0+")
-    cursor: Leaf | None = struct(Leaf, "2+", nullable="2+", default=None)
-    added: int = int32("1+", default=5)
-    hint: str = string("1+", ignorable=True)
-    epoch: int = int32("2+", default=-1, tag=1, tagged="2+")
-    extra: Leaf = struct(Leaf, "2+", tag=0)
-    old_name: str = string("2+", flexible="none")
-
-
-class TreeResponse(Response, key=7, versions="0-3", flexible="2+"):
-    error_code: int = int16("0+")
-
-
-TEXT_AT = 46  # what stands before `text` in every version
-
-
-def tree(**given: Any) -> TreeRequest:
-    """A request with something in every field that all versions have."""
-    values = {
-        "is_it": True,
-        "small": -3,
-        "short": -300,
-        "port": 65535,
-        "count": -70000,
-        "wide": 4294967295,
-        "long": -(1 << 63),
-        "ratio": -0.5,
-        "id": UUID("01234567-89ab-cdef-fedc-ba9876543210"),
-        "text": "käse",
-        "content": b"\x00\xff",
-        "batches": b"records",
-        "numbers": [1, -2, 1 << 30],
-        "words": ["", "a" * 200],
-        "branches": [Branch(topic="t", leaves=[Leaf(index=1), Leaf(index=2)]), Branch(topic="u")],
-    }
-    return TreeRequest(**(values | given))
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -310,44 +234,6 @@ def test_a_tagged_field_must_fill_its_size() -> None:
             TreeRequest.decode(head + bytes.fromhex(tail), 2)
 
 
-def test_objects_are_values() -> None:
-    message, same = tree(), tree()
-    assert message == same
-    assert message != tree(count=1)
-    assert message != Leaf()
-    assert copy.deepcopy(message) == message
-    assert pickle.loads(pickle.dumps(message)) == message
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(message)
-    with pytest.raises(AttributeError):
-        message.nothing = 1  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="Leaf has no field 'indx'; it has index, name"):
-        Leaf(indx=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        Leaf(1)  # type: ignore[misc]
-    assert repr(Leaf(index=1)) == "Leaf(index=1, name=None)"
-    assert "content=<5000 bytes: b'" in repr(tree(content=bytes(5000)))
-    assert "numbers=[0, 0, 0, 0, 0, 0, 0, 0, ... 92 more]" in repr(tree(numbers=[0] * 100))
-
-
-def test_defaults_are_not_shared() -> None:
-    one, other = TreeRequest(), TreeRequest()
-    one.words.append("a")
-    one.extra.index = 4
-    assert (other.words, other.extra.index, TreeRequest().extra.index) == ([], 0, 0)
-    read = TreeRequest.decode(TreeRequest().encode(0), 0)
-    read.extra.index = 5
-    assert TreeRequest.decode(TreeRequest().encode(0), 0).extra.index == 0
-
-
-def test_a_slot_that_was_deleted() -> None:
-    message = tree()
-    del message.branches
-    with pytest.raises(EncodeError, match="branches is not set"):
-        message.encode(0)
-    assert "branches=None" in repr(message)
-
-
 def test_requests_and_responses_know_each_other() -> None:
     assert TreeRequest.response is TreeResponse
     assert TreeResponse.request is TreeRequest
@@ -365,30 +251,6 @@ def test_fields_must_not_hide_methods() -> None:
 
         class Wrong(Message, versions="0"):
             encode: int = int32("0+")  # type: ignore[assignment]
-
-
-class LoginRequest(Request, key=36, versions="0"):
-    user: str = string("0+")
-    password: str = string("0+", secret=True)
-    token: bytes = data("0+", secret=True)
-    number: int = int32("0+", secret=True)
-
-
-def test_a_secret_is_in_no_repr_pickle_or_error() -> None:
-    message = LoginRequest(user="me", password="hunter2", token=b"hunter3")
-    assert repr(message) == "LoginRequest(user='me', password=<hidden>, token=<hidden>, number=<hidden>)"
-    assert LoginRequest.decode(message.encode(0), 0) == message
-    with pytest.raises(TypeError, match="password is a secret"):
-        pickle.dumps(message)
-    for wrong in ({"password": "hunter2\ud800"}, {"token": "hunter2"}, {"number": "hunter2"}, {"password": b"hunter2"}):
-        try:
-            LoginRequest(**wrong).encode(0)
-        except EncodeError as error:
-            told = "".join(traceback.format_exception(error)) + repr(error.value) + str(error)
-            assert error.__context__ is None
-            assert "hunter2" not in told.replace(repr(wrong), "")
-        else:
-            raise AssertionError(wrong)
 
 
 def test_java_text() -> None:

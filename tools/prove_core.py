@@ -35,6 +35,7 @@ SANITIZED_TESTS = (
     "test_batches.py",
     "test_text.py",
     "test_protocol_schema.py",
+    "test_protocol_objects.py",
     "test_messages.py",
     "test_messages_golden.py",
 )
