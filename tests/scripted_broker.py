@@ -302,7 +302,7 @@ class ScriptedCluster:
             for data in topic.partition_data:
                 logs = self.topics[name][1] if name in self.topics else []
                 if fault.code is not None:
-                    if fault.is_written:
+                    if fault.is_written and logs[data.index].leader == node:
                         logs[data.index].append(data.records, self.is_strict)
                     code, offset = fault.code, -1
                 elif name is None:

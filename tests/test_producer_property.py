@@ -16,6 +16,7 @@ from kcodec.txn.delivery import Delivery
 
 # Not 45, 47 or 59 out of the blue: a broker that forgot a producer with a repeat under way makes a duplicate of it.
 RETRIABLE = [6, 7, 19, 20, 3, 2]
+AFTER_APPEND = [3, 6, 7, 20, 56]
 LASTING = [10, 87, 29]
 
 
@@ -40,6 +41,7 @@ class Chaos:
                 Fault(answer_delay=random.random() * 20),
                 Fault(code=random.choice(RETRIABLE)),
                 Fault(code=random.choice(RETRIABLE)),
+                Fault(code=random.choice(AFTER_APPEND), is_written=True),
                 Fault(code=random.choice(LASTING if self.has_failures else RETRIABLE)),
             ]
         )

@@ -41,9 +41,10 @@ IN_FLIGHT_WINDOW = 5
 NO_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, OUT_OF_ORDER, DUPLICATE = 0, 10, 18, 45, 46
 #: Errors about the producer: see the module.
 IDENTITY_CODES = frozenset({OUT_OF_ORDER, 47, 48, 49, 53, 59, 90, 120})
-#: Answers after which the batch may be in the log all the same: unknown, time-out, too few replicas after the append,
-#: and what a broker says that lost partition or disk while the written batch waited for replicas (DelayedProduce).
-UNCERTAIN_CODES = frozenset({-1, 3, 6, 7, 20, 56})
+#: Answers that a broker gives before it appends: the batch is certainly not written. All others may come after the
+#: append: time-out, too few replicas, and what a broker says that lost the partition, or its disk, while the written
+#: batch waited for replicas (3, 6, 7, 20, 56: DelayedProduce).
+CERTAIN_CODES = frozenset({2, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 76, 87, 89, 100}) | IDENTITY_CODES
 #: Retriable errors that say that our metadata is out of date.
 STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
 
@@ -186,17 +187,17 @@ class Settlement:
         return [(written, -1, -1, None) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """The batch will not tell any more whether those that were refused before it are written."""
+        """The batch will not tell any more whether those before it are written."""
         if queue.probe is batch:
-            for refused in queue.refused:
-                refused.is_fixed = True
+            for other in (*queue.refused, *queue.batches):
+                other.is_fixed = other.is_fixed or other.uncertain
             queue.forget_probe()
 
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: Any, node: int) -> None:
         """An error code: retry, split, renumber or fail."""
         code = answer.error_code
         queue.is_proved = False
-        batch.uncertain = batch.uncertain or code in UNCERTAIN_CODES
+        batch.uncertain = batch.uncertain or code not in CERTAIN_CODES
         if code in STALE_METADATA_CODES:
             self._learn_leader(queue, answer)
         if batch.is_done:  # it was past its deadline while the request was under way
