@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions under random faults, several at once, on real brokers; then the log beside what was reported.
 
-    python tests/prove_random_faults.py [--seconds 100] [--seed N] [--results FOLDER]
+    python tests/prove_random_faults.py [--seconds 60] [--seed N] [--results FOLDER]
 
 Between producer and broker a proxy loses, cuts, delays, repeats and refuses requests and answers of eight APIs, one to
 three rules a transaction; some stay in force into the next one, and what is held arrives late. Shown for each broker:
 transactions reported committed are there whole and once, in order; those reported aborted are not; those of unknown
-outcome are there whole or not at all; nothing stays open; every block ended within its time. A line a broker goes into
-random-faults.txt.
+outcome are there whole or not at all; nothing stays open; every block ended within its time. A line for
+each broker and face (threads, asyncio) goes into random-faults.txt.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import collections
+import itertools
 import logging
 import random
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from raw_broker import RawBroker, values
 
 import kcodec
 from kcodec import ConsumerGroupMetadata, TopicPartition, errors
-from kcodec.client import Producer
+from kcodec.client import Producer, aio
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
@@ -67,6 +70,7 @@ class Hunt:
     kafka: ApacheKafka
     proxy: KafkaProxy
     random: random.Random
+    face: Any = Producer
     topic: str = ""
     told: dict[int, Told] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -86,17 +90,13 @@ class Hunt:
                 producer.close(TIMEOUT)
                 producer = self.producer(self.proxy.bootstrap_servers)
         producer.close(TIMEOUT)
-        with self.producer(self.kafka.bootstrap_servers) as last:
+        with Producer(bootstrap_servers=self.kafka.bootstrap_servers, transactional_id="random-faults") as last:
             last.init_transactions()
 
-    def producer(self, servers: str) -> Producer:
+    def producer(self, servers: str) -> Any:
         """Another one with the same transactional id, as after a restart."""
-        return Producer(
-            bootstrap_servers=servers,
-            transactional_id="random-faults",
-            linger_ms=self.random.choice((0, 5)),
-            **OPTIONS,
-        )
+        linger = self.random.choice((0, 5))
+        return self.face(bootstrap_servers=servers, transactional_id="random-faults", linger_ms=linger, **OPTIONS)
 
     def rules(self) -> list[Any]:
         """One to three faults."""
@@ -116,7 +116,7 @@ class Hunt:
             return chosen.answer(error=code) if is_request else chosen.replace(error=code)
         return getattr(chosen, kind)()
 
-    def transaction(self, producer: Producer, number: int) -> bool:
+    def transaction(self, producer: Any, number: int) -> bool:
         """One block; whether the producer says that it can go on."""
         sent: collections.Counter[int] = collections.Counter()
         begun = time.monotonic()
@@ -136,7 +136,7 @@ class Hunt:
         self.outcomes[f"committed={txn.committed}"] += 1
         return is_usable
 
-    def fill(self, producer: Producer, txn: Any, number: int, sent: collections.Counter[int]) -> None:
+    def fill(self, producer: Any, txn: Any, number: int, sent: collections.Counter[int]) -> None:
         """What a transaction holds: up to six records, perhaps offsets, perhaps an end of its own."""
         for _ in range(self.random.randint(0, 6)):
             partition = self.random.randrange(PARTITIONS)
@@ -189,37 +189,83 @@ class Hunt:
                 offset = list(kcodec.batches(found.records))[-1].last_offset + 1
 
 
+class Looped:
+    """The asyncio producer, and its transactions, on a loop of its own thread, under the blocking one's names."""
+
+    def __init__(self, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._producer = self._run(self._make(options))
+
+    async def _make(self, options: dict[str, Any]) -> aio.Producer:
+        return aio.Producer(**options)
+
+    def _run(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self._loop).result(60)
+
+    def transaction(self, timeout: float) -> LoopedTransaction:
+        return LoopedTransaction(self._producer.transaction(timeout=timeout), self._run)
+
+    def flush(self) -> None:
+        self._run(self._producer.flush())
+
+    def close(self, timeout: float) -> None:
+        self._run(self._producer.close(timeout))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class LoopedTransaction:
+    """See Looped."""
+
+    def __init__(self, transaction: Any, run: Callable[[Any], Any]) -> None:
+        self._transaction, self._run = transaction, run
+
+    def __enter__(self) -> LoopedTransaction:
+        self._run(self._transaction.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._run(self._transaction.__aexit__(*error))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._transaction, name)
+        return (lambda *given, **named: self._run(found(*given, **named))) if callable(found) else found
+
+
 class _Raised(Exception):
     """An application's own error."""
 
 
-def hunt(version: str, transaction_version: int, seed: int, seconds: float) -> tuple[str, list[str]]:
-    """One broker: a line, and what was wrong."""
+def hunt(version: str, transaction_version: int, face: Any, seed: int, seconds: float) -> tuple[str, list[str]]:
+    """One broker and face: a line, and what was wrong."""
     with (
         ApacheKafka(version, transaction_version=transaction_version) as kafka,
         KafkaProxy(kafka.bootstrap_servers) as proxy,
     ):
-        found = Hunt(kafka, proxy, random.Random(seed))
+        found = Hunt(kafka, proxy, random.Random(seed), face)
         found.run(seconds)
         found.judge()
     outcomes = ", ".join(f"{name} {count}" for name, count in sorted(found.outcomes.items()))
     verdict = "as reported" if not found.faults else f"{len(found.faults)} WRONG"
-    line = f"{version} at {transaction_version}, seed {seed}: {len(found.told)} transactions, {verdict} ({outcomes})"
-    return line, found.faults
+    where = f"{version} at {transaction_version}, {'asyncio' if face is Looped else 'threads'}, seed {seed}"
+    return f"{where}: {len(found.told)} transactions, {verdict} ({outcomes})", found.faults
 
 
 def main() -> int:
     """Every broker in turn; exit status 1 if anything was not as reported."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=100.0, help="for each broker")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each broker and face")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--results", type=Path, default=None, help="folder for random-faults.txt")
     arguments = parser.parse_args()
     logging.getLogger("kcodec").setLevel(logging.CRITICAL)  # there is a fault to be warned of all the time
     seed = int(time.time()) if arguments.seed is None else arguments.seed
     lines, wrong = [], 0
-    for version, transaction_version in BROKERS:
-        line, faults = hunt(version, transaction_version, seed, arguments.seconds)
+    for (version, transaction_version), face in itertools.product(BROKERS, (Producer, Looped)):
+        line, faults = hunt(version, transaction_version, face, seed, arguments.seconds)
         wrong += len(faults)
         lines += [line, *(f"    {fault}" for fault in faults)]
         print("\n".join(lines[-1 - len(faults) :]), flush=True)
