@@ -17,7 +17,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from kcodec.client.admin_settle import Asking
+from kcodec.client.admin.settle import Asking
 from kcodec.client.options import ClientOptions
 from kcodec.client.scheduler import Scheduler
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError

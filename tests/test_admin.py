@@ -14,9 +14,10 @@ import pytest
 from raw_transactions import RawTransactions
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.client import Producer, admin_flows
+from kcodec.client import Producer
 from kcodec.client.admin import Admin
-from kcodec.client.admin_security import (
+from kcodec.client.admin import flows as admin_flows
+from kcodec.client.admin.security import (
     AclBinding,
     AclFilter,
     AclOperation,
@@ -26,8 +27,8 @@ from kcodec.client.admin_security import (
     ScramCredentialUpsertion,
     ScramMechanism,
 )
-from kcodec.client.admin_settle import AdminError
-from kcodec.client.admin_values import AlterOperation, ConfigResource, NewTopic
+from kcodec.client.admin.settle import AdminError
+from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
 from kcodec.client.aio.admin import Admin as AsyncAdmin
 from kcodec.errors import BrokerError, RequestTimedOutError, TransportError
 from kcodec.protocol import messages
@@ -126,7 +127,7 @@ def test_one_failure_is_its_own_error_and_several_are_a_group(admin: Admin, topi
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is unknown is asked for again, but not for long."""
-    monkeypatch.setattr("kcodec.client.admin_settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kcodec.client.admin.settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")

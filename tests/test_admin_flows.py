@@ -10,10 +10,10 @@ import pytest
 from admin_script import AdminScript
 
 from kcodec import TopicPartition
-from kcodec.client import admin_flows as flows
-from kcodec.client.admin_security import AclOperation
-from kcodec.client.admin_settle import AdminError
-from kcodec.client.admin_values import ConfigResource
+from kcodec.client.admin import flows
+from kcodec.client.admin.security import AclOperation
+from kcodec.client.admin.settle import AdminError
+from kcodec.client.admin.values import ConfigResource
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, RequestTimedOutError, UnsupportedError
 from kcodec.protocol import messages
 

@@ -7,8 +7,8 @@ from typing import assert_type
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.client import Admin, NewTopic, aio
-from kcodec.client.admin_open_transactions import HangingTransactions
-from kcodec.client.admin_values import CreatedTopic, ListedOffset, TopicListing
+from kcodec.client.admin.open_transactions import HangingTransactions
+from kcodec.client.admin.values import CreatedTopic, ListedOffset, TopicListing
 
 
 def blocking(admin: Admin) -> None:

@@ -15,7 +15,7 @@ from kcodec.cli.status import ExitStatus
 
 if TYPE_CHECKING:
     from kcodec.client.admin import Admin
-    from kcodec.client.admin_values import ConfigEntry, TopicDescription
+    from kcodec.client.admin.values import ConfigEntry, TopicDescription
 
 TOLD = (
     "The topics of a cluster. list: all of them. describe: partitions, leaders, replicas; config: settings, those set "
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
 
 def settled(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
     """The results of a call on several items; what failed is told on stderr and makes the status ERROR."""
-    from kcodec.client.admin_settle import AdminError
+    from kcodec.client.admin.settle import AdminError
 
     try:
         return call(), ExitStatus.OK
@@ -131,7 +131,7 @@ def _partition_row(topic: TopicDescription, one: Any) -> list[Any]:
 
 
 def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin_values import NewTopic
+    from kcodec.client.admin.values import NewTopic
 
     needs_names(options.topics, "a TOPIC", "create")
     wanted = [
@@ -158,7 +158,7 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 
 def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin_values import ConfigResource
+    from kcodec.client.admin.values import ConfigResource
 
     needs_names(options.topics, "a TOPIC", "config")
     resources = [ConfigResource.topic(name) for name in options.topics]

@@ -21,8 +21,8 @@ from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from kcodec.client.admin import Admin
-    from kcodec.client.admin_open_transactions import HangingTransaction, StrayTransaction
-    from kcodec.client.admin_transactions import ProducerState, TransactionDescription
+    from kcodec.client.admin.open_transactions import HangingTransaction, StrayTransaction
+    from kcodec.client.admin.transactions import ProducerState, TransactionDescription
 
 MEANINGS = {
     "Ongoing": "notable",
@@ -82,8 +82,8 @@ def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin_settle import AdminError
-    from kcodec.client.admin_transactions import TRANSACTION_STATES, by_transactional_id
+    from kcodec.client.admin.settle import AdminError
+    from kcodec.client.admin.transactions import TRANSACTION_STATES, by_transactional_id
 
     for state in options.state or ():
         if state not in TRANSACTION_STATES:

@@ -6,7 +6,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
     from kcodec.client.admin import Admin
-    from kcodec.client.admin_security import (
+    from kcodec.client.admin.security import (
         AclBinding,
         AclFilter,
         AclOperation,
@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         ScramCredentialUpsertion,
         ScramMechanism,
     )
-    from kcodec.client.admin_settle import AdminError
-    from kcodec.client.admin_values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.client.admin.settle import AdminError
+    from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
     from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
     from kcodec.client.shared import (
         TransactionHandle,
@@ -31,24 +31,24 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
 
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
-    "AclBinding": "admin_security",
-    "AclFilter": "admin_security",
-    "AclOperation": "admin_security",
-    "AclPermission": "admin_security",
+    "AclBinding": "admin.security",
+    "AclFilter": "admin.security",
+    "AclOperation": "admin.security",
+    "AclPermission": "admin.security",
     "Admin": "admin",
-    "AdminError": "admin_settle",
-    "AlterOperation": "admin_values",
+    "AdminError": "admin.settle",
+    "AlterOperation": "admin.values",
     "BatchMetadata": "producer",
-    "ConfigResource": "admin_values",
+    "ConfigResource": "admin.values",
     "Delivery": "producer",
-    "NewTopic": "admin_values",
-    "PatternType": "admin_security",
+    "NewTopic": "admin.values",
+    "PatternType": "admin.security",
     "Producer": "producer",
     "RecordMetadata": "producer",
-    "ResourceType": "admin_security",
-    "ScramCredentialDeletion": "admin_security",
-    "ScramCredentialUpsertion": "admin_security",
-    "ScramMechanism": "admin_security",
+    "ResourceType": "admin.security",
+    "ScramCredentialDeletion": "admin.security",
+    "ScramCredentialUpsertion": "admin.security",
+    "ScramMechanism": "admin.security",
     "TableDelivery": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",

@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kcodec.client.admin_configs import describe_configs
-from kcodec.client.admin_settle import AdminError, Asking, Outcome
-from kcodec.client.admin_topics import describe_topics, list_topics
-from kcodec.client.admin_transactions import (
+from kcodec.client.admin.configs import describe_configs
+from kcodec.client.admin.settle import AdminError, Asking, Outcome
+from kcodec.client.admin.topics import describe_topics, list_topics
+from kcodec.client.admin.transactions import (
     ProducerState,
     TransactionDescription,
     by_transactional_id,
@@ -31,7 +31,7 @@ from kcodec.client.admin_transactions import (
     producers_of,
     transactions_of,
 )
-from kcodec.client.admin_values import ConfigResource, TopicDescription
+from kcodec.client.admin.values import ConfigResource, TopicDescription
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kcodec.client.admin_settle import Asking
+from kcodec.client.admin.settle import Asking
 from kcodec.client.client import Client
 from kcodec.client.options import ClientOptions, refuse_unknown
 from kcodec.client.security import SECURITY_OPTIONS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin for threads: each method runs a flow of `kcodec.client.admin_flows` and waits for it."""
+"""Admin for threads: each method runs a flow of `kcodec.client.admin.flows` and waits for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from kcodec.client import admin_flows as flows
-from kcodec.client.admin_face import asking_of, dress
-from kcodec.client.admin_settle import Asking
+from kcodec.client.admin import flows
+from kcodec.client.admin.face import asking_of, dress
+from kcodec.client.admin.settle import Asking
 from kcodec.client.sync import Carrier
 from kcodec.protocol.flow import Flow
 

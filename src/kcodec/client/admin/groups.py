@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kcodec.client.admin_routes import Broker, Coordinator, CoordinatorOf
-from kcodec.client.admin_settle import Answer, Asking, Question, settle
+from kcodec.client.admin.routes import Broker, Coordinator, CoordinatorOf
+from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kcodec.client.admin_groups import by_topic
-from kcodec.client.admin_routes import Broker, Coordinator, Leader, OneBroker, Route
-from kcodec.client.admin_settle import Answer, Asking, Outcome, Question, settle
+from kcodec.client.admin.groups import by_topic
+from kcodec.client.admin.routes import Broker, Coordinator, Leader, OneBroker, Route
+from kcodec.client.admin.settle import Answer, Asking, Outcome, Question, settle
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin_groups import by_topic
-from kcodec.client.admin_routes import Controller, Leader
-from kcodec.client.admin_settle import Answer, Asking, Question, settle
-from kcodec.client.admin_values import ElectedLeader, ListedOffset
+from kcodec.client.admin.groups import by_topic
+from kcodec.client.admin.routes import Controller, Leader
+from kcodec.client.admin.settle import Answer, Asking, Question, settle
+from kcodec.client.admin.values import ElectedLeader, ListedOffset
 from kcodec.constants import IsolationLevel
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from kcodec.client.admin_routes import AnyBroker, Controller
-from kcodec.client.admin_settle import Answer, Asking, Question, settle
+from kcodec.client.admin.routes import AnyBroker, Controller
+from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import Flow

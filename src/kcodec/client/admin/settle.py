@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kcodec.client.admin_routes import Route
+from kcodec.client.admin.routes import Route
 from kcodec.client.options import ClientOptions
 from kcodec.errors import (
     AuthenticationError,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from kcodec.client.admin_routes import AnyBroker, Controller
-from kcodec.client.admin_settle import Answer, Asking, Deadline, Question, settle
-from kcodec.client.admin_values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
+from kcodec.client.admin.routes import AnyBroker, Controller
+from kcodec.client.admin.settle import Answer, Asking, Deadline, Question, settle
+from kcodec.client.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.errors import KcodecError
 from kcodec.protocol import messages
 from kcodec.protocol.flow import ANY_NODE, Flow, call

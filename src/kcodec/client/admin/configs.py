@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin_routes import AnyBroker, Controller, OneBroker, Route
-from kcodec.client.admin_settle import Answer, Asking, Outcome, Question, settle
-from kcodec.client.admin_values import (
+from kcodec.client.admin.routes import AnyBroker, Controller, OneBroker, Route
+from kcodec.client.admin.settle import Answer, Asking, Outcome, Question, settle
+from kcodec.client.admin.values import (
     CONFIG_SOURCES,
     AlterOperation,
     ConfigEntry,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin_routes import AnyBroker, Controller
-from kcodec.client.admin_settle import Answer, Asking, Question, settle
-from kcodec.client.admin_values import BrokerNode, ClusterDescription, FeatureDescription
+from kcodec.client.admin.routes import AnyBroker, Controller
+from kcodec.client.admin.settle import Answer, Asking, Question, settle
+from kcodec.client.admin.values import BrokerNode, ClusterDescription, FeatureDescription
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
 

@@ -4,9 +4,9 @@
 Each is a function `name(asking, ...) -> Flow[result]`; `timeout` is in seconds.
 """
 
-from kcodec.client.admin_cluster import describe_cluster, describe_features, update_features
-from kcodec.client.admin_configs import alter_configs, describe_configs
-from kcodec.client.admin_groups import (
+from kcodec.client.admin.cluster import describe_cluster, describe_features, update_features
+from kcodec.client.admin.configs import alter_configs, describe_configs
+from kcodec.client.admin.groups import (
     alter_group_offsets,
     delete_group_offsets,
     delete_groups,
@@ -14,17 +14,17 @@ from kcodec.client.admin_groups import (
     list_group_offsets,
     list_groups,
 )
-from kcodec.client.admin_open_transactions import find_hanging_transactions, find_stray_transactions
-from kcodec.client.admin_records import delete_records, elect_leaders, list_offsets
-from kcodec.client.admin_security import (
+from kcodec.client.admin.open_transactions import find_hanging_transactions, find_stray_transactions
+from kcodec.client.admin.records import delete_records, elect_leaders, list_offsets
+from kcodec.client.admin.security import (
     alter_user_scram_credentials,
     create_acls,
     delete_acls,
     describe_acls,
     describe_user_scram_credentials,
 )
-from kcodec.client.admin_topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
-from kcodec.client.admin_transactions import (
+from kcodec.client.admin.topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
+from kcodec.client.admin.transactions import (
     abort_transaction,
     describe_producers,
     describe_transactions,
