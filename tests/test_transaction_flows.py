@@ -131,12 +131,30 @@ def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before(
     world.pass_time(0.006)
     assert manager.may_send(ORDERS)
     asked = world.apis().count("DescribeTransactions")
-    assert 2 <= asked <= 4
+    assert 2 <= asked <= 5
     world.run(manager.commit())
     world.run(manager.begin())
     world.pass_time(0.03)
     assert manager.may_send(ORDERS)
     assert world.apis().count("DescribeTransactions") == asked
+
+
+def test_after_a_large_transaction_that_followed_at_once_the_question_is_asked_at_once() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.01)
+    for number in range(20):
+        assert manager.may_send(ORDERS)
+        manager.on_success(ORDERS, 1, number)
+    asked = world.apis().count("DescribeTransactions")
+    world.run(manager.commit())
+    world.pass_time(0.01)
+    assert world.apis().count("DescribeTransactions") == asked + 1
+    world.run(manager.begin())
+    assert manager.may_send(ORDERS)
 
 
 @pytest.mark.parametrize("action", [HANG, 53, CUT])

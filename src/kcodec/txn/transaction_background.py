@@ -20,6 +20,8 @@ from kcodec.txn.transaction_partitions import add_partitions
 from kcodec.txn.transaction_source import OpenTransaction, TransactionSource
 
 log = logging.getLogger("kcodec.transactions")
+#: Later than this after EndTxn it does not pay to ask whether its markers are written: a leader waits no longer.
+MARKERS_SECONDS = 0.020
 #: The part of transaction_timeout_ms after which an open transaction is worth a warning.
 WARNING_SHARE = 0.8
 _EVENTS = {
@@ -70,19 +72,19 @@ class TransactionBackground(TransactionSource):
     def run(self) -> Flow[None]:
         """The background of a transactional producer: AddPartitionsToTxn, why an epoch is too old, the warning."""
         while True:
+            if self.is_probe_wanted:
+                yield from self._await_markers()
             transaction = self.open
             if transaction is not None and self.state in {State.IN_TRANSACTION, State.COMMITTING}:
                 self._warn_if_late(transaction)
                 if transaction.to_settle is not None:
                     yield from self._settle_produce(transaction)
                     continue
-                if self.is_probe_wanted:
-                    yield from self._await_markers()
-                    continue
                 if transaction.wanted:
                     yield from self._add_wanted(transaction)
                     continue
-            yield from wait(self.wake, self._seconds_to_warning())
+            if not self.is_probe_wanted:
+                yield from wait(self.wake, self._seconds_to_warning())
 
     def _settle_produce(self, transaction: OpenTransaction) -> Flow[None]:
         assert transaction.to_settle is not None
@@ -104,6 +106,9 @@ class TransactionBackground(TransactionSource):
 
     def _probe_markers(self) -> Flow[None]:
         pause = OWN_CONCURRENT_BACKOFF / 2
+        if self.markers_awaited_until - self.cluster.clock() > MARKERS_SECONDS - pause:
+            # EndTxn was answered this moment.
+            yield from sleep(pause)
         while self.cluster.clock() < self.markers_awaited_until:
             # Not cut short: a request that is given up costs its connection.
             deadline = self.cluster.clock() + self.cluster.times.request

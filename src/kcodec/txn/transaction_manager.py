@@ -24,7 +24,7 @@ from kcodec.txn.end_transaction import Ended, end_transaction
 from kcodec.txn.handle import TransactionHandle
 from kcodec.txn.initialize import init_producer_id
 from kcodec.txn.state import Event, State, next_state
-from kcodec.txn.transaction_background import TransactionBackground
+from kcodec.txn.transaction_background import MARKERS_SECONDS, TransactionBackground
 from kcodec.txn.transaction_errors import Failed, Treatment
 from kcodec.txn.transaction_offsets import Offsets, add_offsets, commit_offsets
 from kcodec.txn.transaction_source import (
@@ -33,8 +33,8 @@ from kcodec.txn.transaction_source import (
     OpenTransaction,
 )
 
-#: Later than this after EndTxn it does not pay to ask whether its markers are written: a leader waits no longer.
-MARKERS_SECONDS = 0.020
+#: From so many batches on a transaction is a large one.
+LARGE_BATCHES = 16
 #: States in which something is open that only an abort ends.
 TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 log = logging.getLogger("kcodec.transactions")
@@ -264,6 +264,9 @@ class TransactionManager(TransactionBackground):
         self.producer = ended.producer or self.producer
         if transaction.is_sent and transaction.is_new_flow and self.may_probe:
             self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
+            # The thread that writes much holds the interpreter's lock while answers come: where one large transaction
+            # follows another, the question is under way before the records are. (For small ones it costs more.)
+            self.is_probe_wanted = self.follows_at_once and transaction.batches >= LARGE_BATCHES
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
         if ended.producer is None or self.is_epoch_spent or is_old_and_shared:
             self.move(Event.ENDED_EPOCH_SPENT)

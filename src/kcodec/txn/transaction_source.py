@@ -66,6 +66,7 @@ class OpenTransaction:
     is_sent:     a request of it may have reached a broker: it takes an EndTxn.
     is_shared:   its handle was read: others may write into it, and end it.
     requests:    under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
+    batches:     acknowledged.
     sent_at:     when the first request went out: the coordinator's clock starts after that.
     receipt:     partition -> records acknowledged, last sequence.
     is_abandoned: whoever began it is gone: the next begin aborts what is left of it.
@@ -85,6 +86,7 @@ class OpenTransaction:
     is_warned: bool = False
     is_abandoned: bool = False
     requests: int = 0
+    batches: int = 0
     sent_at: float | None = None
     receipt: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     to_settle: tuple[str, int] | None = None
@@ -97,6 +99,7 @@ class TransactionSource:
     state, kept_error: by `kcodec.txn.state`.
     producer:          the last (id, epoch) we had, also when it may not be used any more.
     open:              the transaction that is open, or the last one.
+    follows_at_once:   records of the last transaction came while markers of the one before may not have been written.
     changed:           set whenever an answer to the sender may have changed.
     """
 
@@ -119,6 +122,7 @@ class TransactionSource:
         self.records: Records | None = None
         self.markers_awaited_until = 0.0
         self.is_probe_wanted = False
+        self.follows_at_once = False
 
     # States
 
@@ -238,12 +242,15 @@ class TransactionSource:
         """Whether the transaction before this one ended so short ago that its markers may not be written yet. A leader
         that is asked to add a partition then waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks
         again; we look sooner (`TransactionBackground`)."""
-        if self.markers_awaited_until and self.cluster.clock() < self.markers_awaited_until:
+        if not self.markers_awaited_until:
+            return False
+        self.follows_at_once = self.cluster.clock() < self.markers_awaited_until
+        if self.follows_at_once:
             self.is_probe_wanted = True
             self.wake.set()
-            return True
-        self.markers_awaited_until = 0.0
-        return False
+        else:
+            self.markers_awaited_until = 0.0
+        return self.follows_at_once
 
     def refuses(self) -> BaseException | None:
         """See ProducerIdSource."""
@@ -260,6 +267,7 @@ class TransactionSource:
     def on_success(self, partition: TopicPartition, records_count: int = 0, last_sequence: int = -1) -> None:
         """See ProducerIdSource."""
         if self.open is not None:
+            self.open.batches += 1
             records = self.open.receipt.get(partition, (0, -1))[0]
             self.open.receipt[partition] = records + records_count, last_sequence
 
