@@ -157,6 +157,37 @@ def test_after_a_large_transaction_that_followed_at_once_the_question_is_asked_a
     assert manager.may_send(ORDERS)
 
 
+def transact(world: World, manager: TransactionManager, seconds: float = 0.0) -> int:
+    """A transaction that follows at once, its first batch taking so long: how often markers were asked about."""
+    before = world.apis().count("DescribeTransactions")
+    world.run(manager.begin())
+    if not manager.may_send(ORDERS):
+        world.pass_time(0.01)
+        assert manager.may_send(ORDERS)
+    world.pass_time(seconds)
+    manager.on_success(ORDERS, 1, 0)
+    world.run(manager.commit())
+    return world.apis().count("DescribeTransactions") - before
+
+
+def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    asked = [transact(world, manager) for _ in range(80)]
+    assert asked[:4] == [1, 1, 1, 1]
+    assert sum(asked) < 16
+
+
+def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    assert sum(transact(world, manager) for _ in range(10)) == 4
+    transact(world, manager, 0.025)
+    assert [transact(world, manager) for _ in range(2)][-1] == 1
+
+
 @pytest.mark.parametrize("action", [HANG, 53, CUT])
 def test_markers_that_cannot_be_asked_about_are_not_waited_for_long(action: Action) -> None:
     world = World(2)

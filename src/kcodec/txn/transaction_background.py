@@ -22,6 +22,8 @@ from kcodec.txn.transaction_source import OpenTransaction, TransactionSource
 log = logging.getLogger("kcodec.transactions")
 #: Later than this after EndTxn it does not pay to ask whether its markers are written: a leader waits no longer.
 MARKERS_SECONDS = 0.020
+#: After so many questions in a row that found the markers written, so many are not asked, unless a leader is slow.
+NEEDLESS_PROBES, SKIPPED_PROBES = 4, 32
 #: The part of transaction_timeout_ms after which an open transaction is worth a warning.
 WARNING_SHARE = 0.8
 _EVENTS = {
@@ -105,7 +107,7 @@ class TransactionBackground(TransactionSource):
         self.changed.set()
 
     def _probe_markers(self) -> Flow[None]:
-        pause = OWN_CONCURRENT_BACKOFF / 2
+        pause, is_needless = OWN_CONCURRENT_BACKOFF / 2, True
         if self.markers_awaited_until - self.cluster.clock() > MARKERS_SECONDS - pause:
             # EndTxn was answered this moment.
             yield from sleep(pause)
@@ -116,9 +118,13 @@ class TransactionBackground(TransactionSource):
             if found is None:
                 self.may_probe = False
             if found is None or not found.is_ending:
-                return
+                break
+            is_needless = False
             yield from sleep(pause)
             pause *= 2
+        self.needless_probes = self.needless_probes + 1 if is_needless else 0
+        if self.needless_probes >= NEEDLESS_PROBES:
+            self.needless_probes, self.skipped_probes = 0, SKIPPED_PROBES
 
     def _add_wanted(self, transaction: OpenTransaction) -> Flow[None]:
         wanted = frozenset(transaction.wanted)

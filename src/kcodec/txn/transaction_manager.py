@@ -263,15 +263,22 @@ class TransactionManager(TransactionBackground):
         transaction.committed = is_commit
         self.producer = ended.producer or self.producer
         if transaction.is_sent and transaction.is_new_flow and self.may_probe:
-            self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
-            # The thread that writes much holds the interpreter's lock while answers come: where one large transaction
-            # follows another, the question is under way before the records are. (For small ones it costs more.)
-            self.is_probe_wanted = self.follows_at_once and transaction.batches >= LARGE_BATCHES
+            self._expect_markers(transaction)
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
         if ended.producer is None or self.is_epoch_spent or is_old_and_shared:
             self.move(Event.ENDED_EPOCH_SPENT)
         else:
             self.move(Event.COMMITTED if is_commit else Event.ABORTED)
+
+    def _expect_markers(self, transaction: OpenTransaction) -> None:
+        """EndTxn was answered, its markers come now: records that follow wait for them, where that proved useful."""
+        if self.skipped_probes:
+            self.skipped_probes -= 1
+        else:
+            self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
+            # The thread that writes much holds the interpreter's lock while answers come: where one large transaction
+            # follows another, the question is under way before the records are. (For small ones it costs more.)
+            self.is_probe_wanted = self.follows_at_once and transaction.batches >= LARGE_BATCHES
 
     def _ask_end(self, transaction: OpenTransaction, is_commit: bool, deadline: float) -> Flow[Ended]:
         ending = self.ending(transaction)

@@ -33,6 +33,8 @@ OLD_FLOW_PRODUCE_VERSION = 11
 #: The level of the feature transaction.version from which on the new flow is spoken.
 NEW_FLOW_LEVEL = 2
 REQUEST_TIMED_OUT = 7
+#: A first batch that took longer may have been parked by a leader that met the markers of the transaction before.
+PARKED_SECONDS = 0.018
 #: What a broker says of the producer's sequence, id or epoch, and not of the records.
 IDENTITY_CODES = frozenset({45, 47, 48, 49, 59, 90, 120})
 _WITH_RECORDS = frozenset({State.IN_TRANSACTION, State.COMMITTING})
@@ -99,6 +101,7 @@ class TransactionSource:
     state, kept_error: by `kcodec.txn.state`.
     producer:          the last (id, epoch) we had, also when it may not be used any more.
     open:              the transaction that is open, or the last one.
+    needless_probes:   questions in a row that found the markers written at once; after some, others are skipped.
     follows_at_once:   records of the last transaction came while markers of the one before may not have been written.
     changed:           set whenever an answer to the sender may have changed.
     """
@@ -123,6 +126,7 @@ class TransactionSource:
         self.markers_awaited_until = 0.0
         self.is_probe_wanted = False
         self.follows_at_once = False
+        self.needless_probes = self.skipped_probes = 0
 
     # States
 
@@ -266,10 +270,15 @@ class TransactionSource:
 
     def on_success(self, partition: TopicPartition, records_count: int = 0, last_sequence: int = -1) -> None:
         """See ProducerIdSource."""
-        if self.open is not None:
-            self.open.batches += 1
-            records = self.open.receipt.get(partition, (0, -1))[0]
-            self.open.receipt[partition] = records + records_count, last_sequence
+        transaction = self.open
+        if transaction is None:
+            return
+        transaction.batches += 1
+        waited = self.cluster.clock() - (transaction.sent_at or 0.0)
+        if transaction.batches == 1 and self.skipped_probes and waited > PARKED_SECONDS:
+            self.needless_probes = self.skipped_probes = 0
+        records = transaction.receipt.get(partition, (0, -1))[0]
+        transaction.receipt[partition] = records + records_count, last_sequence
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
         """See ProducerIdSource. In the old flow the next transaction gets an epoch of its own where it is not certain
