@@ -29,8 +29,8 @@ from transaction_load import Client, InProcess, Verdict, add_results, judge, run
 
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
-from kcodec.testing.proxy_frames import Exchange
-from kcodec.testing.proxy_rules import Rule
+from kcodec.testing.proxy.frames import Exchange
+from kcodec.testing.proxy.rules import Rule
 
 PRODUCERS = 4
 PARTITIONS = 3

@@ -35,9 +35,9 @@ from kcodec.errors import KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
-from kcodec.testing.proxy_answers import structs_of
-from kcodec.testing.proxy_frames import Exchange
-from kcodec.testing.proxy_rules import Rule
+from kcodec.testing.proxy.answers import structs_of
+from kcodec.testing.proxy.frames import Exchange
+from kcodec.testing.proxy.rules import Rule
 
 PARTITIONS = 2
 TRANSACTION_SECONDS = 2.0

@@ -11,8 +11,8 @@ import pytest
 from wire_stub import EchoBroker, RawClient, request_frame
 
 from kcodec.errors import DecodeError
-from kcodec.testing import proxy_frames
 from kcodec.testing.proxy import KafkaProxy, split_address
+from kcodec.testing.proxy import frames as proxy_frames
 
 BODY = b"body"
 

@@ -15,7 +15,7 @@ from kcodec.protocol import messages
 from kcodec.protocol.schema import fields
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
-from kcodec.testing.proxy_answers import error_answer, structs_of
+from kcodec.testing.proxy.answers import error_answer, structs_of
 from kcodec.testing.pytest_plugin import KafkaFactory
 
 

@@ -23,8 +23,8 @@ from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
-from kcodec.testing.proxy_frames import Exchange
-from kcodec.testing.proxy_rules import Rule, Selection
+from kcodec.testing.proxy.frames import Exchange
+from kcodec.testing.proxy.rules import Rule, Selection
 
 PARTITIONS = 2
 CALL_SECONDS = 6.0  # what a call may take by its options

@@ -9,7 +9,7 @@ import threading
 import time
 from types import TracebackType
 
-from kcodec.testing.proxy_frames import api_key, read_frame, send_frame
+from kcodec.testing.proxy.frames import api_key, read_frame, send_frame
 
 HEADER = struct.Struct(">hhih")
 

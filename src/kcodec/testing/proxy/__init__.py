@@ -22,15 +22,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from . import proxy_answers
-from .proxy_connection import Connection
-from .proxy_frames import Exchange, Frame, api_key
-from .proxy_rules import Rules, Selection
+from . import answers
+from .connection import Connection
+from .frames import Exchange, Frame, api_key
+from .rules import Rules, Selection
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .properties import Listener
+    from ..properties import Listener
 
 #: Lines of the wire log that are kept; the oldest go first.
 MAX_LOG_LINES = 200_000
@@ -247,13 +247,13 @@ class KafkaProxy:
 
     def readdressed(self, exchange: Exchange, frame: Frame) -> Frame:
         """A response with the addresses of brokers replaced by the proxy's own."""
-        if exchange.api_key not in proxy_answers.ADDRESS_FIELDS:
+        if exchange.api_key not in answers.ADDRESS_FIELDS:
             return frame
 
         def place(node: int, host: str, port: int) -> HostPort:
             return "127.0.0.1", self.port_of((host, port), node if node >= 0 else None).port
 
-        return proxy_answers.with_addresses(exchange, frame, place)
+        return answers.with_addresses(exchange, frame, place)
 
     def note_end(self, connection: int, error: BaseException) -> None:
         """A connection ended by an error of the network or of a peer's bytes."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .proxy_frames import Exchange, api_key
+from .frames import Exchange, api_key
 
 # A message, the bytes of its body, or a function of the exchange that gives one of them.
 Content = Any
@@ -124,12 +124,12 @@ def _content(content: Content, error: int | None, direction: str) -> Content:
         raise ValueError("one of content and error= is wanted")
     if error is None:
         return content
-    from . import proxy_answers
+    from . import answers
 
     code = error
     if direction == "request":
-        return lambda exchange: proxy_answers.error_answer(exchange.request_message(), exchange.version, code)
-    return lambda exchange: proxy_answers.with_error(exchange.response_message(), exchange.version, code)
+        return lambda exchange: answers.error_answer(exchange.request_message(), exchange.version, code)
+    return lambda exchange: answers.with_error(exchange.response_message(), exchange.version, code)
 
 
 class Rule:

@@ -9,13 +9,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..errors import DecodeError
-from . import proxy_answers
-from .proxy_frames import Exchange, Frame, correlation_id, has_no_answer, open_exchange, read_frame, send_frame
-from .proxy_rules import Rule
+from ...errors import DecodeError
+from . import answers
+from .frames import Exchange, Frame, correlation_id, has_no_answer, open_exchange, read_frame, send_frame
+from .rules import Rule
 
 if TYPE_CHECKING:
-    from .proxy import KafkaProxy, Port
+    from . import KafkaProxy, Port
 
 #: Seconds for which a broker may still answer after the client has gone; a request that is carried out late needs them.
 LINGER_SECONDS = 10.0
@@ -146,12 +146,12 @@ class Connection:
             self.cut_client()
         if action.kind == "answer":
             with self._changed:
-                answer = proxy_answers.response_frame(exchange, action.content)
+                answer = answers.response_frame(exchange, action.content)
                 self._pending.append(_Pending(exchange, answer))
             self._flush_answers()
             return True
         if action.kind == "replace":
-            frame = proxy_answers.request_frame(exchange, action.content)
+            frame = answers.request_frame(exchange, action.content)
         if action.kind == "hold":
             rule.wait_release()
         if action.kind not in ("drop", "cut"):
@@ -203,7 +203,7 @@ class Connection:
         if action.kind == "hold":
             rule.wait_release()
         if action.kind == "replace":
-            frame = proxy_answers.response_frame(exchange, action.content)
+            frame = answers.response_frame(exchange, action.content)
         if action.kind not in ("drop", "cut"):
             self._to_client(exchange, frame)
         if action.kind == "duplicate":
