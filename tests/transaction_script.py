@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import pytest
+
 from kcodec.client.scheduler import Scheduler
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, wait
 from kcodec.protocol.messages import metadata, transactions
 from kcodec.txn.cluster import Cluster, ClusterTimes
@@ -26,6 +28,10 @@ CUT, LOST, REFUSED, HANG = "cut", "lost", "refused", "hang"
 Action = int | str | Callable[[Any], Any]
 HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 5, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
 LATENCY = 0.002
+ORDERS = TopicPartition("orders", 0)
+GROUP = ConsumerGroupMetadata("readers", 3, "member-1")
+OFFSETS = {ORDERS: OffsetAndMetadata(5)}
+BOTH = pytest.mark.parametrize("version", [1, 2])
 
 
 @dataclass
@@ -247,3 +253,13 @@ def write(world: World, manager: TransactionManager, partition: int = 0) -> bool
         return False
     manager.on_success(orders, 1, 0)
     return True
+
+
+def begun(world: World, **options: Any) -> TransactionManager:
+    """A manager with an open transaction that has one record written."""
+    manager = make_manager(world, **options)
+    world.run(manager.begin())
+    if not write(world, manager):
+        world.pass_time(1.0)
+        assert write(world, manager)
+    return manager
