@@ -22,6 +22,19 @@ TREE = {
     "LimitExceededError": (errors.DecodeError,),
     "EncodeError": (errors.KcodecError, ValueError),
     "RecordValidationError": (errors.KcodecError, ValueError),
+    "BufferFullError": (errors.KcodecError, BufferError),
+    "TransactionStateError": (errors.KcodecError,),
+    "BrokerError": (errors.KcodecError,),
+    "ProducerFencedError": (errors.BrokerError,),
+    "TransactionTimedOutError": (errors.BrokerError,),
+    "AbortableTransactionError": (errors.BrokerError,),
+    "FatalTransactionError": (errors.BrokerError,),
+    "AuthorizationError": (errors.BrokerError,),
+    "TransportError": (errors.KcodecError, ConnectionError),
+    "RequestTimedOutError": (errors.TransportError, TimeoutError),
+    "DeliveryTimeoutError": (errors.TransportError, TimeoutError),
+    "UnknownOutcomeError": (errors.TransportError,),
+    "AuthenticationError": (errors.TransportError,),
 }
 OWN: dict[str, dict[str, Any]] = {
     "DecodeError": {},
@@ -51,6 +64,34 @@ def test_the_tree_is_complete_and_public() -> None:
     for name in TREE:
         assert getattr(kcodec, name) is getattr(errors, name)
         assert getattr(errors, name).__doc__
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    drawn = str(errors.__doc__)
+    assert [name for name in TREE if name not in drawn] == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.BufferFullError("full"),
+        errors.TransactionStateError("not now", state="READY", event="COMMIT"),
+        *(
+            getattr(errors, name)("refused", code=53, name="X", retriable=True, remedy="stop", resource="orders")
+            for name, bases in TREE.items()
+            if name == "BrokerError" or errors.BrokerError in bases
+        ),
+        *(
+            getattr(errors, name)("cut off", possibly_sent=True)
+            for name, bases in TREE.items()
+            if name == "TransportError" or errors.TransportError in bases
+        ),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_clients_travel(error: errors.KcodecError) -> None:
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(copied) is type(error) and str(copied) == str(error) and vars(copied) == vars(error)
 
 
 @pytest.mark.parametrize(

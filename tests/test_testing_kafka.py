@@ -194,7 +194,10 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_id_of_a_process_that_ended_is_nobody_elses(tmp_path: Path) -> None:
     """A state file may name an id that another program has by now: that one is left alone."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as other:
+    program = "print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # before it runs, the system may not name its arguments yet
         assert Process(other.pid, str(tmp_path)).is_running()
         stranger = Process(other.pid, str(tmp_path / "server.properties"))
         assert not stranger.is_running()
