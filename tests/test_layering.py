@@ -22,7 +22,7 @@ CORE = BASE | {"_fast"}
 DATA = CORE | {"text", "batch", "compression", "control", "arrow", "rewrite", "validation", "compaction"}
 LOG = DATA | {"log"}
 WIRE = CORE | {"protocol"}
-FLOWS = WIRE | {"txn", "rewrite"}
+FLOWS = WIRE | {"txn", "consumer", "rewrite"}
 CLIENT = DATA | FLOWS | {"client"}
 BROKER = LOG | WIRE | {"broker"}
 TOP = CLIENT | BROKER | {"kcodec", "compat", "plot"}
@@ -33,7 +33,8 @@ MAY_IMPORT = {
     **dict.fromkeys(DATA - CORE, DATA),
     "log": LOG,
     "protocol": WIRE,
-    "txn": FLOWS,
+    "txn": FLOWS - {"consumer"},
+    "consumer": FLOWS,
     "client": CLIENT,
     "broker": BROKER,
     "plot": LOG,
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "__main__": TOP | {"cli"},
     "kcodec": TOP | {"testing"},
 }
-PURE = {"_fast", "batch", "protocol", "txn"}
+PURE = {"_fast", "batch", "protocol", "txn", "consumer"}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
 LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", "botocore"}
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a consumer reads, and where it stands in each partition (Kafka: SubscriptionState).
+
+A partition is read from `position` on. What may change it is late: fetched records, answers to offset requests. Each
+carries the `version` of the state it was asked for, and is dropped where a seek or a new assignment came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Any, Final
+
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.flow import Signal
+
+#: What a partition without a usable position waits for.
+COMMITTED: Final = "committed"
+RESET: Final = "reset"
+VALIDATION: Final = "validation"
+
+
+class PartitionState:
+    """Where a consumer stands in one partition. Changed on the loop's thread, or by the caller of poll under the
+    assignment's lock.
+
+    position:       the offset read next; None while it is not known.
+    position_epoch: the leader epoch of the record before it (KIP-320); -1: not known.
+    version:        another one after each seek; 0 once it is not assigned any more.
+    awaiting:       COMMITTED, RESET or VALIDATION while it cannot be read for that reason, else None.
+    reset_to:       where a RESET goes: "earliest", "latest" or a time in ms; None: what auto_offset_reset says.
+    is_paused:      by the user: nothing is delivered, what was fetched is kept.
+    is_revoking:    it is about to be given away: nothing is delivered any more.
+    preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
+    error:          what poll raises, until a seek.
+    high_watermark, last_stable_offset, log_start_offset: as the last answer said; -1: not known.
+    """
+
+    __slots__ = (
+        "awaiting",
+        "error",
+        "high_watermark",
+        "is_paused",
+        "is_revoking",
+        "last_stable_offset",
+        "log_start_offset",
+        "position",
+        "position_epoch",
+        "preferred_replica",
+        "preferred_replica_until",
+        "reset_to",
+        "topic_partition",
+        "version",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, version: int) -> None:
+        self.topic_partition = topic_partition
+        self.version = version
+        self.position: int | None = None
+        self.position_epoch = -1
+        self.awaiting: str | None = COMMITTED
+        self.reset_to: str | int | None = None
+        self.is_paused = False
+        self.is_revoking = False
+        self.preferred_replica: int | None = None
+        self.preferred_replica_until = 0.0
+        self.error: BaseException | None = None
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether records are to be fetched and delivered now."""
+        return (
+            self.position is not None
+            and self.awaiting is None
+            and self.error is None
+            and not self.is_paused
+            and not self.is_revoking
+        )
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it is (still) read."""
+        return self.version != 0
+
+    def __repr__(self) -> str:
+        return f"<{self.topic_partition} at {self.position} version {self.version} awaiting {self.awaiting}>"
+
+
+class Assignment:
+    """The partitions that are read.
+
+    lock: a threading lock of the blocking face, a null context in asyncio; held while states change.
+    post: runs a function on the loop's thread; from any thread.
+    changed: set on the loop after any change that those who fetch or seek positions should look at.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any], post: Callable[[Callable[[], None]], None]) -> None:
+        self.lock = lock
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.changed = Signal()
+        self._post = post
+        self._is_poked = False
+        self._versions = count(1)
+
+    def poke(self) -> None:
+        """Any thread: have `changed` set on the loop, soon."""
+        if not self._is_poked:
+            self._is_poked = True
+            self._post(self._set)
+
+    def _set(self) -> None:
+        self._is_poked = False
+        self.changed.set()
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Raises ValueError for one that is not assigned."""
+        found = self.partitions.get(partition)
+        if found is None:
+            assigned = ", ".join(map(str, sorted(self.partitions)[:5])) or "nothing"
+            raise ValueError(f"{partition} is not assigned to this consumer; assigned: {assigned}")
+        return found
+
+    # On the loop's thread
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these too, from the committed offsets on; those already there keep their state."""
+        with self.lock:
+            for partition in partitions:
+                if partition not in self.partitions:
+                    self.partitions[partition] = PartitionState(partition, next(self._versions))
+        self.changed.set()
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more. Those not there are passed over."""
+        with self.lock:
+            for partition in partitions:
+                if (state := self.partitions.pop(partition, None)) is not None:
+                    state.version = 0
+        self.changed.set()
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at `offset`. Whatever is under way for this partition is dropped when it comes."""
+        with self.lock:
+            state = self._renewed(partition)
+            state.position, state.position_epoch = offset, leader_epoch
+            state.awaiting = None
+        self.changed.set()
+
+    def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
+        """Ask anew where to go on: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
+        with self.lock:
+            state = self._renewed(partition)
+            state.position, state.position_epoch = None, -1
+            state.awaiting, state.reset_to = RESET, to
+        self.changed.set()
+
+    def to_committed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go back to the committed offsets; what was fetched is dropped."""
+        with self.lock:
+            for partition in partitions:
+                if partition in self.partitions:
+                    state = self._renewed(partition)
+                    state.position, state.position_epoch = None, -1
+                    state.awaiting = COMMITTED
+        self.changed.set()
+
+    def _renewed(self, partition: TopicPartition) -> PartitionState:
+        state = self.state(partition)
+        state.version = next(self._versions)
+        state.reset_to = state.error = None
+        return state
+
+    def fail(self, state: PartitionState, error: BaseException) -> None:
+        """Nothing more can be read here; poll raises `error` until a seek."""
+        with self.lock:
+            state.error = error
+        self.changed.set()
+
+    def pause(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Deliver nothing of these, or go on. Raises ValueError for one that is not assigned."""
+        with self.lock:
+            for state in [self.state(partition) for partition in partitions]:
+                state.is_paused = is_paused
+        self.changed.set()
+
+    def set_revoking(self, partitions: Iterable[TopicPartition], is_revoking: bool = True) -> None:
+        """They are about to be given away."""
+        with self.lock:
+            for partition in partitions:
+                if (state := self.partitions.get(partition)) is not None:
+                    state.is_revoking = is_revoking
+        self.changed.set()
