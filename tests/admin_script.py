@@ -17,13 +17,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from kcodec.client.admin.settle import Asking
 from kcodec.client.options import ClientOptions
 from kcodec.client.scheduler import Scheduler
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.protocol import messages
 from kcodec.protocol.flow import ByVersion, Call, Done, Flow, Reply
 from kcodec.txn.cluster import Cluster, ClusterTimes
+from kcodec.txn.settle import Asking
 
 T = TypeVar("T")
 Answerer = Callable[[int, Any], Any]
@@ -51,7 +51,7 @@ class AdminScript:
         self.scheduler = Scheduler(lambda: self.now, self)
         self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
         self.cluster.request_update("start")
-        self.asking = Asking(self.cluster, lambda: self.now, random.random, options, lambda: int(self.now * 1000))
+        self.asking = Asking(self.cluster, options.default_api_timeout_ms / 1000, lambda: int(self.now * 1000))
 
     def run(self, flow: Flow[T]) -> T:
         task = self.scheduler.spawn(flow, "test")

@@ -27,13 +27,13 @@ from kcodec.client.admin.security import (
     ScramCredentialUpsertion,
     ScramMechanism,
 )
-from kcodec.client.admin.settle import AdminError
 from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
 from kcodec.client.aio.admin import Admin as AsyncAdmin
 from kcodec.errors import BrokerError, RequestTimedOutError, TransportError
 from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
+from kcodec.txn.settle import AdminError
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_one_failure_is_its_own_error_and_several_are_a_group(admin: Admin, topi
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is unknown is asked for again, but not for long."""
-    monkeypatch.setattr("kcodec.client.admin.settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kcodec.txn.settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -12,10 +12,10 @@ from admin_script import AdminScript
 from kcodec import TopicPartition
 from kcodec.client.admin import flows
 from kcodec.client.admin.security import AclOperation
-from kcodec.client.admin.settle import AdminError
 from kcodec.client.admin.values import ConfigResource
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, RequestTimedOutError, UnsupportedError
 from kcodec.protocol import messages
+from kcodec.txn.settle import AdminError
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
 NOT_LEADER, NOT_COORDINATOR, NOT_CONTROLLER, LOADING = 6, 16, 41, 14

@@ -139,7 +139,7 @@ def test_internal_topics_are_searched(cluster: Cluster) -> None:
 
 
 def test_the_story_on_the_command_line(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcodec.client.admin.settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kcodec.txn.settle.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.2)
     orders, payments = (TopicPartition(cluster.kafka.create_topic(name, partitions=1), 0) for name in ("orders", "pay"))
     hung = cluster.raw.hang(orders, NOW - HOUR_MS, "nightly")
     _, producer = cluster.raw.open([orders, payments], "importer")

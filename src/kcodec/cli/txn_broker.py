@@ -82,8 +82,8 @@ def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin.settle import AdminError
     from kcodec.client.admin.transactions import TRANSACTION_STATES, by_transactional_id
+    from kcodec.txn.settle import AdminError
 
     for state in options.state or ():
         if state not in TRANSACTION_STATES:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         ScramCredentialUpsertion,
         ScramMechanism,
     )
-    from kcodec.client.admin.settle import AdminError
     from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
     from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
     from kcodec.client.shared import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         commit_transaction,
     )
     from kcodec.client.transaction import Transaction
+    from kcodec.txn.settle import AdminError
 
 # Name -> module that has it; imported when first asked for.
 _HOMES: dict[str, str] = {
@@ -36,7 +36,7 @@ _HOMES: dict[str, str] = {
     "AclOperation": "admin.security",
     "AclPermission": "admin.security",
     "Admin": "admin",
-    "AdminError": "admin.settle",
+    "AdminError": "admin.face",
     "AlterOperation": "admin.values",
     "BatchMetadata": "producer",
     "ConfigResource": "admin.values",

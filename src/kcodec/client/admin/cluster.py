@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin.routes import AnyBroker, Controller
-from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.client.admin.values import BrokerNode, ClusterDescription, FeatureDescription
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
+from kcodec.txn.routes import AnyBroker, Controller
+from kcodec.txn.settle import Answer, Asking, Question, settle
 
 THE_CLUSTER = "the cluster"
 #: How far a feature may go down (Kafka: FeatureUpdate.UpgradeType).

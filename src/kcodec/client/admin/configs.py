@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin.routes import AnyBroker, Controller, OneBroker, Route
-from kcodec.client.admin.settle import Answer, Asking, Outcome, Question, settle
 from kcodec.client.admin.values import (
     CONFIG_SOURCES,
     AlterOperation,
@@ -17,6 +15,8 @@ from kcodec.client.admin.values import (
 )
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
+from kcodec.txn.routes import AnyBroker, Controller, OneBroker, Route
+from kcodec.txn.settle import Answer, Asking, Outcome, Question, settle
 
 #: name -> a value to set, None to go back to the default, or an (AlterOperation, value) pair.
 Alterations = Mapping[str, "str | tuple[AlterOperation, str | None] | None"]

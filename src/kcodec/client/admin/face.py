@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kcodec.client.admin.settle import Asking
 from kcodec.client.client import Client
 from kcodec.client.options import ClientOptions, refuse_unknown
 from kcodec.client.security import SECURITY_OPTIONS
+from kcodec.txn.settle import AdminError, Asking
+
+__all__ = ["AdminError", "asking_of", "dress"]
 
 
 def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
@@ -21,9 +23,7 @@ def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
     refuse_unknown(given, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
     client = Client(taken)
     client.cluster.allow_auto_topic_creation = False
-    return client, Asking(
-        client.cluster, client.clock, client.random.random, taken, lambda: time.time_ns() // 1_000_000
-    )
+    return client, Asking(client.cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
 
 def dress(method: Any, flow: Callable[..., Any]) -> None:

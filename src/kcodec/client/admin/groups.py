@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kcodec.client.admin.routes import Broker, Coordinator, CoordinatorOf
-from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
+from kcodec.txn.routes import Broker, Coordinator, CoordinatorOf
+from kcodec.txn.settle import Answer, Asking, Question, by_topic, partition_codes, settle
 
 GROUP_ID_NOT_FOUND = 69
 
@@ -278,18 +278,3 @@ def delete_group_offsets(
     )
     outcome = yield from settle(asking, partitions, question, asking.deadline(timeout))
     return outcome.value()
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """topic -> its partitions, as most requests want them."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found
-
-
-def partition_codes(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    """Of a response that has nothing but a code for each partition."""
-    for topic in response.topics:
-        for one in topic.partitions:
-            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)

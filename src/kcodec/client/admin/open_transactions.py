@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.client.admin.configs import describe_configs
-from kcodec.client.admin.settle import AdminError, Asking, Outcome
 from kcodec.client.admin.topics import describe_topics, list_topics
 from kcodec.client.admin.transactions import (
     ProducerState,
@@ -35,6 +34,7 @@ from kcodec.client.admin.values import ConfigResource, TopicDescription
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow
+from kcodec.txn.settle import AdminError, Asking, Outcome
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
 # Kafka's default of that setting, for brokers that do not tell us theirs.

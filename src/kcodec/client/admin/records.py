@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin.groups import by_topic
-from kcodec.client.admin.routes import Controller, Leader
-from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.client.admin.values import ElectedLeader, ListedOffset
 from kcodec.constants import IsolationLevel
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
+from kcodec.txn.routes import Controller, Leader
+from kcodec.txn.settle import Answer, Asking, Question, by_topic, settle
 
 #: Words for list_offsets (Kafka: OffsetSpec, ListOffsetsRequest). "latest" is the high watermark under
 #: read_uncommitted and the last stable offset under read_committed.

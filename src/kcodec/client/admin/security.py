@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from kcodec.client.admin.routes import AnyBroker, Controller
-from kcodec.client.admin.settle import Answer, Asking, Question, settle
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import Flow
+from kcodec.txn.routes import AnyBroker, Controller
+from kcodec.txn.settle import Answer, Asking, Question, settle
 
 SALT_BYTES = 32
 # Kafka: ScramMechanism. Brokers take 4096 to 16384 iterations.

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from kcodec.client.admin.routes import AnyBroker, Controller
-from kcodec.client.admin.settle import Answer, Asking, Deadline, Question, settle
 from kcodec.client.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.errors import KcodecError
 from kcodec.protocol import messages
 from kcodec.protocol.flow import ANY_NODE, Flow, call
+from kcodec.txn.routes import AnyBroker, Controller
+from kcodec.txn.settle import Answer, Asking, Deadline, Question, settle
 
 # "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
 BROKER_DEFAULT = -1

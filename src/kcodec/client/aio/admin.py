@@ -9,9 +9,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kcodec.client.admin import flows
 from kcodec.client.admin.face import asking_of, dress
-from kcodec.client.admin.settle import Asking
 from kcodec.client.aio.carrier import Carrier
 from kcodec.protocol.flow import Flow
+from kcodec.txn.settle import Asking
 
 P = ParamSpec("P")
 T = TypeVar("T")

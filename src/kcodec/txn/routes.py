@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which broker answers for an item of an administrative call, and what to forget when it no longer does."""
+"""Which broker answers for an item of a call about many, and what to forget when it no longer does."""
 
 from __future__ import annotations
 

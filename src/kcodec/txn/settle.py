@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an administrative call is settled: each item asked at the broker that answers for it, again where that helps.
+"""How a call about many items is settled: each asked at the broker that answers for it, again where that helps.
 
-A call is about items (topics, partitions, groups, ids). `settle` finds the broker of each item, asks once for all items
-of a broker, takes what was answered, and asks again for what was answered with a retriable error (the controller, a
-leader or a coordinator has moved, a broker is starting) until the deadline. This is KafkaAdminClient's Call and
-AdminApiDriver.
+Admin's calls, and a consumer's about offsets, have items (topics, partitions, groups, ids). `settle` finds the broker
+of each item, asks once for all items of a broker, takes what was answered, and asks again for what was answered with a
+retriable error (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
+KafkaAdminClient's Call and AdminApiDriver.
 
 Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
 the error itself where one item was asked for, else `AdminError`, an ExceptionGroup that also carries the results of the
@@ -13,23 +13,24 @@ items that went well. (`except* BrokerError` catches both.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kcodec.client.admin.routes import Route
-from kcodec.client.options import ClientOptions
 from kcodec.errors import (
     AuthenticationError,
     BrokerError,
+    DeliveryTimeoutError,
     KcodecError,
     RequestTimedOutError,
     TransportError,
     UnsupportedError,
 )
+from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import Clock, Flow, Task, call, join, sleep, spawn
 from kcodec.txn.cluster import Cluster
+from kcodec.txn.routes import Route
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -96,29 +97,35 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Asking:
-    """What the flows of Admin work with.
+    """What such flows work with.
 
-    random: numbers from 0 to 1. now: milliseconds since 1970, only to tell the age of transactions.
+    api_timeout: seconds for a call without a time of its own (Kafka: default.api.timeout.ms).
+    now:         milliseconds since 1970, only to tell the age of transactions.
+    late:        what is raised of an item that is not settled by then.
     """
 
     cluster: Cluster
-    clock: Clock
-    random: Callable[[], float]
-    options: ClientOptions
+    api_timeout: float
     now: Callable[[], int]
+    late: type[RequestTimedOutError | DeliveryTimeoutError] = RequestTimedOutError
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's."""
+        return self.cluster.clock
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """The end of a call that begins now; `timeout` in seconds, None: default_api_timeout_ms."""
-        limit = self.options.default_api_timeout_ms / 1000 if timeout is None else timeout
+        """The end of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
+        limit = self.api_timeout if timeout is None else timeout
         return Deadline(self.clock, self.clock() + limit, limit)
 
     def call_timeout(self, deadline: Deadline) -> float:
         """Seconds for one request."""
-        return max(min(self.options.request_timeout_ms / 1000, deadline.left), 0.001)
+        return max(min(self.cluster.times.request, deadline.left), 0.001)
 
     def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
         """Wait before the next attempt; `attempt` counts those that failed, from 0."""
-        pause = self.options.retry_backoff(attempt, self.random())
+        pause = self.cluster.times.backoff(attempt, self.cluster.random.random())
         yield from sleep(min(pause, max(deadline.left, 0.0)))
 
 
@@ -292,7 +299,7 @@ class _Settling(Generic[K, V]):
         for item in items:
             last = self._last.get(item)
             told = f"{self._doing(item)}: not done within {self._deadline.limit:g} s"
-            error = RequestTimedOutError(told if last is None else f"{told}; the last answer: {last}")
+            error = self._asking.late(told if last is None else f"{told}; the last answer: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error
 
@@ -301,3 +308,18 @@ class _Settling(Generic[K, V]):
 
     def _call_timeout(self) -> float:
         return self._asking.call_timeout(self._deadline)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """topic -> its partitions, as most requests want them."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def partition_codes(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    """Of a response that has nothing but a code for each partition."""
+    for topic in response.topics:
+        for one in topic.partitions:
+            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)
