@@ -11,7 +11,7 @@ import pytest
 from batch_writer import RecordSpec, build_batch
 
 import kcodec
-from kcodec import errors
+from kcodec import TopicPartition, errors
 
 TREE = {
     "KcodecError": (Exception,),
@@ -30,6 +30,9 @@ TREE = {
     "AbortableTransactionError": (errors.BrokerError,),
     "FatalTransactionError": (errors.BrokerError,),
     "AuthorizationError": (errors.BrokerError,),
+    "OffsetOutOfRangeError": (errors.BrokerError,),
+    "LogTruncationError": (errors.OffsetOutOfRangeError,),
+    "NoOffsetForPartitionError": (errors.KcodecError,),
     "TransportError": (errors.KcodecError, ConnectionError),
     "RequestTimedOutError": (errors.TransportError, TimeoutError),
     "DeliveryTimeoutError": (errors.TransportError, TimeoutError),
@@ -79,8 +82,15 @@ def test_the_tree_is_drawn_as_it_is() -> None:
         *(
             getattr(errors, name)("refused", code=53, name="X", retriable=True, remedy="stop", resource="orders")
             for name, bases in TREE.items()
-            if name == "BrokerError" or errors.BrokerError in bases
+            if (name == "BrokerError" or errors.BrokerError in bases) and name != "OffsetOutOfRangeError"
         ),
+        errors.OffsetOutOfRangeError(
+            "gone", partition=TopicPartition("a", 1), position=3, log_start_offset=5, log_end_offset=9, remedy="stop"
+        ),
+        errors.LogTruncationError(
+            "cut", partition=TopicPartition("a", 1), position=8, position_epoch=2, divergent_offset=6, divergent_epoch=1
+        ),
+        errors.NoOffsetForPartitionError("none", partition=TopicPartition("a", 1), group_id="g"),
         *(
             getattr(errors, name)("cut off", possibly_sent=True)
             for name, bases in TREE.items()

@@ -17,7 +17,10 @@ option) is a plain ValueError or TypeError.
     │  ├─ TransactionTimedOutError  the coordinator ended the transaction: its time was up
     │  ├─ AbortableTransactionError the transaction must be aborted; the producer lives on
     │  ├─ FatalTransactionError     the producer must be closed
-    │  └─ AuthorizationError        a permission is missing; `resource` says on what
+    │  ├─ AuthorizationError        a permission is missing; `resource` says on what
+    │  └─ OffsetOutOfRangeError     a consumer's position lies outside the log, and auto_offset_reset is "none"
+    │     └─ LogTruncationError     the log was cut below the position, by an unclean election (KIP-320)
+    ├─ NoOffsetForPartitionError    a group has no committed offset, and auto_offset_reset is "none"
     └─ TransportError(ConnectionError)      no answer, or none that can be trusted
        ├─ RequestTimedOutError(TimeoutError)    one request, by its own deadline
        ├─ DeliveryTimeoutError(TimeoutError)    a record, or a call, by the user's deadline
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kcodec._fast import DecodedRecords
+    from kcodec.offsets import TopicPartition
 
 
 class KcodecError(Exception):
@@ -286,6 +290,74 @@ class FatalTransactionError(BrokerError):
 
 class AuthorizationError(BrokerError):
     """A permission is missing. ``resource`` is the topic, group or transactional id (None: the cluster)."""
+
+
+class OffsetOutOfRangeError(BrokerError):
+    """A consumer's position is not in the log (any more), and `auto_offset_reset="none"` leaves it to the application
+    where to go on: seek.
+
+    partition:        the TopicPartition.
+    position:         where the consumer wanted to read.
+    log_start_offset, log_end_offset: the log of the leader; -1 where that could not be had.
+    """
+
+    _FIELDS = (*BrokerError._FIELDS, "partition", "position", "log_start_offset", "log_end_offset")
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        partition: TopicPartition,
+        position: int,
+        log_start_offset: int = -1,
+        log_end_offset: int = -1,
+        code: int = 1,
+        name: str = "OFFSET_OUT_OF_RANGE",
+        **fields: Any,
+    ) -> None:
+        super().__init__(reason, code=code, name=name, **fields)
+        self.partition = partition
+        self.position = position
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class LogTruncationError(OffsetOutOfRangeError):
+    """Records that were read already are not in the log any more: a replica that lacked them became the leader.
+
+    position_epoch:                    the leader epoch of the last record consumed.
+    divergent_offset, divergent_epoch: up to where the log is still what was read, and the leader epoch there; -1
+                                       where the leader could not tell. (Kafka: LogTruncationException)
+    """
+
+    _FIELDS = (*OffsetOutOfRangeError._FIELDS, "position_epoch", "divergent_offset", "divergent_epoch")
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        position_epoch: int,
+        divergent_offset: int = -1,
+        divergent_epoch: int = -1,
+        **fields: Any,
+    ) -> None:
+        super().__init__(reason, **fields)
+        self.position_epoch = position_epoch
+        self.divergent_offset = divergent_offset
+        self.divergent_epoch = divergent_epoch
+
+
+class NoOffsetForPartitionError(KcodecError):
+    """The group has no committed offset in `partition`, and `auto_offset_reset="none"` leaves it to the application
+    where to begin: seek. group_id: None for a consumer without a group."""
+
+    def __init__(self, reason: str, *, partition: TopicPartition, group_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.partition = partition
+        self.group_id = group_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_with, (type(self), self.args, {"partition": self.partition, "group_id": self.group_id})
 
 
 class TransportError(KcodecError, ConnectionError):

@@ -40,6 +40,8 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 # Requests of one call that are under way at a time.
 MAX_PARALLEL_REQUESTS = 32
+# Errors that stand in the note of another, in words.
+MAX_NOTED_ERRORS = 5
 
 
 class AdminError(ExceptionGroup[Exception], KcodecError):
@@ -85,6 +87,16 @@ class Outcome(Generic[K, V]):
             raise next(iter(self.errors.values()))
         total = len(self.errors) + len(self.results)
         raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
+
+    def first_value(self) -> dict[K, V]:
+        """The results; raises the first error, which has the others in a note."""
+        if not self.errors:
+            return self.results
+        first, *others = self.errors.values()
+        if others:
+            more = "; ".join(map(str, others[:MAX_NOTED_ERRORS]))
+            first.add_note(f"{len(others)} more of {len(self.errors) + len(self.results)} failed: {more}")
+        raise first
 
 
 class Answer(NamedTuple):
@@ -175,17 +187,28 @@ class Question(Generic[K, V]):
 
 
 def settle(
-    asking: Asking, items: Iterable[K], question: Question[K, V], deadline: Deadline
+    asking: Asking,
+    items: Iterable[K],
+    question: Question[K, V],
+    deadline: Deadline,
+    *,
+    on_result: Callable[[K, V], None] = lambda item, result: None,
+    is_wanted: Callable[[K], bool] = lambda item: True,
 ) -> Generator[Any, Any, Outcome[K, V]]:
-    """Ask until each item has a result or a final error, or the deadline is over."""
+    """Ask until each item has a result or a final error, or the deadline is over.
+
+    on_result: told of each result at once, before the others are there. is_wanted: asked before an item is asked again;
+    one that is wanted no more has neither a result nor an error.
+    """
     outcome: Outcome[K, V] = Outcome(question.doing)
-    settling = _Settling(asking, question, deadline, outcome)
+    settling = _Settling(asking, question, deadline, outcome, on_result)
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
         requests = yield from settling.route(pending)
         yield from settling.ask(requests)
-        pending = [item for item in order if item not in outcome.results and item not in outcome.errors]
+        pending = [item for item in pending if item not in outcome.results and item not in outcome.errors]
+        pending = [item for item in pending if is_wanted(item)]
         if pending:
             yield from asking.pause(attempt, deadline)
             attempt += 1
@@ -200,8 +223,16 @@ def settle(
 class _Settling(Generic[K, V]):
     """One run of `settle`."""
 
-    def __init__(self, asking: Asking, question: Question[K, V], deadline: Deadline, outcome: Outcome[K, V]) -> None:
+    def __init__(
+        self,
+        asking: Asking,
+        question: Question[K, V],
+        deadline: Deadline,
+        outcome: Outcome[K, V],
+        on_result: Callable[[K, V], None],
+    ) -> None:
         self._asking = asking
+        self._on_result = on_result
         self._question = question
         self._deadline = deadline
         self._outcome = outcome
@@ -264,6 +295,7 @@ class _Settling(Generic[K, V]):
     def _take(self, item: K, answer: Answer) -> None:
         if answer.code == 0:
             self._outcome.results[item] = answer.value
+            self._on_result(item, answer.value)
             return
         error = broker_error(answer.code, self._doing(item), message=answer.message)
         error.resource = self._question.resource(item)

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcodec.client.admin.values import ElectedLeader, ListedOffset
+from kcodec.client.admin.values import ElectedLeader
 from kcodec.constants import IsolationLevel
+from kcodec.consumer.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
 from kcodec.txn.routes import Controller, Leader
 from kcodec.txn.settle import Answer, Asking, Question, by_topic, settle
 
-#: Words for list_offsets (Kafka: OffsetSpec, ListOffsetsRequest). "latest" is the high watermark under
-#: read_uncommitted and the last stable offset under read_committed.
-OFFSET_SPECS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
-LOWEST_VERSIONS = {-3: 7, -4: 8, -5: 9}
 ELECTION_NOT_NEEDED = 84
 ELECTIONS = {"preferred": 0, "unclean": 1}
 
@@ -34,54 +31,10 @@ def list_offsets(
     For a time, the first record at or after it; offset -1 where there is none. isolation_level "read_committed": no
     later than the last stable offset. Raises BrokerError; AdminError where several were asked for.
     """
-    timestamps = {partition: _timestamp(spec) for partition, spec in partitions.items()}
-    isolation = _isolation(isolation_level)
-
-    def of(topic: str, number: int) -> Any:
-        return messages.ListOffsetsPartition(
-            partition_index=number, timestamp=timestamps[TopicPartition(topic, number)]
-        )
-
-    question: Question[TopicPartition, ListedOffset] = Question(
-        "list offset of",
-        Leader(asking.cluster),
-        lambda some, until: messages.ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=int(isolation),
-            topics=[
-                messages.ListOffsetsTopic(name=topic, partitions=[of(topic, number) for number in numbers])
-                for topic, numbers in by_topic(some).items()
-            ],
-            timeout_ms=until.left_ms,
-        ),
-        _listed,
-        lowest=max([2, *(LOWEST_VERSIONS.get(timestamp, 0) for timestamp in timestamps.values())]),
-    )
+    timestamps = {partition: timestamp_of(spec) for partition, spec in partitions.items()}
+    question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
     outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
     return outcome.value()
-
-
-def _isolation(given: IsolationLevel | str) -> IsolationLevel:
-    for level in IsolationLevel:
-        if level == given:
-            return level
-    raise ValueError(f"isolation_level must be one of {', '.join(map(str, IsolationLevel))}, not {given!r}")
-
-
-def _timestamp(spec: str | int) -> int:
-    if isinstance(spec, int):
-        return spec
-    if spec not in OFFSET_SPECS:
-        raise ValueError(f"unknown offset {spec!r}; possible: {', '.join(OFFSET_SPECS)}, or milliseconds since 1970")
-    return OFFSET_SPECS[spec]
-
-
-def _listed(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    for topic in response.topics:
-        for one in topic.partitions:
-            epoch = None if one.leader_epoch < 0 else one.leader_epoch
-            found = ListedOffset(one.offset, one.timestamp, epoch)
-            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code, found)
 
 
 def delete_records(

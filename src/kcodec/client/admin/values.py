@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from kcodec.consumer.list_offsets import ListedOffset as ListedOffset
 from kcodec.offsets import TopicPartition
-
-NO_TIMESTAMP = -1
 
 
 @dataclass(frozen=True)
@@ -187,15 +186,6 @@ class FeatureDescription:
     finalized_level: int | None
     supported_min: int | None
     supported_max: int | None
-
-
-@dataclass(frozen=True)
-class ListedOffset:
-    """An answer of list_offsets. offset: -1 where no record is so late. timestamp: of that record, else -1."""
-
-    offset: int
-    timestamp: int = NO_TIMESTAMP
-    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True)
