@@ -35,6 +35,22 @@ cdef bint _includes_control(object control_records) except -1:
     raise _choice_error("control_records", control_records, ["skip", "include"])
 
 
+cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const BatchHeader *header, const Fault *fault):
+    """Where a reader can go on behind a damaged batch: the last offset + 1, if the CRC is right or the next header
+    agrees with it; else None. A wrapper of offset 0 does not tell."""
+    cdef BatchHeader next_header
+    cdef Fault ignored
+    cdef int64_t needed, at
+    if header_check(header, &ignored) or (header_is_wrapper(header) and header.base_offset == 0):
+        return None
+    if fault.code == FAULT_CRC or not settings.verify_crc:
+        at = header.position + header_size(header)
+        if walk_batch(run.data, run.size, at, 0, &settings.limits, &next_header, &needed,
+                      &ignored) != WALK_BATCH or next_header.base_offset <= header_last_offset(header):
+            return None
+    return <object>header_last_offset(header) + 1
+
+
 cdef class _Decoding:
     """One decode() call: its settings, its table of batches, the run over it, and what was found damaged."""
 
@@ -75,24 +91,11 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on: the last offset + 1, if the CRC is right or the next header agrees with it.
-
-        A wrapper of offset 0 does not tell.
-        """
+        """Where a reader can go on behind a damaged batch, or None."""
         cdef BatchHeader *header = table_batches(&self.table) + index
-        cdef BatchHeader next_header
-        cdef Fault ignored
-        cdef int64_t needed, at
-        if index >= self.table.count or header.fate == FATE_SKIPPED or header_check(header, &ignored):
+        if index >= self.table.count or header.fate == FATE_SKIPPED:
             return None
-        if header_is_wrapper(header) and header.base_offset == 0:
-            return None
-        if fault.code == FAULT_CRC or not self.settings.verify_crc:
-            at = header.position + header_size(header)
-            if walk_batch(self.run.data, self.run.size, at, 0, &self.settings.limits, &next_header, &needed,
-                          &ignored) != WALK_BATCH or next_header.base_offset <= header_last_offset(header):
-                return None
-        return <object>header_last_offset(header) + 1
+        return _offset_behind(&self.run, &self.settings, header, fault)
 
     cdef bint goes_on_behind(self, int64_t index):
         """on_error="skip": whether a provable batch stands where the damaged one's length leads."""

@@ -108,8 +108,14 @@ cdef class RecordSteps:
         self.ended = True
         if decode_finish_chunk(&self.run):
             raise _error_of(&self.run.fault)
-        self.error = _error_of(&fault)
+        self.error = _error_of(&fault, None, self.offset_behind(&fault))
         return 0
+
+    cdef object offset_behind(self, const Fault *fault):
+        """error.next_offset: where a reader can go on behind the batch that was refused, or None."""
+        if self.next_batch >= self.table.count:
+            return None
+        return _offset_behind(&self.run, &self.settings, self.run.table + self.next_batch, fault)
 
     cdef void drop_empty_chunk(self) noexcept:
         """A chunk that was opened for a batch that was then refused, or whose records are all below the position."""

@@ -49,6 +49,23 @@ def check_faces(package: str, found: str, known: str, faces: Iterable[tuple[Any,
             )
 
 
+def every_codec(producer: Any, package: str, found: str) -> tuple[Any, str, object]:
+    """A producer's table of codecs, name -> (function that looks for their package, number), without the look.
+
+    It would refuse a codec whose package is missing, and the package is not needed any more.
+    """
+    table = producer.__dict__.get("_COMPRESSORS")
+    if not isinstance(table, dict) or not all(isinstance(row, tuple) and len(row) == 2 for row in table.values()):
+        raise ImportError(
+            f"{package} {found} is not as kcodec.compat knows it: {producer.__name__} has no table of codecs"
+        )
+    return producer, "_COMPRESSORS", {name: (_is_there, number) for name, (_, number) in table.items()}
+
+
+def _is_there() -> bool:
+    return True
+
+
 def is_unknown_codec(error: DecodeError) -> bool:
     """Whether a batch names a compression that nobody knows; both clients have a class of error for that."""
     return isinstance(error, UnsupportedError) and error.reason.startswith("compression id")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcodec.compat._patches import Patches, check_faces, client_module
+from kcodec.compat._patches import Patches, check_faces, client_module, every_codec
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -71,4 +71,5 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "PartitionRecords": fetcher.PartitionRecords,
         "FetchResult": fetcher.FetchResult,
     }
-    return originals, {name: getattr(faces, name) for name in originals}, []
+    codecs = every_codec(package.AIOKafkaProducer, "aiokafka", package.__version__)
+    return originals, {name: getattr(faces, name) for name in originals}, [codecs]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcodec.compat._patches import Patches, check_faces, client_module
+from kcodec.compat._patches import Patches, check_faces, client_module, every_codec
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -81,4 +81,5 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "DefaultRecordMetadata": default.DefaultRecordMetadata,
     }
     ours = {name: getattr(faces, name) for name in originals}
-    return originals, ours, [(fetcher.Fetcher, "PartitionRecords", faces.PartitionRecords)]
+    codecs = every_codec(package.KafkaProducer, "kafka-python", package.__version__)
+    return originals, ours, [(fetcher.Fetcher, "PartitionRecords", faces.PartitionRecords), codecs]
