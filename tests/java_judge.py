@@ -26,7 +26,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, Any
@@ -282,6 +282,11 @@ class JavaJudge:
     def errors(self) -> list[dict[str, Any]]:
         """Kafka's table of errors: code, name, exception and retriable of each."""
         found: list[dict[str, Any]] = self._ask(b"N")["errors"]
+        return found
+
+    def shares(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What assignors make of groups; for a group and an answer see AssignJudge.java."""
+        found: list[dict[str, Any]] = self._ask(b"A" + json.dumps(groups).encode())["groups"]
         return found
 
     def partitions(self, keys: Sequence[bytes], partitions: int) -> list[int]:

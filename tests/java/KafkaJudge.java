@@ -36,7 +36,8 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *   <li>{@code J}: a message of Kafka's from JSON to bytes ({@link MessageJudge}); {@code W}: from bytes to JSON and
  *       bytes ({@link WireJudge}); {@code D path}: a partition directory
  *       as a broker loads it, {@code T}: offsets of timestamps in it ({@link DirectoryJudge}); {@code G bytes}: what the
- *       group coordinator knows from a log ({@link GroupJudge}); {@code N}: the table of errors ({@link ErrorsJudge}).
+ *       group coordinator knows from a log ({@link GroupJudge}); {@code A json}: shares of groups ({@link AssignJudge});
+ *       {@code N}: the table of errors ({@link ErrorsJudge}).
  * </ul>
  *
  * <p>No rule of the record format is written down here: whatever is judged, a class of Kafka judges. An exception of
@@ -95,6 +96,7 @@ public final class KafkaJudge {
                 case 'D' -> DirectoryJudge.write(question, out);
                 case 'T' -> DirectoryJudge.writeOffsets(question, out);
                 case 'G' -> GroupJudge.write(question, out);
+                case 'A' -> AssignJudge.write(question, out);
                 case 'N' -> ErrorsJudge.write(out);
                 default -> throw new IOException("unknown command " + command);
             }

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares that are as balanced as can be, then as near (racks) as can be, then as much like the last ones as can be.
+
+Where all members want the same and racks make no difference, that is arithmetic: `_equal_shares`. Otherwise a first
+guess is improved: partitions are moved along a chain of members, or round a circle of them, for as long as one is found
+that makes the whole better, by Bellman and Ford's search for negative cycles. When none is left, nothing better exists:
+costs are those of a flow, the squares of the loads among them. (Kafka's AbstractStickyAssignor moves single partitions
+to the better of two members; `tests/test_assignors.py` holds these shares against its.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kcodec.consumer.assignors.assignor import (
+    GroupMember,
+    Shares,
+    Topics,
+    by_name,
+    java_order,
+)
+from kcodec.offsets import TopicPartition
+
+#: How many moves between two members are looked at until the shares are taken as they are, in an odd group with many
+#: members: about a second of work. The guess that the search begins with is balanced already wherever that takes no
+#: chains.
+SEARCH_BUDGET = 3_000_000
+
+# Partitions of one kind are as good as each other: (topic, who had them, racks of their replicas).
+Kind = tuple[str, int, frozenset[str]]
+NOBODY = -1
+ANY_RACK: frozenset[str] = frozenset()
+
+
+class Balance:
+    """Shares `partitions` out. had: the member that had a partition before, or None."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        members: Sequence[GroupMember],
+        partitions: Sequence[TopicPartition],
+        had: Mapping[TopicPartition, str | None],
+        *,
+        budget: int = SEARCH_BUDGET,
+    ) -> None:
+        self.members = sorted(members, key=by_name)
+        self.partitions = partitions
+        self.topics = topics
+        self.budget = budget
+        numbers = {member.member_id: number for number, member in enumerate(self.members)}
+        self.had = {
+            one: numbers[who]
+            for one, who in had.items()
+            if who is not None and one.topic in self.members[numbers[who]].topics
+        }
+        self.eligible = {
+            topic: [number for number, member in enumerate(self.members) if topic in member.topics]
+            for topic in {one.topic for one in partitions}
+        }
+        racks = {member.rack_id for member in members if member.rack_id}
+        spread = {topics[one.topic][one.partition] for one in partitions}
+        self.uses_racks = not racks.isdisjoint(frozenset().union(*spread)) and any(
+            not racks <= there for there in spread
+        )
+        # What a chain can change by in moves is less than one misplaced partition, and that less than balance.
+        self.misplaced = 2 * len(self.members) + 1
+        self.weight = 2 * len(self.members) * (self.misplaced + 1) + 1
+        self.load = [0] * len(self.members)
+        self.held: list[dict[Kind, list[TopicPartition]]] = [{} for _ in self.members]
+
+    def shares(self) -> Shares:
+        """Every member's share, sorted."""
+        everybody = len(self.members)
+        if not self.uses_racks and all(len(able) == everybody for able in self.eligible.values()):
+            held = self._equal_shares()
+        else:
+            self._guess()
+            self._level()
+            self._search()
+            held = [[one for kind in kinds.values() for one in kind] for kinds in self.held]
+        return {
+            member.member_id: sorted(share, key=lambda one: (java_order(one[0]), one[1]))
+            for member, share in zip(self.members, held, strict=True)
+        }
+
+    def _equal_shares(self) -> list[list[TopicPartition]]:
+        """Each as many as any other, or one more; who had more keeps the one more."""
+        kept: list[list[TopicPartition]] = [[] for _ in self.members]
+        free = []
+        for one in sorted(self.partitions, key=lambda one: (one[1], java_order(one[0]))):
+            if (owner := self.had.get(one, NOBODY)) != NOBODY:
+                kept[owner].append(one)
+        least, extra = divmod(len(self.partitions), len(self.members))
+        # Those that had more come first; the sort is stable, so the others come in order.
+        quotas = [least] * len(self.members)
+        for number in sorted(range(len(self.members)), key=lambda number: len(kept[number]) <= least)[:extra]:
+            quotas[number] += 1
+        for number, share in enumerate(kept):
+            del share[quotas[number] :]
+        taken = {one for share in kept for one in share}
+        free = [one for one in self.partitions if one not in taken]
+        waiting = [number for number, share in enumerate(kept) if len(share) < quotas[number]]
+        turn = 0
+        for one in free:
+            number = waiting[turn % len(waiting)]
+            kept[number].append(one)
+            if len(kept[number]) == quotas[number]:
+                waiting.remove(number)
+                turn = turn % (len(waiting) + 1)  # the next has moved up to this place
+            else:
+                turn = turn % len(waiting) + 1
+        return kept
+
+    # The general case
+
+    def _kind(self, one: TopicPartition) -> Kind:
+        racks = self.topics[one.topic][one.partition] if self.uses_racks else ANY_RACK
+        return one.topic, self.had.get(one, NOBODY), racks
+
+    def _rank(self, kind: Kind, number: int) -> int:
+        """What it costs that this member has a partition of this kind."""
+        _, owner, racks = kind
+        rack = self.members[number].rack_id
+        is_misplaced = self.uses_racks and bool(rack) and rack not in racks
+        return self.misplaced * is_misplaced + (owner not in (NOBODY, number))
+
+    def _give(self, one: TopicPartition, kind: Kind, number: int) -> None:
+        self.held[number].setdefault(kind, []).append(one)
+        self.load[number] += 1
+
+    def _move(self, kind: Kind, source: int, target: int) -> None:
+        """One partition of the kind."""
+        held = self.held[source][kind]
+        self._give(held.pop(), kind, target)
+        self.load[source] -= 1
+        if not held:
+            del self.held[source][kind]
+
+    def _guess(self) -> None:
+        """Partitions stay where they were; the others go to whoever has least, those that suit few members first."""
+        free = []
+        for one in self.partitions:
+            kind = self._kind(one)
+            if kind[1] != NOBODY and not self._rank(kind, kind[1]):
+                self._give(one, kind, kind[1])
+            else:
+                free.append((one, kind))
+        for one, kind in sorted(free, key=lambda pair: len(self.eligible[pair[1][0]])):
+            able = self.eligible[kind[0]]
+            self._give(one, kind, min(able, key=lambda number: (self.load[number], self._rank(kind, number))))
+
+    def _level(self) -> None:
+        """From those that have most, one at a time, to whoever may have it and has less by two or more."""
+        crowded = set(range(len(self.members)))
+        while crowded:
+            source = max(crowded, key=lambda number: (self.load[number], -number))
+            best: tuple[int, int, int] | None = None
+            best_kind = None
+            for kind in self.held[source]:
+                able = self.eligible[kind[0]]
+                self.budget -= len(able)
+                target = min(able, key=lambda number: (self.load[number], self._rank(kind, number)))
+                cost = self.load[target], self._rank(kind, target) - self._rank(kind, source), target
+                if best is None or cost < best:
+                    best, best_kind = cost, kind
+            if best is None or best_kind is None or best[0] + 2 > self.load[source] or self.budget < 0:
+                crowded.remove(source)
+            else:
+                self._move(best_kind, source, best[2])
+
+    def _search(self) -> None:
+        """Move along chains and circles of members while that makes it better."""
+        arcs = [self._arcs(number) for number in range(len(self.members))]
+        while self.budget > 0 and (circle := self._negative_circle(arcs)):
+            pairs = list(zip(circle, circle[1:] + circle[:1], strict=True))
+            outside = len(self.members)
+            kinds = [arcs[source][target][1] for source, target in pairs if outside not in (source, target)]
+            moves = [pair for pair in pairs if outside not in pair]
+            for kind, (source, target) in zip(kinds, moves, strict=True):
+                self._move(kind, source, target)
+            for number in circle:
+                if number != outside:
+                    arcs[number] = self._arcs(number)
+
+    def _arcs(self, source: int) -> dict[int, tuple[int, Kind]]:
+        """To whom this member could give one, which kind is best, and what that costs."""
+        found: dict[int, tuple[int, Kind]] = {}
+        for kind in self.held[source]:
+            before = self._rank(kind, source)
+            self.budget -= len(self.eligible[kind[0]])
+            for target in self.eligible[kind[0]]:
+                cost = self._rank(kind, target) - before
+                if target != source and (target not in found or cost < found[target][0]):
+                    found[target] = cost, kind
+        return found
+
+    def _negative_circle(self, arcs: list[dict[int, tuple[int, Kind]]]) -> list[int]:
+        """Members, each of which gives one to the next, and the last to the first: it costs less than nothing.
+
+        One number more stands for the outside: between two members there, the first gets one more and the other one
+        less, and that costs what it does to the squares of their loads.
+        """
+        outside = len(self.members)
+        costs = [[(target, cost) for target, (cost, _) in found.items()] for found in arcs]
+        for number, load in enumerate(self.load):
+            costs[number].append((outside, self.weight * (2 * load + 1)))
+        costs.append([(number, self.weight * (1 - 2 * load)) for number, load in enumerate(self.load) if load])
+        distance, before = [0] * (outside + 1), [NOBODY] * (outside + 1)
+        is_better = True
+        while is_better and self.budget > 0:
+            is_better = False
+            for source, targets in enumerate(costs):
+                self.budget -= len(targets)
+                for target, cost in targets:
+                    if distance[source] + cost < distance[target]:
+                        distance[target], before[target] = distance[source] + cost, source
+                        is_better = True
+            if is_better and (circle := _circle(before)):
+                return circle
+        return []
+
+
+def _circle(before: Sequence[int]) -> list[int]:
+    """A circle among the predecessors, in the order of its arcs, or nothing."""
+    seen = [NOBODY] * len(before)
+    for start in range(len(before)):
+        number = start
+        while number != NOBODY and seen[number] == NOBODY:
+            seen[number] = start
+            number = before[number]
+        if number != NOBODY and seen[number] == start:
+            circle = [number]
+            while (number := before[number]) != circle[0]:
+                circle.append(number)
+            return circle[::-1]
+    return []

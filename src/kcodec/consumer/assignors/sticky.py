@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The assignors with a memory: sticky and cooperative-sticky. Balance comes first, then racks, then what was before.
+
+What a member had is known from what it says at joining: sticky's own bytes (all is given up before a rebalance there),
+or the owned partitions of its subscription. Where two say they had the same, the later generation is believed, and
+neither of the same generation (KIP-341, KAFKA-12984).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from kcodec.consumer.assignors.assignor import NO_GENERATION, GroupMember, Shares, Topics, all_partitions
+from kcodec.consumer.assignors.balance import Balance
+from kcodec.errors import DecodeError
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.schema import Message, Struct, array, int32, string
+
+
+class StickyTopic(Struct):
+    """Partitions of a topic."""
+
+    topic: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class StickyUserData(Message, versions="0-1", flexible="none"):
+    """What sticky tells its leader; no version is written before it: without a generation it is version 0."""
+
+    previous_assignment: list[StickyTopic] = array(StickyTopic, "0+")
+    generation: int = int32("1+", default=NO_GENERATION, ignorable=True)
+
+
+class CooperativeStickyUserData(Message, versions="0-0", flexible="none"):
+    """What cooperative-sticky tells its leader, beside what stands in the subscription."""
+
+    generation: int = int32("0+", default=NO_GENERATION)
+
+
+class StickyAssignor:
+    """As balanced as can be, and of these shares those that take the fewest partitions away from their members.
+
+    An eager one: all is revoked before a rebalance, and most of it comes back.
+    """
+
+    name = "sticky"
+    is_cooperative = False
+
+    def __init__(self) -> None:
+        self._had: tuple[TopicPartition, ...] | None = None
+        self._generation = NO_GENERATION
+
+    def user_data(self, topics: Collection[str]) -> bytes | None:
+        """What this member had, and in which generation; None before its first rebalance."""
+        if self._had is None:
+            return None
+        numbers: dict[str, list[int]] = {}
+        for topic, partition in self._had:
+            numbers.setdefault(topic, []).append(partition)
+        had = [StickyTopic(topic=topic, partitions=partitions) for topic, partitions in numbers.items()]
+        return StickyUserData(previous_assignment=had, generation=self._generation).encode(1)
+
+    def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+        """Remembers it."""
+        self._had, self._generation = tuple(partitions), generation
+
+    def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
+        """See `Assignor`."""
+        claims = {member.member_id: _read_user_data(member.user_data) for member in members}
+        return _share_out(topics, members, _owners(members, claims))
+
+
+class CooperativeStickyAssignor:
+    """The same without a pause: members go on with what they keep.
+
+    A partition that is to change hands is given to nobody in the rebalance in which another says it owns it: that one
+    gives it up and joins again, and then it is free.
+    """
+
+    name = "cooperative-sticky"
+    is_cooperative = True
+
+    def __init__(self) -> None:
+        self._generation = NO_GENERATION
+
+    def user_data(self, topics: Collection[str]) -> bytes | None:
+        """The generation, for leaders that do not read it in the subscription."""
+        return CooperativeStickyUserData(generation=self._generation).encode(0)
+
+    def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+        """Remembers the generation."""
+        self._generation = generation
+
+    def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
+        """See `Assignor`."""
+        claims: dict[str, Claim] = {one.member_id: (one.owned, _generation_of(one)) for one in members}
+        owners = _owners(members, claims)
+        return {
+            member: [one for one in share if owners.get(one, member) == member]
+            for member, share in _share_out(topics, members, owners).items()
+        }
+
+
+Claim = tuple[Sequence[TopicPartition], int]
+
+
+def _read_user_data(user_data: bytes | None) -> Claim:
+    """Of either version; what cannot be read claims nothing."""
+    for version in (1, 0):
+        try:
+            found, _ = StickyUserData.decode_prefix(user_data or b"", version)
+        except DecodeError:
+            continue
+        had = [TopicPartition(one.topic, number) for one in found.previous_assignment for number in one.partitions]
+        return had, found.generation
+    return (), NO_GENERATION
+
+
+def _generation_of(member: GroupMember) -> int:
+    if member.generation != NO_GENERATION or not member.user_data:
+        return member.generation
+    try:
+        found, _ = CooperativeStickyUserData.decode_prefix(member.user_data, 0)
+    except DecodeError:
+        return NO_GENERATION
+    return found.generation
+
+
+def _owners(members: Sequence[GroupMember], claims: dict[str, Claim]) -> dict[TopicPartition, str | None]:
+    """Who had what that somebody says to have had; None where two of the same generation say so."""
+    best: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in members:
+        partitions, generation = claims[member.member_id]
+        for partition in dict.fromkeys(partitions):
+            known = best.get(partition)
+            if known is None or generation > known[0]:
+                best[partition] = generation, member.member_id
+            elif generation == known[0]:
+                best[partition] = generation, None
+    return {partition: owner for partition, (_, owner) in best.items()}
+
+
+def _share_out(topics: Topics, members: Sequence[GroupMember], owners: dict[TopicPartition, str | None]) -> Shares:
+    """The shares, given who had what."""
+    partitions = all_partitions(topics, {topic for member in members for topic in member.topics})
+    return Balance(topics, members, partitions, {one: owners.get(one) for one in partitions}).shares()
