@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -19,9 +19,10 @@ from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError
 from kcodec.protocol.error_codes import ERRORS, broker_error
 from kcodec.protocol.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.versions import BrokerVersions
+from kcodec.txn.cluster_values import NO_UUID, Broker, Partition, Topic
 
+__all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
 log = logging.getLogger("kcodec.client")
-NO_UUID = UUID(int=0)
 REBOOTSTRAP_REQUIRED = 129
 COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
 #: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads (14, 15, 16).
@@ -30,43 +31,6 @@ PASSING = frozenset({14, 15, 16})
 LASTING_TOPIC_ERRORS = frozenset({17, 29})
 #: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
 TOPIC_IDLE_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Broker:
-    """A broker as metadata names it."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-    @property
-    def address(self) -> Address:
-        """Where to dial."""
-        return Address(self.host, self.port)
-
-
-@dataclass
-class Partition:
-    """What metadata says of a partition. leader: -1 while there is none; leader_epoch: -1 where not told."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...] = ()
-    in_sync_replicas: tuple[int, ...] = ()
-    offline_replicas: tuple[int, ...] = ()
-
-
-@dataclass
-class Topic:
-    """A topic as metadata shows it. error: of the topic, 0 if there is none."""
-
-    name: str
-    topic_id: UUID = NO_UUID
-    is_internal: bool = False
-    error: int = 0
-    partitions: dict[int, Partition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +57,7 @@ class Cluster:
         self.cluster_id: str | None = None
         self.finalized_features: dict[str, int] = {}
         self.features_epoch = -2
+        self.versions: dict[int, BrokerVersions] = {}
         self.changed = Signal()
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
@@ -120,10 +85,15 @@ class Cluster:
 
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
         """A broker answered ApiVersions: of its features, those of the highest epoch count."""
+        self.versions[node_id] = versions
         if versions.finalized_features_epoch > self.features_epoch or self.features_epoch == -2:
             self.features_epoch = versions.finalized_features_epoch
             self.finalized_features = dict(versions.finalized_features)
             self.changed.set()
+
+    def coordinator_versions(self, kind: str, key: str) -> BrokerVersions | None:
+        """What the coordinator of a group or a transactional id offers; None while it is not known, or not met."""
+        return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
 
     def leader(self, topic: str, partition: int) -> int | None:
         """The broker that leads a partition; None if it is not known or there is none."""

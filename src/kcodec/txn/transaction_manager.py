@@ -20,6 +20,7 @@ from kcodec.errors import (
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import error_code
 from kcodec.protocol.flow import Flow, wait
+from kcodec.txn.coordination import HIGHEST_VERSION
 from kcodec.txn.end_transaction import Ended, end_transaction
 from kcodec.txn.handle import TransactionHandle
 from kcodec.txn.initialize import init_producer_id
@@ -82,7 +83,7 @@ class TransactionManager(TransactionBackground):
         deadline = self._deadline(timeout)
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
             yield from self.abort(timeout)
-        is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
+        is_new_flow = self.level >= NEW_FLOW_LEVEL
         wanted = {TopicPartition(*partition) for partition in partitions}
         before = self.open if self.state is State.READY and self.is_epoch_used else None
         if before is not None and (before.is_new_flow is not is_new_flow or (wanted and not is_new_flow)):
@@ -91,7 +92,7 @@ class TransactionManager(TransactionBackground):
             self.move(Event.NOT_INITIALIZED)
         if self.state in {State.UNINITIALIZED, State.UNKNOWN_OUTCOME}:
             yield from self.initialize(deadline - self.cluster.clock())
-            is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
+            is_new_flow = self.level >= NEW_FLOW_LEVEL
         with self.records.lock if self.records is not None else nullcontext():  # beside begin_at_once
             self.call(Event.BEGIN)
             assert self.producer is not None
@@ -108,7 +109,7 @@ class TransactionManager(TransactionBackground):
         """`begin` where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
         not wait for the loop's thread. None: it takes the flow."""
         last = self.open
-        is_new_flow = self.cluster.transaction_version >= NEW_FLOW_LEVEL
+        is_new_flow = self.level >= NEW_FLOW_LEVEL
         if self.state is not State.READY or self.producer is None:
             return None
         if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
@@ -157,8 +158,18 @@ class TransactionManager(TransactionBackground):
 
     # Offsets
 
-    def send_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata, timeout: float | None = None) -> Flow[None]:
-        """Commit offsets of a group with the transaction. No error but an illegal call leaves it fit to commit."""
+    def send_offsets(
+        self,
+        offsets: Offsets,
+        group: ConsumerGroupMetadata,
+        timeout: float | None = None,
+        *,
+        highest_version: int = HIGHEST_VERSION,
+    ) -> Flow[None]:
+        """Commit offsets of a group with the transaction. No error but an illegal call leaves it fit to commit.
+
+        highest_version: of TxnOffsetCommit, in the old flow; to speak as with an older broker.
+        """
         self.call(Event.SEND_OFFSETS)
         transaction, deadline = self.now_open, self._deadline(timeout)
         if not offsets:
@@ -166,7 +177,7 @@ class TransactionManager(TransactionBackground):
         self.note_sent(transaction)
         transaction.requests += 1
         try:
-            yield from self._send_offsets(transaction, offsets, group, deadline)
+            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
         except Failed as failed:
             settled = yield from self._settled(failed, transaction)
             self.fail(settled)
@@ -180,7 +191,12 @@ class TransactionManager(TransactionBackground):
             self.changed.set()
 
     def _send_offsets(
-        self, transaction: OpenTransaction, offsets: Offsets, group: ConsumerGroupMetadata, deadline: float
+        self,
+        transaction: OpenTransaction,
+        offsets: Offsets,
+        group: ConsumerGroupMetadata,
+        deadline: float,
+        highest_version: int,
     ) -> Flow[None]:
         def on_unanswered() -> None:
             self.on_unanswered("an offset request")
@@ -190,7 +206,13 @@ class TransactionManager(TransactionBackground):
             yield from add_offsets(*known, group.group_id, deadline, on_unanswered)
             transaction.groups.add(group.group_id)
         yield from commit_offsets(
-            *known, offsets, group, deadline, is_new_flow=transaction.is_new_flow, on_unanswered=on_unanswered
+            *known,
+            offsets,
+            group,
+            deadline,
+            is_new_flow=transaction.is_new_flow,
+            on_unanswered=on_unanswered,
+            highest_version=highest_version,
         )
 
     # The end

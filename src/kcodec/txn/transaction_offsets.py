@@ -15,7 +15,7 @@ from kcodec.errors import DecodeError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
+from kcodec.txn.coordination import HIGHEST_VERSION, OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import Failed, failure
 
@@ -107,6 +107,7 @@ def commit_offsets(
     *,
     is_new_flow: bool,
     on_unanswered: Callable[[], None],
+    highest_version: int = HIGHEST_VERSION,
 ) -> Flow[None]:
     """TxnOffsetCommit, asked of the group's coordinator. Raises Failed (resource: group, topic or partition),
     DeliveryTimeoutError, DecodeError for an answer that leaves some out."""
@@ -122,7 +123,7 @@ def commit_offsets(
     )
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
-    highest = NEW_FLOW_VERSION if is_new_flow else NEW_FLOW_VERSION - 1
+    highest = NEW_FLOW_VERSION if is_new_flow else min(NEW_FLOW_VERSION - 1, highest_version)
     request = _request(transactional_id, producer, offsets, group)
     reply = yield from asked.ask(request, lambda message: _worst(message)[0], lowest=lowest, highest=highest)
     code, partition = _worst(reply.message)

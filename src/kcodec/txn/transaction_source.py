@@ -104,6 +104,7 @@ class TransactionSource:
     needless_probes:   questions in a row that found the markers written at once; after some, others are skipped.
     follows_at_once:   records of the last transaction came while markers of the one before may not have been written.
     changed:           set whenever an answer to the sender may have changed.
+    highest_level:     of transaction.version; lower, to speak as with older brokers.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str, transaction_timeout_ms: int) -> None:
@@ -127,8 +128,14 @@ class TransactionSource:
         self.is_probe_wanted = False
         self.follows_at_once = False
         self.needless_probes = self.skipped_probes = 0
+        self.highest_level = NEW_FLOW_LEVEL
 
     # States
+
+    @property
+    def level(self) -> int:
+        """Of transaction.version, by which the next transaction is spoken."""
+        return min(self.cluster.transaction_version, self.highest_level)
 
     def attach(self, records: Records) -> None:
         """The producer's core, once."""

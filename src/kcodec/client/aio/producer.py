@@ -77,11 +77,17 @@ class Producer(TransactionalCalls):
 
     def __init__(self, **options: Any) -> None:
         own, client_options = take_options(options)
+        client = Client(client_options)
+        self._build(own, client, Carrier(client))
+
+    def _build(self, own: ProducerOptions, client: Client, carrier: Carrier) -> None:
+        """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
+        client_options = client.options
         self._options: ProducerOptions = own
         self._key_serializer = own.key_serializer
         self._value_serializer = own.value_serializer
-        self._client = Client(client_options)
-        self._carrier = Carrier(self._client)
+        self._client = client
+        self._carrier = carrier
         self._room: asyncio.Event | None = None
         self._is_started = False
         self._core = ProducerCore(
