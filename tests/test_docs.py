@@ -50,10 +50,53 @@ def test_there_are_examples() -> None:
     assert any(page == "protocol.md" for page, _, _ in EXAMPLES)
 
 
-def test_every_claim_of_the_docs_is_a_test_and_every_test_is_told() -> None:
-    told = re.findall(
-        r"`(test_\w+)` \|$", (ROOT / "docs" / "transactions.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    claims = (ROOT / "tests" / "test_transaction_claims.py").read_text(encoding="utf-8")
-    assert told
-    assert told == re.findall(r"^def (test_\w+)\(", claims, re.MULTILINE)
+@pytest.mark.parametrize("name", ["test_consumer_claims.py", "test_transaction_claims.py"])
+def test_every_claim_of_the_docs_is_a_test_and_every_test_is_told(name: str) -> None:
+    page = (ROOT / "docs" / "myths.md").read_text(encoding="utf-8")
+    tests = functions(ROOT / "tests" / name)
+    told = [test for test in re.findall(r"`(test_\w+)` \|$", page, re.MULTILINE) if test in tests]
+    assert tests and told == tests
+
+
+def test_every_line_of_the_myths_has_a_test() -> None:
+    page = (ROOT / "docs" / "myths.md").read_text(encoding="utf-8")
+    lines = [
+        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| what is", "| ---"))
+    ]
+    assert len(lines) > 20
+    assert [line for line in lines if not re.search(r"[.)] \| `test_\w+` \|$", line)] == []
+
+
+def functions(path: Path) -> list[str]:
+    """The tests of a file, in their order."""
+    return re.findall(r"^def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def missing_tests(text: str) -> list[str]:
+    """What a page names, as `test_name`, `tests/file.py` or `tests/file.py::test_name`, and is not there."""
+    files = {path.name: functions(path) for path in (ROOT / "tests").glob("test_*.py")}
+    every = {name for names in files.values() for name in names}
+    wrong = []
+    for folder, file, name in re.findall(r"`(tests/)?(?:([\w/]+\.py)(?:::)?)?(test_\w+)?`", text):
+        if (folder and not file) or not (file or name) or (file and not folder):
+            continue
+        if file and not (ROOT / "tests" / file).exists():
+            wrong.append(file)
+        elif name and name not in (files[file] if file else every):
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    assert missing_tests(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_test_that_is_not_there_is_found() -> None:
+    there = "test_a_test_that_is_not_there_is_found"
+    assert missing_tests(f"`tests/test_docs.py::{there}`, `{there}`, `tests/test_docs.py`, `examples/outbox.py`") == []
+    assert missing_tests(f"`tests/test_readme.py::{there}`") == [there]
+    assert missing_tests("`test_nothing_of_the_kind`, `tests/test_nothing.py`") == [
+        "test_nothing_of_the_kind",
+        "test_nothing.py",
+    ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people often say of Kafka's transactions and is not so, asked of a real broker (docs/transactions.md).
+"""What people often say of Kafka's transactions and is not so, asked of a real broker (docs/myths.md).
 
 Everything goes over one plain connection, so what is shown is the broker's doing and not that of a client.
 """

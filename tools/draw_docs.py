@@ -9,6 +9,7 @@ is not what would be drawn.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from kcodec.testing.kafka import ApacheKafka
 from kcodec.txn import state
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+SOURCE = DOCS.parent / "src" / "kcodec"
 REGION = re.compile(r"(<!-- drawn: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -39,6 +41,44 @@ def draw_apis() -> str:
         name = request.__name__.removesuffix("Request")
         lines.append(f"| {key} | {name} | {request.versions} | {request.flexible_versions} | `{home(request)}` |")
     return "\n".join(lines) + "\n"
+
+
+# Who sends a request, by the package that names its class; the first that fits.
+SENDERS = {
+    "txn/cluster": "every client",
+    "txn/producer_states": "Admin",
+    "txn": "producer",
+    "consumer": "consumer",
+    "client/admin": "Admin",
+    "client/security": "logins",
+    "protocol/sasl": "logins",
+    "client": "every client",
+    "cli": "command line",
+}
+
+
+def draw_api_users() -> str:
+    """Every API that the clients use: the versions they can speak, and which of them sends it."""
+    senders: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        inside = path.relative_to(SOURCE).as_posix()
+        sender = next((name for place, name in SENDERS.items() if inside.startswith(place)), None)
+        for name in named(path) if sender else ():
+            senders.setdefault(name, []).append(str(sender))
+    lines = ["| key | API | versions | sent by |", "| --- | --- | --- | --- |"]
+    for key, request in messages.all_requests().items():
+        name = request.__name__
+        users = [sender for sender in dict.fromkeys(SENDERS.values()) if sender in senders.get(name, ())]
+        if users:
+            lines.append(f"| {key} | {name.removesuffix('Request')} | {request.versions} | {', '.join(users)} |")
+    return "\n".join(lines) + "\n"
+
+
+def named(path: Path) -> set[str]:
+    """The names that a module's code uses, bare or behind a dot; what only texts and imports say is not among them."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    bare = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bare | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def draw_others() -> str:
@@ -102,6 +142,7 @@ def shown_default(parameter: inspect.Parameter) -> str:
 
 DRAWN: dict[str, Callable[[], str]] = {
     "apis": draw_apis,
+    "api-users": draw_api_users,
     "other-messages": draw_others,
     "errors": draw_errors,
     "producer-options": lambda: draw_options(ProducerOptions),
