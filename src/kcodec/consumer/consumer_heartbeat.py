@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConsumerGroupHeartbeat: what a request says, and what a code of the answer means for the member (KIP-848).
+
+A heartbeat names what changed since the last one; the first one, and one after an error or a lost answer, says all
+(Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker takes one that says all for a question, and answers
+with the whole assignment. The member id is made by the client (KIP-1082), so a join that is repeated joins once.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kcodec.errors import BrokerError
+from kcodec.protocol.error_codes import broker_error, error_code
+
+#: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
+#: Requests of membership have a connection of their own: nothing that is large or slow stands before a heartbeat.
+CHANNEL = "group"
+#: The first version that carries a regular expression.
+REGEX_VERSION = 1
+#: Partitions of topics, by the topics' ids.
+TopicIdPartitions = frozenset[tuple[UUID, int]]
+
+
+class Treatment(Enum):
+    """What a code asks of the member.
+
+    REPEAT: it passes. MOVED: find the coordinator again. REJOIN: the group dropped us: our partitions are lost, join
+    with epoch 0. TELL: poll raises it, and heartbeats go on: it ends when a permission is given. FATAL: poll raises
+    it, and nothing is tried until something is subscribed again.
+    """
+
+    REPEAT = "repeat"
+    MOVED = "moved"
+    REJOIN = "rejoin"
+    TELL = "tell"
+    FATAL = "fatal"
+
+
+_TREATMENTS = {
+    -1: Treatment.REPEAT,  # UNKNOWN_SERVER_ERROR: of a broker that stops, or whose log is not to be written
+    15: Treatment.MOVED,  # COORDINATOR_NOT_AVAILABLE
+    16: Treatment.MOVED,  # NOT_COORDINATOR
+    25: Treatment.REJOIN,  # UNKNOWN_MEMBER_ID
+    29: Treatment.TELL,  # TOPIC_AUTHORIZATION_FAILED
+    110: Treatment.REJOIN,  # FENCED_MEMBER_EPOCH
+}
+_UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
+# What the table of codes cannot know: what to do in this protocol.
+_REMEDIES = {
+    23: "members of the classic protocol are in the group: group.consumer.migration.policy must allow an upgrade, or "
+    'use group_protocol="classic"',
+    69: "the group is of another type, or its members of the classic protocol cannot be upgraded: see the broker's "
+    'group.consumer.migration.policy, or use group_protocol="classic"',
+    81: "the broker's group.consumer.max.size is reached",
+    82: "a member with this group_instance_id was removed by an operator and another one took its place",
+    111: "the member that had this group_instance_id did not leave: the broker releases it when it is stopped, or its "
+    "session is over (group.consumer.session.timeout.ms); then subscribe again",
+    112: "group_remote_assignor must be one of the broker's group.consumer.assignors",
+    128: "the broker reads it as RE2/J does: no backreferences, no lookaround",
+}
+
+
+def treatment(code: int, member_epoch: int) -> Treatment:
+    """What a code other than 0 asks of a member that sent `member_epoch`."""
+    if code in _TREATMENTS:
+        return _TREATMENTS[code]
+    if code == _GROUP_ID_NOT_FOUND and member_epoch > 0:
+        return Treatment.REJOIN  # the group was deleted under us
+    return Treatment.REPEAT if error_code(code).retriable else Treatment.FATAL
+
+
+def heartbeat_error(code: int, group_id: str, message: str | None = None) -> BrokerError:
+    """The exception for a code, with what to do about it."""
+    doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
+    if code == _UNSUPPORTED_VERSION:
+        return without_protocol(group_id)
+    error = broker_error(code, doing, resource=group_id, message=message)
+    if code not in _REMEDIES:
+        return error
+    return type(error)(
+        f"{error.reason}: {_REMEDIES[code]}",
+        code=code,
+        name=error.name,
+        retriable=error.retriable,
+        remedy=error.remedy,
+        resource=group_id,
+    )
+
+
+def without_protocol(group_id: str, pattern: str | None = None) -> BrokerError:
+    """The broker does not know the protocol, or not enough of it for a subscription by pattern."""
+    found = "the broker does not offer the consumer group protocol of KIP-848 (Kafka 4.0 on, with group.version 1)"
+    if pattern is not None:
+        found += ", or not with a pattern"
+    return BrokerError(
+        f'ConsumerGroupHeartbeat of group {group_id!r}: {found}; use group_protocol="classic"',
+        code=_UNSUPPORTED_VERSION,
+        name="UNSUPPORTED_VERSION",
+        resource=group_id,
+    )
+
+
+def make_member_id(random: Random) -> str:
+    """A random UUID as Kafka writes it: base64 for URLs, and it does not begin with a hyphen."""
+    while True:
+        number = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
+        text = base64.urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member wants to read: topics by name, and those that a regular expression finds (None: no pattern)."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wanted: no member then."""
+        return not self.topics and self.pattern is None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What never changes of a member. assignor: None: the broker chooses; rebalance_timeout_ms: to give up what it
+    is asked for."""
+
+    group_id: str
+    instance_id: str | None
+    rack_id: str | None
+    assignor: str | None
+    rebalance_timeout_ms: int
+
+    @property
+    def leave_epoch(self) -> int:
+        """The epoch that says good-bye."""
+        return LEAVE_EPOCH if self.instance_id is None else LEAVE_STATIC_EPOCH
+
+
+class HeartbeatFields:
+    """Remembers what the broker knows of us, and leaves that out."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._subscription: Subscription | None = None
+        self._owned: TopicIdPartitions | None = None
+
+    def forget(self) -> None:
+        """Say all in the next request: the last one failed, or nobody knows whether it arrived."""
+        self._subscription = self._owned = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next request says all."""
+        return self._subscription is None or self._owned is None
+
+    def is_news(self, subscription: Subscription) -> bool:
+        """Whether the broker does not know this subscription."""
+        return subscription != self._subscription
+
+    def build(
+        self, member_id: str, epoch: int, subscription: Subscription, owned: TopicIdPartitions, *, is_ack: bool
+    ) -> Any:
+        """The next request. owned: what was reconciled; said after each reconciliation (`is_ack`), changed or not."""
+        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
+
+        identity = self.identity
+        is_full = epoch == JOIN_EPOCH or self.is_full
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=identity.group_id, member_id=member_id, member_epoch=epoch, instance_id=identity.instance_id
+        )
+        if is_full:
+            request.rack_id = identity.rack_id
+            request.rebalance_timeout_ms = identity.rebalance_timeout_ms
+            request.server_assignor = identity.assignor
+        known = None if is_full else self._subscription
+        if known is None or subscription.topics != known.topics:
+            request.subscribed_topic_names = sorted(subscription.topics)
+        if subscription.pattern is not None and (known is None or subscription.pattern != known.pattern):
+            request.subscribed_topic_regex = subscription.pattern
+        elif subscription.pattern is None and known is not None and known.pattern is not None:
+            request.subscribed_topic_regex = ""  # no pattern any more
+        if is_full or is_ack or owned != self._owned:
+            request.topic_partitions = [] if epoch == JOIN_EPOCH else grouped(owned)
+        self._subscription = subscription
+        self._owned = frozenset() if epoch == JOIN_EPOCH else owned
+        return request
+
+    def goodbye(self, member_id: str) -> Any:
+        """The request of one that leaves."""
+        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
+
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.identity.group_id,
+            member_id=member_id,
+            member_epoch=self.identity.leave_epoch,
+            instance_id=self.identity.instance_id,
+        )
+
+
+def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[Any]:
+    """Partitions as a request names them."""
+    from kcodec.protocol.messages.groups import ConsumerGroupTopicPartitions
+
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        topics.setdefault(topic_id, []).append(partition)
+    return [ConsumerGroupTopicPartitions(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()]
+
+
+def assigned(answer: Any) -> TopicIdPartitions | None:
+    """The assignment of an answer; None: it brought none."""
+    if answer.assignment is None:
+        return None
+    topics = answer.assignment.topic_partitions
+    return frozenset((topic.topic_id, partition) for topic in topics for partition in topic.partitions)
