@@ -4,6 +4,7 @@ API answers.
 
     script = AdminScript(nodes=3)
     script.topics["orders"] = {0: 1, 1: 2}                       # partition -> leader
+    script.epochs["orders", 0], script.topic_ids["orders"] = 3, UUID(int=7)
     script.answers["ListOffsets"] = function(node, request) -> response, an exception, or None for no answer at all
     script.run(flow) -> its result
     script.asked == [("ListOffsets", 1), ...]                    # without Metadata and FindCoordinator
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kcodec.client.options import ClientOptions
 from kcodec.client.scheduler import Scheduler
@@ -37,6 +39,9 @@ class AdminScript:
         self.down: set[int] = set()
         self.controller = 1
         self.topics: dict[str, dict[int, int]] = {}
+        self.epochs: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self.versions: list[tuple[str, int]] = []
         self.coordinators: dict[str, int] = {}
         self.answers: dict[str, Answerer] = {}
         self.highest: dict[str, int] = {}
@@ -83,6 +88,7 @@ class AdminScript:
             end(None, TransportError(f"broker {node} cannot be reached"), self.latency)
         else:
             request = call.request.build(version) if isinstance(call.request, ByVersion) else call.request
+            self.versions.append((api, version))
             answer = self._answer(api, node, kind.decode(request.encode(version), version))
             if answer is None:
                 end(None, RequestTimedOutError(f"no answer to {api}", possibly_sent=True), call.timeout)
@@ -117,10 +123,15 @@ class AdminScript:
             topics=[
                 messages.MetadataResponseTopic(
                     name=name,
+                    topic_id=self.topic_ids.get(name, UUID(int=0)),
                     error_code=0 if name in self.topics else 3,
                     partitions=[
                         messages.MetadataResponsePartition(
-                            partition_index=number, leader_id=leader, replica_nodes=[leader], isr_nodes=[leader]
+                            partition_index=number,
+                            leader_id=leader,
+                            leader_epoch=self.epochs.get((name, number), -1),
+                            replica_nodes=[leader],
+                            isr_nodes=[leader],
                         )
                         for number, leader in self.topics.get(name, {}).items()
                     ],

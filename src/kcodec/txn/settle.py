@@ -350,8 +350,10 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def partition_codes(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    """Of a response that has nothing but a code for each partition."""
+def partition_codes(
+    response: Any, partitions: list[TopicPartition], name_of: Callable[[Any], str] = lambda topic: str(topic.name)
+) -> Iterator[tuple[TopicPartition, Answer]]:
+    """Of a response that has nothing but a code for each partition. name_of: a topic of it, where ids stand for it."""
     for topic in response.topics:
         for one in topic.partitions:
-            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)
+            yield TopicPartition(name_of(topic), one.partition_index), Answer(one.error_code)

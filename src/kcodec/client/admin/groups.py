@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
@@ -175,36 +176,12 @@ def list_group_offsets(
 
     require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
     """
-    wanted = None if partitions is None else list(partitions)
-    question: Question[str, dict[TopicPartition, OffsetAndMetadata | None]] = Question(
-        "list offsets of group",
-        Coordinator(asking.cluster, "group"),
-        lambda groups, until: messages.OffsetFetchRequest(
-            group_id=group_id,
-            topics=None
-            if wanted is None
-            else [
-                messages.OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
-                for topic, numbers in by_topic(wanted).items()
-            ],
-            require_stable=require_stable,
-        ),
-        _fetched,
-        lowest=7 if require_stable else 2,
-        highest=7,  # version 8 asks for several groups, version 10 by topic ids
-    )
-    outcome = yield from settle(asking, [group_id], question, asking.deadline(timeout))
-    return outcome.value()[group_id]
-
-
-def _fetched(response: Any, groups: list[str]) -> Iterator[tuple[str, Answer]]:
-    code, found = response.error_code, {}
-    for topic in response.topics:
-        for one in topic.partitions:
-            code = code or one.error_code
-            committed = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
-            found[TopicPartition(topic.name, one.partition_index)] = None if one.committed_offset < 0 else committed
-    yield groups[0], Answer(code, found)
+    wanted = [ALL] if partitions is None else list(partitions)
+    lowest = STABLE_VERSION if require_stable else 1
+    question = fetch_question(asking.cluster, group_id, wanted, require_stable=require_stable, lowest=lowest)
+    outcome = yield from settle(asking, wanted, question, asking.deadline(timeout))
+    found: dict[TopicPartition, Any] = value_of(outcome, group_id)
+    return found[ALL] if partitions is None else found
 
 
 def alter_group_offsets(
@@ -223,29 +200,7 @@ def alter_group_offsets(
         for partition, value in offsets.items()
     }
 
-    def of(partition: TopicPartition) -> Any:
-        return messages.OffsetCommitRequestPartition(
-            partition_index=partition.partition,
-            committed_offset=given[partition].offset,
-            committed_leader_epoch=given[partition].leader_epoch,
-            committed_metadata=given[partition].metadata,
-        )
-
-    question: Question[TopicPartition, None] = Question(
-        f"alter offset of group {group_id!r} in",
-        CoordinatorOf(asking.cluster, "group", group_id),
-        lambda partitions, until: messages.OffsetCommitRequest(
-            group_id=group_id,
-            topics=[
-                messages.OffsetCommitRequestTopic(
-                    name=topic, partitions=[of(TopicPartition(topic, number)) for number in numbers]
-                )
-                for topic, numbers in by_topic(partitions).items()
-            ],
-        ),
-        partition_codes,
-        highest=9,  # version 10 names topics by id
-    )
+    question = commit_question(asking.cluster, group_id, given)
     outcome = yield from settle(asking, given, question, asking.deadline(timeout))
     return outcome.value()
 

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
+
+What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator answers
+88 UNSTABLE_OFFSET_COMMIT (KIP-447), and is asked again until it is, or the time is over. Whoever began to read at the
+offset before it would read twice what the transaction covers. Brokers before 2.5 cannot say so
+(`supports_stable_offsets`).
+
+Coordinators that moved or load are found anew, topics are named by their ids where brokers know them (version 10), a
+member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+from uuid import UUID
+
+from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
+from kcodec.errors import BrokerError, DeliveryTimeoutError
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol import messages
+from kcodec.protocol.flow import ByVersion, Flow, call
+from kcodec.txn.cluster import NO_UUID, Cluster
+from kcodec.txn.routes import CoordinatorOf
+from kcodec.txn.settle import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
+
+V = TypeVar("V")
+#: OffsetFetch: from here on RequireStable; several groups; topic ids. OffsetCommit: topic ids.
+STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
+#: The first version of OffsetCommit that knows static members.
+_STATIC_VERSION = 7
+STALE_MEMBER_EPOCH = 113
+#: What is about the group or the member, whatever partition it came with: 22 ILLEGAL_GENERATION, 24 INVALID_GROUP_ID,
+#: 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS, 30 GROUP_AUTHORIZATION_FAILED, 69 GROUP_ID_NOT_FOUND,
+#: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH.
+GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, 82, 110, STALE_MEMBER_EPOCH})
+_TOPIC_AUTHORIZATION_FAILED = 29
+# The coordinator and we differ on which topics there are, or by which ids.
+_UNKNOWN_TOPIC = frozenset({3, 100, 103})
+#: In place of partitions: all that the group has.
+ALL = TopicPartition("", -1)
+
+#: Who commits, or fetches: as it is now, or how to ask for it; a member's epoch may change while an answer is awaited.
+Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
+
+
+class CommittedOffsets:
+    """The offsets of one group, for a consumer.
+
+    settings: offset_fetch_highest_version below 7 speaks as with a broker before 2.5, without RequireStable.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings) -> None:
+        self.group_id = group_id
+        self._cluster = cluster
+        self._highest = settings.offset_fetch_highest_version
+        self._asking = Asking(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
+
+    @property
+    def supports_stable_offsets(self) -> bool | None:
+        """Whether offsets that an open transaction commits are waited for, by the versions that the group's coordinator
+        takes; while that is not known, all brokers met so far; None: nobody was met yet (see `negotiate`)."""
+        if self._highest < STABLE_VERSION:
+            return False
+        known = self._cluster.coordinator_versions("group", self.group_id)
+        met = [known] if known is not None else list(self._cluster.versions.values())
+        key = messages.OffsetFetchRequest.api_key
+        return all(versions.apis.get(key, (0, 0))[1] >= STABLE_VERSION for versions in met) if met else None
+
+    def negotiate(self, timeout: float) -> Flow[bool]:
+        """Find the coordinator, hear which versions it takes, and give `supports_stable_offsets`."""
+        deadline = self._asking.deadline(timeout)
+        node = yield from self._cluster.coordinator("group", self.group_id, timeout)
+        if node not in self._cluster.versions:
+            yield from call(node, messages.ApiVersionsRequest(), timeout=self._asking.call_timeout(deadline), highest=0)
+        return bool(self.supports_stable_offsets)
+
+    def fetch(
+        self, partitions: Iterable[TopicPartition], timeout: float, member: Member | None = None
+    ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """The committed offsets, None where there is none; waits for those that an open transaction commits.
+
+        member: only of a group of KIP-848, whose coordinator then checks the epoch. Raises BrokerError (of the group:
+        25, 113, 30 ...; resource says of what), DeliveryTimeoutError, which says so where a transaction was not ended.
+        """
+        deadline = self._asking.deadline(timeout)
+        outcome = yield from self.outcome(list(partitions), deadline, member)
+        return value_of(outcome, self.group_id)
+
+    def outcome(
+        self,
+        partitions: list[TopicPartition],
+        deadline: Deadline,
+        member: Member | None = None,
+        *,
+        on_result: Callable[[TopicPartition, OffsetAndMetadata | None], None] = lambda partition, found: None,
+        is_wanted: Callable[[TopicPartition], bool] = lambda partition: True,
+    ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
+        """`fetch`, errors beside results; for the rest see `settle`."""
+
+        def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, Any]]:
+            question = fetch_question(self._cluster, self.group_id, items, member=who, highest=self._highest)
+            return settle(self._asking, items, question, deadline, on_result=on_result, is_wanted=is_wanted)
+
+        return (yield from _as_member(member, partitions, deadline, ask))
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: Member,
+        timeout: float,
+    ) -> Flow[None]:
+        """Commit positions: where the group's consumers go on, never the last record read.
+
+        Repeated until it is answered: it ends the same however often it arrives. Raises BrokerError: of the group (22,
+        25, 27, 82, 110, 113: this member is not the one any more whose commits count), AuthorizationError (29, 30), of
+        one partition (12 OFFSET_METADATA_TOO_LARGE, 28, 3; the others are committed); DeliveryTimeoutError.
+        """
+        deadline = self._asking.deadline(timeout)
+
+        def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, None]]:
+            some = {partition: offsets[partition] for partition in items}
+            question = commit_question(self._cluster, self.group_id, some, who)
+            return settle(self._asking, items, question, deadline)
+
+        outcome = yield from _as_member(group_metadata, list(offsets), deadline, ask)
+        value_of(outcome, self.group_id)
+
+
+def _as_member(
+    member: Member | None,
+    partitions: list[TopicPartition],
+    deadline: Deadline,
+    ask: Callable[[ConsumerGroupMetadata | None, list[TopicPartition]], Flow[Outcome[TopicPartition, V]]],
+) -> Flow[Outcome[TopicPartition, V]]:
+    """Ask; what was refused for an epoch that is not the member's any more, with the new one."""
+    done: Outcome[TopicPartition, V] = Outcome("")
+    items = partitions
+    while True:
+        who = member() if callable(member) else member
+        outcome = yield from ask(who, items)
+        done = Outcome(outcome.doing, {**done.results, **outcome.results}, outcome.errors)
+        items = [item for item, error in outcome.errors.items() if getattr(error, "code", 0) == STALE_MEMBER_EPOCH]
+        if not items or deadline.left <= 0 or not callable(member) or member() == who:
+            return done
+
+
+def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPartition, V]:
+    """The results; raises the first error, whose resource is what it is about: group, topic or partition."""
+    for item, error in outcome.errors.items():
+        if isinstance(error, BrokerError) and error.code in GROUP_CODES:
+            error.resource = group_id
+        elif isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
+            error.resource = item.topic
+    return outcome.first_value()
+
+
+class _GroupCoordinator(CoordinatorOf):
+    """Asks for metadata where the coordinator knows a topic otherwise than we."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        super().__init__(cluster, "group", group_id)
+        self._metadata = cluster
+
+    def lost(self, item: object, code: int | None) -> None:
+        """As in Coordinator."""
+        super().lost(item, code)
+        if code in _UNKNOWN_TOPIC:
+            self._metadata.request_update(f"{item} is not known to the coordinator")
+
+
+class _Topics:
+    """Topics of a question by name and id: an answer is read with the ids that were asked for."""
+
+    def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+        self._cluster = cluster
+        self._names: dict[UUID, str] = {}
+        topics = {partition.topic for partition in partitions}
+        self.have_ids = all(cluster.topic_id(topic) is not None for topic in topics)
+
+    def id_of(self, topic: str) -> UUID:
+        """To ask with; zeros where there is none (any more), which no coordinator knows."""
+        found = self._cluster.topic_id(topic) or NO_UUID
+        self._names[found] = topic
+        return found
+
+    def name_of(self, topic: Any) -> str:
+        """Of a topic of an answer."""
+        return str(topic.name or self._names.get(topic.topic_id, ""))
+
+
+def fetch_question(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    *,
+    member: ConsumerGroupMetadata | None = None,
+    require_stable: bool = True,
+    lowest: int = 1,
+    highest: int = HIGHEST_VERSION,
+) -> Question[TopicPartition, Any]:
+    """For `settle`: OffsetFetch of partitions, each with an OffsetAndMetadata or None; or of the one item ALL, with a
+    dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist."""
+    wanted = list(partitions)
+    topics = _Topics(cluster, wanted)
+    is_all = wanted == [ALL]
+
+    def request(some: list[TopicPartition], until: Deadline) -> ByVersion:
+        return ByVersion(
+            messages.OffsetFetchRequest,
+            lambda version: _fetch_request(
+                group_id,
+                None if is_all else some,
+                topics,
+                member,
+                require_stable and version >= STABLE_VERSION,
+                version,
+            ),
+        )
+
+    return Question(
+        f"fetch committed offsets of group {group_id!r} in",
+        _GroupCoordinator(cluster, group_id),
+        request,
+        lambda response, some: _all_fetched(response, topics) if is_all else _fetched(response, some, topics),
+        named=lambda item: "all its partitions" if is_all else str(item),
+        lowest=max(lowest, 2) if is_all else lowest,
+        highest=highest if topics.have_ids and not is_all else min(highest, TOPIC_ID_VERSION - 1),
+    )
+
+
+def _fetch_request(
+    group_id: str,
+    partitions: list[TopicPartition] | None,
+    topics: _Topics,
+    member: ConsumerGroupMetadata | None,
+    require_stable: bool,
+    version: int,
+) -> Any:
+    wanted = None if partitions is None else by_topic(partitions).items()
+    if version < GROUPS_VERSION:
+        few = messages.OffsetFetchRequestTopic
+        return messages.OffsetFetchRequest(
+            group_id=group_id,
+            topics=None
+            if wanted is None
+            else [few(name=topic, partition_indexes=numbers) for topic, numbers in wanted],
+            require_stable=require_stable,
+        )
+    group = messages.OffsetFetchRequestGroup(
+        group_id=group_id,
+        member_id=member.member_id if member is not None and member.member_id else None,
+        member_epoch=member.generation_id if member is not None and member.member_id else -1,
+        topics=None
+        if wanted is None
+        else [
+            messages.OffsetFetchRequestTopics(name=topic, topic_id=topics.id_of(topic), partition_indexes=numbers)
+            for topic, numbers in wanted
+        ],
+    )
+    return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
+
+
+def _told(response: Any, topics: _Topics) -> Iterator[tuple[TopicPartition, Answer]]:
+    """What an answer says, whichever its version."""
+    told = response.groups[0].topics if response.groups else response.topics
+    for topic in told:
+        for one in topic.partitions:
+            found = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
+            value = None if one.committed_offset < 0 else found
+            yield TopicPartition(topics.name_of(topic), one.partition_index), Answer(one.error_code, value)
+
+
+def _code(response: Any) -> int:
+    return int(response.groups[0].error_code if response.groups else response.error_code)
+
+
+def _fetched(response: Any, some: list[TopicPartition], topics: _Topics) -> Iterable[tuple[TopicPartition, Answer]]:
+    code = _code(response)
+    return ((partition, Answer(code)) for partition in some) if code else _told(response, topics)
+
+
+def _all_fetched(response: Any, topics: _Topics) -> Iterator[tuple[TopicPartition, Answer]]:
+    code, found = _code(response), {}
+    for partition, answer in () if code else _told(response, topics):
+        code = code or answer.code
+        found[partition] = answer.value
+    yield ALL, Answer(code, found)
+
+
+def commit_question(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    group_metadata: ConsumerGroupMetadata | None = None,
+) -> Question[TopicPartition, None]:
+    """For `settle`: OffsetCommit of partitions. group_metadata: None for nobody who is checked (an empty group)."""
+    topics = _Topics(cluster, offsets)
+    who = group_metadata or ConsumerGroupMetadata(group_id)
+
+    def of(topic: str, number: int) -> Any:
+        found = offsets[TopicPartition(topic, number)]
+        return messages.OffsetCommitRequestPartition(
+            partition_index=number,
+            committed_offset=found.offset,
+            committed_leader_epoch=found.leader_epoch,
+            committed_metadata=found.metadata,
+        )
+
+    return Question(
+        f"commit offset of group {group_id!r} in",
+        _GroupCoordinator(cluster, group_id),
+        lambda some, until: messages.OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=who.generation_id,
+            member_id=who.member_id,
+            group_instance_id=who.group_instance_id,
+            topics=[
+                messages.OffsetCommitRequestTopic(
+                    name=topic, topic_id=topics.id_of(topic), partitions=[of(topic, number) for number in numbers]
+                )
+                for topic, numbers in by_topic(some).items()
+            ],
+        ),
+        lambda response, some: partition_codes(response, some, topics.name_of),
+        lowest=2 if who.group_instance_id is None else _STATIC_VERSION,
+        highest=HIGHEST_VERSION if topics.have_ids else TOPIC_ID_VERSION - 1,
+    )

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets of a group, against a scripted coordinator in virtual time: stable ones only, in every version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from admin_script import AdminScript
+
+from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.protocol import messages
+from kcodec.protocol.versions import BrokerVersions
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ID = UUID(int=7)
+UNSTABLE, LOADING, NOT_COORDINATOR, STALE_EPOCH = 88, 14, 16, 113
+Code = Callable[[int, TopicPartition], int]
+
+
+class Coordinator:
+    """Keeps offsets; group_code and code_of say what it answers instead."""
+
+    def __init__(self, script: AdminScript) -> None:
+        self.script = script
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.group_code: Callable[[int, Any], int] = lambda node, request: 0
+        self.code_of: Code = lambda node, partition: 0
+        script.answers["OffsetFetch"] = self.fetched
+        script.answers["OffsetCommit"] = self.committed
+
+    def name(self, topic: Any) -> str:
+        if topic.name:
+            return str(topic.name)
+        return next((name for name, known in self.script.topic_ids.items() if known == topic.topic_id), "")
+
+    def fetched(self, node: int, request: Any) -> Any:
+        code = self.group_code(node, request)
+        if not request.groups:
+            wanted = [("name", topic.name, topic) for topic in request.topics or []]
+            if request.topics is None:
+                one = messages.OffsetFetchRequestTopic(
+                    name="orders", partition_indexes=sorted(p for _, p in self.offsets)
+                )
+                wanted = [("name", "orders", one)]
+            topics = [
+                messages.OffsetFetchResponseTopic(
+                    name=name, partitions=self.parts(messages.OffsetFetchResponsePartition, node, name, topic)
+                )
+                for _, name, topic in wanted
+            ]
+            return messages.OffsetFetchResponse(error_code=code, topics=topics)
+        (group,) = request.groups
+        topics = []
+        for topic in group.topics:
+            name = self.name(topic)
+            parts = self.parts(messages.OffsetFetchResponsePartitions, node, name, topic)
+            topics.append(messages.OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=parts))
+        told = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=topics)
+        return messages.OffsetFetchResponse(groups=[told])
+
+    def parts(self, kind: Any, node: int, name: str, topic: Any) -> list[Any]:
+        found = []
+        for number in topic.partition_indexes:
+            partition = TopicPartition(name, number)
+            code = self.code_of(node, partition) if name else 100
+            known = OffsetAndMetadata(-1) if code else self.offsets.get(partition, OffsetAndMetadata(-1))
+            found.append(
+                kind(
+                    partition_index=number,
+                    committed_offset=known.offset,
+                    committed_leader_epoch=known.leader_epoch,
+                    metadata=known.metadata,
+                    error_code=code,
+                )
+            )
+        return found
+
+    def committed(self, node: int, request: Any) -> Any:
+        topics = []
+        for topic in request.topics:
+            name, parts = self.name(topic), []
+            for one in topic.partitions:
+                partition = TopicPartition(name, one.partition_index)
+                code = self.group_code(node, request) or (self.code_of(node, partition) if name else 100)
+                if not code:
+                    self.offsets[partition] = OffsetAndMetadata(
+                        one.committed_offset, one.committed_metadata, one.committed_leader_epoch
+                    )
+                parts.append(
+                    messages.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+                )
+            topics.append(
+                messages.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=parts)
+            )
+        return messages.OffsetCommitResponse(topics=topics)
+
+
+@pytest.fixture
+def script() -> AdminScript:
+    found = AdminScript()
+    found.topics["orders"] = {0: 1, 1: 2}
+    found.coordinators = {"g": 2}
+    return found
+
+
+@pytest.fixture
+def coordinator(script: AdminScript) -> Coordinator:
+    return Coordinator(script)
+
+
+def committed(script: AdminScript, **settings: Any) -> CommittedOffsets:
+    return CommittedOffsets(script.cluster, "g", replace(ConsumerSettings(), **settings))
+
+
+def with_ids(script: AdminScript) -> None:
+    """The cluster knows the topic's id."""
+    script.topic_ids["orders"] = ID
+    script.run(script.cluster.ensure_topic("orders", 5.0))
+
+
+# -------------------------------------------------------------------------------------------------------- every version
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_offsets_come_back_in_every_version(script: AdminScript, coordinator: Coordinator, version: int) -> None:
+    with_ids(script)
+    script.highest["OffsetFetch"] = version
+    coordinator.offsets[A] = OffsetAndMetadata(7, "note", 3)
+    found = script.run(committed(script).fetch([A, B], 5.0))
+    expected = OffsetAndMetadata(7, "note", 3 if version >= 5 else -1)
+    assert found == {A: expected, B: None}
+    assert script.versions[-1] == ("OffsetFetch", version)
+    assert script.requests[-1].require_stable == (version >= 7)
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commits_arrive_in_every_version(script: AdminScript, coordinator: Coordinator, version: int) -> None:
+    with_ids(script)
+    script.highest["OffsetCommit"] = version
+    group = ConsumerGroupMetadata("g", 4, "member", "static" if version >= 7 else None)
+    given = {A: OffsetAndMetadata(7, "note", 3), B: OffsetAndMetadata(9)}
+    script.run(committed(script).commit(given, group, 5.0))
+    assert coordinator.offsets[A] == OffsetAndMetadata(7, "note", 3 if version >= 6 else -1)
+    assert coordinator.offsets[B] == OffsetAndMetadata(9)
+    (request,) = script.requests
+    assert (request.generation_id_or_member_epoch, request.member_id) == (4, "member")
+    assert request.group_instance_id == ("static" if version >= 7 else None)
+    assert script.versions[-1] == ("OffsetCommit", version)
+
+
+def test_without_topic_ids_names_are_used(script: AdminScript, coordinator: Coordinator) -> None:
+    coordinator.offsets[A] = OffsetAndMetadata(7)
+    assert script.run(committed(script).fetch([A], 5.0)) == {A: OffsetAndMetadata(7)}
+    script.run(committed(script).commit({B: OffsetAndMetadata(1)}, ConsumerGroupMetadata("g"), 5.0))
+    assert [pair for pair in script.versions if "Offset" in pair[0]] == [("OffsetFetch", 9), ("OffsetCommit", 9)]
+
+
+def test_a_topic_that_was_made_anew_is_asked_for_by_its_new_id(script: AdminScript, coordinator: Coordinator) -> None:
+    with_ids(script)
+    script.topic_ids["orders"] = UUID(int=8)
+    coordinator.offsets[A] = OffsetAndMetadata(7)
+    assert script.run(committed(script).fetch([A], 30.0)) == {A: OffsetAndMetadata(7)}
+    asked = [request.groups[0].topics[0].topic_id for request in script.requests]
+    assert asked[0] == ID and asked[-1] == UUID(int=8)
+
+
+def test_a_cap_speaks_as_with_a_broker_before_2_5(script: AdminScript, coordinator: Coordinator) -> None:
+    offsets = committed(script, offset_fetch_highest_version=6)
+    script.run(offsets.fetch([A], 5.0))
+    assert script.versions[-1] == ("OffsetFetch", 6)
+    assert not script.requests[-1].require_stable
+    assert offsets.supports_stable_offsets is False
+
+
+def test_stable_offsets_are_decided_by_the_versions_of_the_coordinator(script: AdminScript) -> None:
+    offsets = committed(script)
+    assert offsets.supports_stable_offsets is None
+    script.cluster.note_versions(1, BrokerVersions({9: (1, 6)}))
+    script.cluster.note_versions(2, BrokerVersions({9: (1, 10)}))
+    assert offsets.supports_stable_offsets is False, "one of the brokers is too old, and may be the coordinator"
+    script.run(script.cluster.coordinator("group", "g", 5.0))
+    assert offsets.supports_stable_offsets is True
+    assert script.run(offsets.negotiate(5.0)) is True
+
+
+def test_negotiating_meets_a_coordinator_that_nobody_spoke_with(script: AdminScript) -> None:
+    def answer(node: int, request: Any) -> Any:
+        script.cluster.note_versions(node, BrokerVersions({9: (1, 6)}))  # as a connection does when it is made
+        return messages.ApiVersionsResponse()
+
+    script.answers["ApiVersions"] = answer
+    assert script.run(committed(script).negotiate(5.0)) is False
+    assert script.asked == [("ApiVersions", 2)]
+
+
+# ------------------------------------------------------------------------------------------------ what passes by itself
+
+
+def test_c10_an_unstable_offset_is_waited_for_and_only_that_partition_asked_again(
+    script: AdminScript, coordinator: Coordinator
+) -> None:
+    coordinator.offsets = {A: OffsetAndMetadata(7), B: OffsetAndMetadata(8)}
+    coordinator.code_of = lambda node, partition: UNSTABLE if partition == B and script.now < 12.0 else 0
+    heard: list[TopicPartition] = []
+    flow = committed(script).outcome(
+        [A, B], script.asking.deadline(60.0), on_result=lambda partition, found: heard.append(partition)
+    )
+    found = script.run(flow)
+    assert found.results == coordinator.offsets and not found.errors
+    assert 12.0 <= script.now < 13.3
+    assert heard == [A, B]
+    assert all(topic.partition_indexes == [1] for request in script.requests[1:] for topic in request.groups[0].topics)
+
+
+def test_c10_an_offset_that_stays_unstable_is_a_time_out_that_says_so(
+    script: AdminScript, coordinator: Coordinator
+) -> None:
+    coordinator.code_of = lambda node, partition: UNSTABLE
+    with pytest.raises(DeliveryTimeoutError, match=r"orders-0.*not done within 3 s.*UNSTABLE_OFFSET_COMMIT"):
+        script.run(committed(script).fetch([A], 3.0))
+    assert 2.9 < script.now < 3.2
+
+
+@pytest.mark.parametrize("code", [LOADING, 15, NOT_COORDINATOR, 7])
+def test_a_coordinator_that_moves_or_loads_is_asked_again(
+    script: AdminScript, coordinator: Coordinator, code: int
+) -> None:
+    coordinator.offsets[A] = OffsetAndMetadata(7)
+
+    def group_code(node: int, request: Any) -> int:
+        script.coordinators["g"] = 3
+        return code if script.now < 1.0 else 0
+
+    coordinator.group_code = group_code
+    assert script.run(committed(script).fetch([A], 20.0)) == {A: OffsetAndMetadata(7)}
+    script.run(committed(script).commit({A: OffsetAndMetadata(9)}, ConsumerGroupMetadata("g"), 20.0))
+    assert coordinator.offsets[A] == OffsetAndMetadata(9)
+    assert script.asked[-1] == ("OffsetCommit", 3 if code in (15, NOT_COORDINATOR) else 2)
+
+
+def test_a_commit_whose_answer_was_lost_is_sent_again(script: AdminScript, coordinator: Coordinator) -> None:
+    answers = iter([TransportError("cut", possibly_sent=True), None])
+
+    def answer(node: int, request: Any) -> Any:
+        return next(answers) if len(script.requests) <= 2 else coordinator.committed(node, request)
+
+    script.answers["OffsetCommit"] = answer
+    script.run(committed(script).commit({A: OffsetAndMetadata(9)}, ConsumerGroupMetadata("g"), 60.0))
+    assert coordinator.offsets[A] == OffsetAndMetadata(9)
+    assert len(script.requests) == 3
+
+
+def test_a_commit_that_nobody_answers_ends_by_its_deadline(script: AdminScript) -> None:
+    script.answers["OffsetCommit"] = lambda node, request: None
+    with pytest.raises(DeliveryTimeoutError, match=r"commit offset of group 'g' in orders-0: not done within 4 s"):
+        script.run(committed(script).commit({A: OffsetAndMetadata(9)}, ConsumerGroupMetadata("g"), 4.0))
+    assert script.now < 4.2
+
+
+# -------------------------------------------------------------------------------------------------------- what is final
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 30, 69, 82, 110, STALE_EPOCH])
+def test_errors_of_the_group_are_final_and_name_it(script: AdminScript, coordinator: Coordinator, code: int) -> None:
+    coordinator.group_code = lambda node, request: code
+    for flow in (
+        committed(script).fetch([A, B], 5.0),
+        committed(script).commit(dict.fromkeys([A, B], OffsetAndMetadata(1)), ConsumerGroupMetadata("g", 1, "m"), 5.0),
+    ):
+        with pytest.raises(AuthorizationError if code == 30 else BrokerError) as raised:
+            script.run(flow)
+        assert (raised.value.code, raised.value.resource) == (code, "g")
+    assert len(script.requests) == 2
+
+
+@pytest.mark.parametrize(("code", "resource"), [(12, B), (28, B), (29, "orders"), (3, B)])
+def test_one_partition_that_is_refused_is_named_and_the_others_are_committed(
+    script: AdminScript, coordinator: Coordinator, code: int, resource: Any
+) -> None:
+    coordinator.code_of = lambda node, partition: code if partition == B else 0
+    with pytest.raises(BrokerError, match="orders-1") as raised:
+        script.run(
+            committed(script).commit(dict.fromkeys([A, B], OffsetAndMetadata(1)), ConsumerGroupMetadata("g"), 9.0)
+        )
+    assert (raised.value.code, raised.value.resource) == (code, resource)
+    assert list(coordinator.offsets) == [A]
+
+
+def test_several_partitions_that_are_refused_stand_in_the_note(script: AdminScript, coordinator: Coordinator) -> None:
+    coordinator.code_of = lambda node, partition: 12
+    with pytest.raises(BrokerError, match="orders-0") as raised:
+        script.run(
+            committed(script).commit(dict.fromkeys([A, B], OffsetAndMetadata(1)), ConsumerGroupMetadata("g"), 9.0)
+        )
+    assert "1 more of 2 failed: commit offset of group 'g' in orders-1" in raised.value.__notes__[0]
+
+
+def test_a_member_whose_epoch_moved_on_commits_and_fetches_with_the_new_one(
+    script: AdminScript, coordinator: Coordinator
+) -> None:
+    who = ConsumerGroupMetadata("g", 4, "member")
+
+    def group_code(node: int, request: Any) -> int:
+        nonlocal who
+        epoch = request.groups[0].member_epoch if hasattr(request, "groups") else request.generation_id_or_member_epoch
+        if epoch == 4:
+            who = ConsumerGroupMetadata("g", 5, "member")
+        return STALE_EPOCH if epoch == 4 else 0
+
+    coordinator.group_code = group_code
+    script.run(committed(script).commit({A: OffsetAndMetadata(3)}, lambda: who, 5.0))
+    assert coordinator.offsets[A].offset == 3
+    who = ConsumerGroupMetadata("g", 4, "member")
+    assert script.run(committed(script).fetch([A], 5.0, lambda: who)) == {A: OffsetAndMetadata(3)}
+    assert [request.groups[0].member_id for request in script.requests[2:]] == ["member", "member"]
+
+
+def test_an_answer_that_leaves_a_partition_out_is_an_error(script: AdminScript, coordinator: Coordinator) -> None:
+    script.answers["OffsetFetch"] = lambda node, request: messages.OffsetFetchResponse(
+        groups=[messages.OffsetFetchResponseGroup(group_id="g")]
+    )
+    with pytest.raises(Exception, match="orders-0: the broker's answer does not name it"):
+        script.run(committed(script).fetch([A], 5.0))
+    script.answers["OffsetCommit"] = lambda node, request: messages.OffsetCommitResponse()
+    with pytest.raises(Exception, match="orders-0: the broker's answer does not name it"):
+        script.run(committed(script).commit({A: OffsetAndMetadata(3)}, ConsumerGroupMetadata("g"), 5.0))
+
+
+def test_nothing_to_fetch_asks_nobody(script: AdminScript) -> None:
+    assert script.run(committed(script).fetch([], 5.0)) == {}
+    script.run(committed(script).commit({}, ConsumerGroupMetadata("g"), 5.0))
+    assert script.asked == []
