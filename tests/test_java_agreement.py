@@ -10,8 +10,9 @@ from __future__ import annotations
 import gzip
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from typing import Any
 
 import golden_data
 import lz4.frame
@@ -22,6 +23,9 @@ from java_judge import JavaJudge
 from java_logs import java_consumer, random_log, random_records, set_crc
 from java_subjects import SUBJECTS, Outcome
 from java_verdict import LZ4, ZSTD, Decode, codec, compare
+from reference import java_string
+
+from kcodec._fast import FetchedRecords
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 SEEDS = range(200 if LONG else 12)
@@ -58,6 +62,49 @@ def test_what_brokers_answered_is_read_as_java_reads_it(judge: JavaJudge, decode
         assert outcome.next_offset == max(start, delivered.position)
         compared += len(delivered.records)
     assert compared > 0
+
+
+def delivered_in_portions(
+    data: bytes, aborted: Iterable[tuple[int, int]], rng: random.Random, **options: Any
+) -> tuple[list[JudgedRecord], int]:
+    """Records and position as a consumer takes them out of one answer, a random number at a time."""
+    fetched = FetchedRecords(data, topic="t", partition=0, aborted_transactions=list(aborted), **options)
+    records: list[JudgedRecord] = []
+    while not fetched.is_done:
+        for record in fetched.take(rng.choice((1, 3, 500))):
+            names = ((java_string(name.encode("utf-8", "surrogateescape")), value) for name, value in record.headers)
+            records.append(JudgedRecord(record.offset, record.timestamp, record.key, record.value, tuple(names)))
+    assert fetched.error is None
+    return records, fetched.position
+
+
+def test_what_a_consumer_takes_out_of_recorded_answers_is_what_javas_takes(judge: JavaJudge) -> None:
+    rng, compared = random.Random(7), 0
+    for fetched in golden_data.fetched():
+        if fetched.fetch_offset is None:
+            continue
+        start, level = fetched.fetch_offset, fetched.isolation_level
+        aborted = fetched.aborted_transactions or ()
+        delivered = judge.consumer(
+            fetched.data, isolation_level=level, aborted_transactions=aborted, fetch_offset=start
+        )
+        records, position = delivered_in_portions(fetched.data, aborted, rng, start_offset=start, isolation_level=level)
+        assert records == list(delivered.records)
+        assert position == max(start, delivered.position)
+        compared += len(records)
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("seed", LOG_SEEDS)
+def test_what_a_consumer_takes_out_of_random_logs_is_what_javas_takes(judge: JavaJudge, seed: int) -> None:
+    log, rng = random_log(judge, seed), random.Random(seed)
+    for start in {log.batches[0].base_offset, rng.randint(log.batches[0].base_offset, log.next_offset - 1)}:
+        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_in(start)]
+        rng.shuffle(aborted)
+        delivered = java_consumer(judge, log, start, None, seed)
+        records, position = delivered_in_portions(log.fetch(start), aborted, rng, start_offset=start)
+        assert records == list(delivered.records)
+        assert position == delivered.position
 
 
 def assert_delivers(outcome: Outcome, delivered: Delivered) -> None:

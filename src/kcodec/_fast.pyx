@@ -81,6 +81,10 @@ include "_fast/decoder.pxi"
 include "_fast/batches.pxi"
 # RecordSteps: a chunk at a time, as asked for
 include "_fast/steps.pxi"
+# RecordCursor: Records, one or some at a time
+include "_fast/cursor.pxi"
+# decode_fetch(), FetchedRecords: one partition of a Fetch answer
+include "_fast/fetched.pxi"
 # what kcodec.compat gives to other clients' consumers: records, then batches and sets of them
 include "_fast/client_rows.pxi"
 include "_fast/client.pxi"

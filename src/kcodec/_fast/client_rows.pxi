@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Records as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
 
-cdef extern from "Python.h":
-    object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
-
-cdef enum:
-    NAMES_KEPT = 8  # header names remembered, by their place in a record: most records have the same ones in one order
-
 
 @cython.no_gc
 cdef class ClientRecord:
@@ -95,9 +89,7 @@ cdef class ClientRows:
     cdef object record_class
     cdef bint plain_class, as_tuples, detailed, with_size
     cdef int64_t base_offset, base_timestamp
-    cdef const char *names_at[NAMES_KEPT]
-    cdef int32_t names_length[NAMES_KEPT]
-    cdef list names
+    cdef _HeaderNames names
 
     def __iter__(self):
         return self
@@ -105,37 +97,12 @@ cdef class ClientRows:
     def __reduce__(self):
         raise TypeError("an iterator over records cannot be pickled")
 
-    cdef object name_of(self, int64_t place, const char *name, int32_t length):
-        if place >= NAMES_KEPT:
-            return PyUnicode_DecodeUTF8(name, length, "surrogateescape")
-        if self.names_at[place] != NULL and self.names_length[place] == length and (
-            memcmp(self.names_at[place], name, length) == 0
-        ):
-            return self.names[place]
-        found = PyUnicode_DecodeUTF8(name, length, "surrogateescape")
-        if self.names is None:
-            self.names = [None] * NAMES_KEPT
-        self.names[place] = found
-        self.names_at[place] = name
-        self.names_length[place] = length
-        return found
-
     cdef list headers_of(self, const Chunk *chunk, int64_t row):
-        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
-        cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
-        cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
-        cdef const char *names = <const char *>chunk.header_name.data.data
-        cdef const char *values = <const char *>chunk.header_value.data.data
-        cdef int64_t at, first = lists[row]
-        cdef list headers = []
-        for at in range(first, lists[row + 1]):
-            name = self.name_of(at - first, names + name_ends[at], name_ends[at + 1] - name_ends[at])
-            if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
-                value = None
-            else:
-                value = PyBytes_FromStringAndSize(values + value_ends[at], value_ends[at + 1] - value_ends[at])
-            headers.append((name, value))
-        return headers
+        if not _has_headers(chunk, row):
+            return []
+        if self.names is None:
+            self.names = _HeaderNames.__new__(_HeaderNames)
+        return self.names.headers_at(chunk, row)
 
     cdef object tuple_of(self, const Chunk *chunk, int64_t row):
         """(offset, timestamp, timestamp_type, key, value, headers), timestamps None with magic 0; detailed: headers a

@@ -198,8 +198,14 @@ int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_
                     (size_t)chunk->span_count * sizeof(BatchSpan)))
         return -1;
     ((BatchSpan *)chunk->spans.data)[chunk->span_count++] = (BatchSpan){
-        first_row, header->base_offset, header->position, header->base_sequence, (int8_t)timestamp_type,
-        (uint8_t)header_is_control(header)};
+        .first_row = first_row,
+        .base_offset = header->base_offset,
+        .position = header->position,
+        .base_sequence = header->base_sequence,
+        .leader_epoch = header->partition_leader_epoch,
+        .timestamp_type = (int8_t)timestamp_type,
+        .is_control = (uint8_t)header_is_control(header),
+    };
     if (!(wanted & ~((1u << COLUMN_OFFSET) | (1u << COLUMN_TIMESTAMP) | (1u << COLUMN_KEY) | (1u << COLUMN_VALUE) |
                      (1u << COLUMN_HEADERS))))
         return 0;

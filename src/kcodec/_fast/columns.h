@@ -53,6 +53,7 @@ typedef struct {         // what Record views need to know of the batch a row ca
     int64_t base_offset;
     int64_t position;
     int32_t base_sequence;
+    int32_t leader_epoch;
     int8_t timestamp_type;
     uint8_t is_control;
 } BatchSpan;

@@ -123,14 +123,15 @@ cdef object _fixed_at(const Chunk *chunk, int column, int64_t row):
     return (<const int16_t *>data)[row]
 
 
-cdef object _cell_at(const Chunk *chunk, int column, int64_t row, dict names):
+cdef object _cell_at(const Chunk *chunk, int column, int64_t row, _HeaderNames names):
     if column == COLUMN_KEY:
         return _bytes_at(&chunk.key, &chunk.layout, chunk, row)
     if column == COLUMN_VALUE:
         return _bytes_at(&chunk.value, &chunk.layout, chunk, row)
     if column == COLUMN_HEADERS:
-        headers = _headers_at(chunk, row, names)
-        return None if chunk.layout.null_empty_headers and not headers else headers
+        if _has_headers(chunk, row):
+            return tuple(names.headers_at(chunk, row))
+        return None if chunk.layout.null_empty_headers else ()
     if column == COLUMN_TOPIC:
         return None if chunk.topic == NULL else chunk.topic[: chunk.topic_length].decode("utf-8")
     return _fixed_at(chunk, column, row)
@@ -161,14 +162,14 @@ cdef class Column:
             at = place
             for rows in self.decoded._parts:
                 if at < rows.count:
-                    return _cell_at(rows.chunk, self.column, rows.first + at, {})
+                    return _cell_at(rows.chunk, self.column, rows.first + at, _HeaderNames.__new__(_HeaderNames))
                 at -= rows.count
         raise IndexError(f"row {index} of column {self.name!r}, which has {len(self)}")
 
     def __iter__(self):
         cdef _Rows rows
         cdef int64_t row
-        names = {}
+        names = _HeaderNames.__new__(_HeaderNames)  # over all parts: the result holds their memory
         for rows in self.decoded._parts:
             for row in range(rows.first, rows.first + rows.count):
                 yield _cell_at(rows.chunk, self.column, row, names)

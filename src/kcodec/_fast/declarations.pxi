@@ -187,7 +187,7 @@ cdef extern from "_fast/columns.h" nogil:
 
     ctypedef struct BatchSpan:
         int64_t first_row, base_offset, position
-        int32_t base_sequence
+        int32_t base_sequence, leader_epoch
         int8_t timestamp_type
         uint8_t is_control
 
@@ -347,7 +347,7 @@ cdef extern from "_fast/decode.h" nogil:
 
     ctypedef struct ChunkEntry:
         Chunk *chunk
-        int64_t first_batch
+        int64_t first_batch, position
 
     ctypedef struct ChunkList:
         ChunkEntry *list

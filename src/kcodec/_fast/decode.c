@@ -144,7 +144,7 @@ int decode_finish_chunk(DecodeRun *run) {
         chunks->list = larger;
         chunks->capacity = capacity;
     }
-    chunks->list[chunks->count++] = (ChunkEntry){chunk, run->open_first_batch};
+    chunks->list[chunks->count++] = (ChunkEntry){chunk, run->open_first_batch, run->position};
     return 0;
 }
 

@@ -31,6 +31,7 @@ typedef struct {
 typedef struct {
     Chunk *chunk;
     int64_t first_batch;
+    int64_t position;                 // the run's when the chunk was closed: behind all it holds, and what was passed over
 } ChunkEntry;
 
 typedef struct {

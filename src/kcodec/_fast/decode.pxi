@@ -61,6 +61,7 @@ cdef class _Decoding:
     cdef AbortedTransactions aborted
     cdef _Source source
     cdef _Layout layout
+    cdef bytes topic
     cdef int64_t given_limit
     cdef int on_error, threads
     cdef int64_t end                 # batches from here on are behind the damage
@@ -116,6 +117,7 @@ cdef class _Decoding:
         cdef BatchHeader *header
         self.skipped_at = -1
         self.run.last_offset = INT64_MIN
+        self.run.position = self.settings.start_offset
         for at in range(self.table.count):
             header = table_batches(&self.table) + at
             if header.fate != FATE_SKIPPED:
@@ -388,6 +390,21 @@ cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, b
     settings.retain_owner = _retain_object
     settings.release_owner = _release_object
     return 0
+
+
+cdef bytes _name_source(DecodeSettings *settings, object topic, object partition):
+    """Sets what the columns topic and partition hold, None: null; returns what settings.topic points into."""
+    cdef bytes name = None
+    if topic is not None:
+        name = topic.encode("utf-8")
+        settings.topic = name
+        settings.topic_length = len(name)
+    if partition is not None:
+        if not 0 <= partition <= 0x7FFFFFFF:
+            raise ValueError(f"partition {partition} is none: 0 to 2147483647 are")
+        settings.partition = partition
+        settings.has_partition = True
+    return name
 
 
 def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,

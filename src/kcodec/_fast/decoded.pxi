@@ -54,7 +54,7 @@ cdef class DecodedRecords:
 
     counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from
     the damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first
-    DecodeError under on_error "stop" or "skip").
+    DecodeError under on_error "stop" or "skip"), topic and partition (of what a consumer fetched; None elsewhere).
 
     Feed it to anything that takes Arrow (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
     ``records()``, or take a ``column(name)``. Chunks are cut at about 32 MB; with threads there may be one a thread.
@@ -66,6 +66,7 @@ cdef class DecodedRecords:
     cdef readonly object next_offset, error
     cdef readonly int64_t remaining_bytes, bytes_needed
     cdef int64_t _rows
+    cdef readonly object topic, partition
 
     def __init__(self):
         raise TypeError("DecodedRecords comes from kcodec.decode()")
@@ -108,8 +109,8 @@ cdef class DecodedRecords:
         return tuple(_decoded_of(self._layout, [part], self) for part in self._parts)
 
     def records(self):
-        """An iterator of Record."""
-        return _iterate_records(self)
+        """An iterator of Record, a RecordCursor."""
+        return _cursor_of(self)
 
     def column(self, name):
         """One column; ValueError if it was not asked for."""
@@ -177,7 +178,8 @@ cdef class DecodedRecords:
 
     def __reduce__(self):
         layout = self._layout
-        state = (self.counts, self.next_offset, self.error, self.remaining_bytes, self.bytes_needed)
+        state = (self.counts, self.next_offset, self.error, self.remaining_bytes, self.bytes_needed, self.topic,
+                 self.partition)
         settings = (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds), True, layout.framing)
         return _rebuild_decoded, (settings, [_pack_rows(rows) for rows in self._parts], state)
 
@@ -231,53 +233,9 @@ cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=
         decoded.error = like.error
         decoded.remaining_bytes = like.remaining_bytes
         decoded.bytes_needed = like.bytes_needed
+        decoded.topic = like.topic
+        decoded.partition = like.partition
     return decoded
-
-
-def _iterate_records(DecodedRecords decoded):
-    cdef _Rows rows
-    cdef _Layout layout = decoded._layout
-    cdef Chunk *chunk
-    cdef Record record
-    cdef int64_t row, span, offset
-    cdef const BatchSpan *spans
-    cdef bint has_offset = layout.wants(COLUMN_OFFSET), has_timestamp = layout.wants(COLUMN_TIMESTAMP)
-    cdef bint has_key = layout.wants(COLUMN_KEY), has_value = layout.wants(COLUMN_VALUE)
-    cdef bint has_headers = layout.wants(COLUMN_HEADERS)
-    cdef bint has_key_schema_id = layout.wants(COLUMN_KEY_SCHEMA_ID)
-    cdef bint has_value_schema_id = layout.wants(COLUMN_VALUE_SCHEMA_ID)
-    timestamp_types = (TimestampType.NO_TIMESTAMP_TYPE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
-    names = {}
-    for rows in decoded._parts:
-        chunk = rows.chunk
-        spans = <const BatchSpan *>chunk.spans.data
-        span = 0
-        for row in range(rows.first, rows.first + rows.count):
-            while span + 1 < chunk.span_count and spans[span + 1].first_row <= row:
-                span += 1
-            record = Record.__new__(Record)
-            record._key = _bytes_at(&chunk.key, &chunk.layout, chunk, row) if has_key else _ABSENT
-            record._value = _bytes_at(&chunk.value, &chunk.layout, chunk, row) if has_value else _ABSENT
-            record._headers = _headers_at(chunk, row, names) if has_headers else _ABSENT
-            record._timestamp = (<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row] if has_timestamp else _ABSENT
-            if has_offset:
-                offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
-                record._offset = offset
-                record._timestamp_type = timestamp_types[spans[span].timestamp_type + 1]
-                record._sequence = sequence_after(spans[span].base_sequence, offset - spans[span].base_offset)
-            else:
-                record._offset = record._timestamp_type = record._sequence = _ABSENT
-            if has_key_schema_id:
-                record._key_schema_id = _fixed_at(chunk, COLUMN_KEY_SCHEMA_ID, row)
-            if has_value_schema_id:
-                record._value_schema_id = _fixed_at(chunk, COLUMN_VALUE_SCHEMA_ID, row)
-            record._control_type = record._coordinator_epoch = None
-            if not has_key or not has_value:
-                record._control_type = record._coordinator_epoch = _ABSENT_KEY if not has_key else _ABSENT_VALUE
-            elif spans[span].is_control:
-                record._control_type = _control_type_of(record._key)
-                record._coordinator_epoch = _coordinator_epoch_of(record._control_type, record._value)
-            yield record
 
 
 # ------------------------------------------------------------------------------------------------------------ pickling
@@ -398,5 +356,6 @@ def _rebuild_decoded(settings, parts, state):
     cdef DecodedRecords decoded
     layout = _Layout(*settings)
     decoded = _decoded_of(layout, [_unpack_rows(layout, part) for part in parts])
-    decoded.counts, decoded.next_offset, decoded.error, decoded.remaining_bytes, decoded.bytes_needed = state
+    (decoded.counts, decoded.next_offset, decoded.error, decoded.remaining_bytes, decoded.bytes_needed, decoded.topic,
+     decoded.partition) = state
     return decoded

@@ -52,15 +52,7 @@ cdef class Decoder:
             if max_rows < 1:
                 raise ValueError(f"max_rows must be at least 1, not {max_rows}")
             self.settings.max_rows = _int64(max_rows, "max_rows")
-        if topic is not None:
-            self.topic = topic.encode("utf-8")
-            self.settings.topic = self.topic
-            self.settings.topic_length = len(self.topic)
-        if partition is not None:
-            if not 0 <= partition <= 0x7FFFFFFF:
-                raise ValueError(f"partition {partition} is none: 0 to 2147483647 are")
-            self.settings.partition = partition
-            self.settings.has_partition = True
+        self.topic = _name_source(&self.settings, topic, partition)
         self.path = path
         self.run.settings = &self.settings
         self.run.stop_at_bytes = CHUNK_BYTES // 2

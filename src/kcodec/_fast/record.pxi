@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # One record as Python sees it.
 
-_RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
-                  "coordinator_epoch", "key_schema_id", "value_schema_id")
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
 
-_OPTIONAL_FIELDS = ("control_type", "coordinator_epoch", "key_schema_id", "value_schema_id")
+cdef enum:
+    NAMES_KEPT = 8  # header names remembered a place
+
+_RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
+                  "coordinator_epoch", "key_schema_id", "value_schema_id", "topic", "partition", "leader_epoch")
+
+_OPTIONAL_FIELDS = ("control_type", "coordinator_epoch", "key_schema_id", "value_schema_id", "topic", "partition",
+                    "leader_epoch")
 
 cdef object _ABSENT = object()
 # of what is read out of both key and value: which of the two is not there
@@ -34,21 +41,26 @@ cdef object _coordinator_epoch_of(object control_type, object value):
     return int.from_bytes(value[2:6], "big", signed=True)
 
 
+# no_gc: what it holds is bytes, numbers and text, nothing that leads back to it. To be seen by the collector would cost
+# a reader of records a fifth of its time.
+@cython.no_gc
 cdef class Record:
     """A record of a batch. Frozen.
 
     offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
     (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
     without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
-    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. A
-    column that decode() was not asked for is an AttributeError.
+    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. Of a
+    record that a consumer gives also topic, partition and leader_epoch, which are None elsewhere. A column that
+    decode() was not asked for is an AttributeError.
     """
 
     cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
-    cdef object _coordinator_epoch, _key_schema_id, _value_schema_id
+    cdef object _coordinator_epoch, _key_schema_id, _value_schema_id, _topic, _partition, _leader_epoch
 
     def __init__(self, offset, timestamp, timestamp_type, key, value, headers=(), sequence=-1, control_type=None,
-                 coordinator_epoch=None, key_schema_id=None, value_schema_id=None):
+                 coordinator_epoch=None, key_schema_id=None, value_schema_id=None, topic=None, partition=None,
+                 leader_epoch=None):
         self._offset = int(offset)
         self._timestamp = int(timestamp)
         self._timestamp_type = TimestampType(timestamp_type)
@@ -60,6 +72,9 @@ cdef class Record:
         self._coordinator_epoch = coordinator_epoch
         self._key_schema_id = key_schema_id
         self._value_schema_id = value_schema_id
+        self._topic = topic
+        self._partition = partition
+        self._leader_epoch = leader_epoch
 
     cdef object _get(self, object value, str name):
         if value is _ABSENT_KEY:
@@ -125,10 +140,25 @@ cdef class Record:
         """The id of its value's schema, with framing="confluent"; None where the value has none."""
         return self._value_schema_id
 
+    @property
+    def topic(self):
+        """The topic it was read from; None where that is not known."""
+        return self._topic
+
+    @property
+    def partition(self):
+        """The partition it was read from; None where that is not known."""
+        return self._partition
+
+    @property
+    def leader_epoch(self):
+        """Of the leader that wrote its batch (KIP-320); None where that is not known."""
+        return self._leader_epoch
+
     cdef tuple _fields(self):
         return (self._offset, self._timestamp, self._timestamp_type, self._key, self._value, self._headers,
                 self._sequence, self._control_type, self._coordinator_epoch, self._key_schema_id,
-                self._value_schema_id)
+                self._value_schema_id, self._topic, self._partition, self._leader_epoch)
 
     def __eq__(self, other):
         return self._fields() == (<Record>other)._fields() if isinstance(other, Record) else NotImplemented
@@ -157,7 +187,7 @@ def _rebuild_record(fields, absent):
     values = [_ABSENCES[absent[at]] if at in absent else value for at, value in enumerate(fields)]
     (record._offset, record._timestamp, record._timestamp_type, record._key, record._value, record._headers,
      record._sequence, record._control_type, record._coordinator_epoch, record._key_schema_id,
-     record._value_schema_id) = values
+     record._value_schema_id, record._topic, record._partition, record._leader_epoch) = values
     return record
 
 
@@ -185,27 +215,50 @@ cdef inline object _bytes_at(const BinaryColumn *column, const ChunkLayout *layo
     return PyBytes_FromStringAndSize(<const char *>column.data.data + begin, end - begin)
 
 
-cdef object _headers_at(const Chunk *chunk, int64_t row, dict names):
-    """The headers of a row; `names` remembers decoded names, as the same few come again and again."""
+cdef class _HeaderNames:
+    """The headers of the rows of one chunk. Names are remembered by their place in a record, as most records have the
+    same ones in one order: they are looked up by nothing but a comparison with the bytes seen there last."""
+
+    cdef const char *names_at[NAMES_KEPT]
+    cdef int32_t names_length[NAMES_KEPT]
+    cdef list names
+
+    def __reduce__(self):
+        raise TypeError("header names of a chunk cannot be pickled")
+
+    cdef object name_of(self, int64_t place, const char *name, int32_t length):
+        if place >= NAMES_KEPT:
+            return PyUnicode_DecodeUTF8(name, length, "surrogateescape")
+        if self.names_at[place] != NULL and self.names_length[place] == length and (
+            memcmp(self.names_at[place], name, length) == 0
+        ):
+            return self.names[place]
+        found = PyUnicode_DecodeUTF8(name, length, "surrogateescape")
+        if self.names is None:
+            self.names = [None] * NAMES_KEPT
+        self.names[place] = found
+        self.names_at[place] = name
+        self.names_length[place] = length
+        return found
+
+    cdef list headers_at(self, const Chunk *chunk, int64_t row):
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
+        cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
+        cdef const char *names = <const char *>chunk.header_name.data.data
+        cdef const char *values = <const char *>chunk.header_value.data.data
+        cdef int64_t at, first = lists[row]
+        cdef list headers = []
+        for at in range(first, lists[row + 1]):
+            name = self.name_of(at - first, names + name_ends[at], name_ends[at + 1] - name_ends[at])
+            if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
+                value = None
+            else:
+                value = PyBytes_FromStringAndSize(values + value_ends[at], value_ends[at + 1] - value_ends[at])
+            headers.append((name, value))
+        return headers
+
+
+cdef inline bint _has_headers(const Chunk *chunk, int64_t row):
     cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
-    cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
-    cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
-    cdef int64_t at
-    if lists[row] == lists[row + 1]:
-        return ()
-    headers = []
-    for at in range(lists[row], lists[row + 1]):
-        raw = PyBytes_FromStringAndSize(<const char *>chunk.header_name.data.data + name_ends[at],
-                                        name_ends[at + 1] - name_ends[at])
-        name = names.get(raw)
-        if name is None:
-            name = raw.decode("utf-8", "surrogateescape")
-            if len(names) < 1000:
-                names[raw] = name
-        if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
-            value = None
-        else:
-            value = PyBytes_FromStringAndSize(<const char *>chunk.header_value.data.data + value_ends[at],
-                                              value_ends[at + 1] - value_ends[at])
-        headers.append((name, value))
-    return tuple(headers)
+    return lists[row] != lists[row + 1]

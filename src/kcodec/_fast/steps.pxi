@@ -11,7 +11,8 @@ cdef class RecordSteps:
 
     Arguments as of decode(); under read_committed aborted_transactions None is an empty list. keep_position: from
     start_offset on each record and batch moves a position on, and records below it are passed over, as Java's
-    consumer does. Iteration gives DecodedRecords; at damage, after all records before it, a DecodeError.
+    consumer does. topic, partition: for the columns of these names. Iteration gives DecodedRecords; at damage, after
+    all records before it, a DecodeError.
     """
 
     cdef DecodeSettings settings
@@ -23,18 +24,23 @@ cdef class RecordSteps:
     cdef _Layout layout
     cdef int64_t next_batch
     cdef int32_t walked_epoch
-    cdef bint ended
+    cdef bint ended, whole
     cdef object error
+    cdef bytes topic
+    cdef int64_t taken_position      # behind the chunk taken last
 
     def __cinit__(self):
         self.ended = True
 
     def __init__(self, data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  start_offset=None, control_records="skip", verify_crc=True, limits=DEFAULT_LIMITS,
-                 keep_position=False):
+                 keep_position=False, topic=None, partition=None):
         if self.layout is not None:
             raise TypeError("a RecordSteps is set up once")
-        self.layout = _DEFAULT_LAYOUT if columns is DEFAULT_COLUMNS else _Layout(columns, "binary")
+        if isinstance(columns, _Layout):
+            self.layout = columns
+        else:
+            self.layout = _DEFAULT_LAYOUT if columns is DEFAULT_COLUMNS else _Layout(columns, "binary")
         _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, None)
         self.settings.keep_position = keep_position
         self.settings.max_rows = STEP_ROWS
@@ -45,7 +51,10 @@ cdef class RecordSteps:
             self.aborted = _as_aborted(() if aborted_transactions is None else aborted_transactions)
             self.visibility.isolation = READ_COMMITTED_BY_LIST
             self.visibility.aborted = &self.aborted.index
+        self.topic = _name_source(&self.settings, topic, partition)
         self.source = _Source(data)
+        if self.layout.chunk.binary_type == BINARY_VIEW:
+            self.settings.owner = <void *>self.source
         self.run.settings = &self.settings
         self.run.data = self.source.data()
         self.run.size = self.source.size()
@@ -78,6 +87,7 @@ cdef class RecordSteps:
         if scan_batches(self.run.data, self.run.size, 0, &self.settings.limits, 0, SLAB, &self.table):
             return -1
         self.run.table = table_batches(&self.table)
+        self.run.ahead = self.run.size - self.table.end if self.whole and not self.table.done else 0
         if self.visibility.isolation != READ_UNCOMMITTED and decode_control_types(
             &self.settings, self.run.data, 0, self.run.table, self.table.count
         ):
@@ -139,6 +149,7 @@ cdef class RecordSteps:
             self.drop_empty_chunk()
         if self.run.chunks.count:
             rows = _rows_of(self.run.chunks.list[0].chunk, 0, self.run.chunks.list[0].chunk.rows)
+            self.taken_position = self.run.chunks.list[0].position
             self.run.chunks.count = 0
             return rows
         if self.error is not None:

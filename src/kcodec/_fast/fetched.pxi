@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+# One partition of the answer to a Fetch, as a consumer reads it (Kafka: CompletedFetch; KIP-98).
+
+DEFAULT_FETCH_COLUMNS = ("topic", "partition") + DEFAULT_COLUMNS
+
+
+def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
+                 isolation_level="read_committed", aborted_transactions=(), last_stable_offset=None, end_offset=None,
+                 on_error="raise", verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", framing=None):
+    """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
+
+    topic, partition:     where it comes from: for the columns of these names, and for Record.
+    start_offset:         the position. Each record and batch moves it on; records below it are passed over.
+    aborted_transactions: as the answer has them, in any order: (producer_id, first_offset). Taken up once a batch
+                          reaches first_offset, held until that producer's ABORT marker or the end of the data. None,
+                          as brokers answer under read_uncommitted, is an empty list.
+    Otherwise as decode(). A cut last batch is normal; next_offset is the position afterwards, behind markers, aborted
+    records and empty batches. Without records the result holds no rows, in one Arrow batch.
+
+    Returns DecodedRecords. Raises DecodeError with the records before the damage in ``.decoded``; ValueError or
+    TypeError for an argument that is none.
+    """
+    cdef _Decoding work = _Decoding.__new__(_Decoding)
+    cdef DecodedRecords decoded
+    work.layout = _fetch_layout(columns, binary_type, framing)
+    _settings_of(&work.settings, work.layout, limits, verify_crc, _int64(start_offset, "start_offset"), end_offset)
+    work.settings.keep_position = True
+    work.topic = _name_source(&work.settings, topic, partition)
+    work.on_error = _choice("on_error", on_error, _ON_ERROR)
+    work.threads = 1
+    work.visibility.start_offset = work.settings.start_offset
+    work.visibility.end_offset = work.settings.end_offset
+    work.given_limit = INT64_MAX
+    if _is_committed(isolation_level):
+        work.given_limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+        work.visibility.isolation = READ_COMMITTED_BY_LIST
+        work.aborted = _as_aborted(() if aborted_transactions is None else aborted_transactions)
+        work.visibility.aborted = &work.aborted.index
+    work.source = _Source(data)
+    work.run.settings = &work.settings
+    work.run.data = work.source.data()
+    work.run.size = work.source.size()
+    if binary_type == "binary_view":
+        work.settings.owner = <void *>work.source
+    work.execute()
+    try:
+        decoded = work.finish()
+    except DecodeError as error:
+        _of_partition(error.decoded, topic, partition)
+        raise
+    return _of_partition(decoded, topic, partition)
+
+
+cdef DecodedRecords _of_partition(DecodedRecords decoded, object topic, object partition):
+    decoded.topic = topic
+    decoded.partition = partition
+    return decoded
+
+
+cdef _Layout _FETCH_LAYOUT = _Layout(DEFAULT_FETCH_COLUMNS, "binary", source_columns=True)
+
+
+cdef _Layout _fetch_layout(object columns, object binary_type, object framing):
+    if columns is not DEFAULT_FETCH_COLUMNS:
+        return _Layout(columns, binary_type, source_columns=True, framing=framing)
+    if binary_type == "binary" and framing is None:
+        return _FETCH_LAYOUT
+    more = () if framing is None else FRAMING_COLUMNS
+    return _Layout(DEFAULT_FETCH_COLUMNS + more, binary_type, source_columns=True, framing=framing)
+
+
+cdef class FetchedRecords:
+    """What a Fetch brought of one partition, given a few records or a chunk at a time; the rule is decode_fetch()'s.
+
+    Decoded as it is asked for: memory for a chunk and a batch, whatever compressed batches grow to. Arguments as of
+    decode_fetch(); columns are those of take_decoded(), take() needs offset among them.
+
+    is_done: all was given; then `position` is behind markers, aborted records and empty batches, and `error` the
+    DecodeError that ended it, if one did (or what else kept it from going on).
+    """
+
+    cdef RecordSteps steps
+    cdef RecordCursor cursor
+    cdef object topic, partition
+    cdef int64_t given_position
+    cdef int32_t given_epoch
+    cdef readonly bint is_done
+    cdef readonly object error
+
+    def __init__(self, data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
+                 isolation_level="read_committed", aborted_transactions=(), verify_crc=True, limits=DEFAULT_LIMITS,
+                 binary_type="binary", framing=None):
+        self.steps = RecordSteps(
+            data, columns=_fetch_layout(columns, binary_type, framing), isolation_level=isolation_level,
+            aborted_transactions=aborted_transactions, start_offset=_int64(start_offset, "start_offset"),
+            verify_crc=verify_crc, limits=limits, keep_position=True, topic=topic, partition=partition,
+        )
+        self.topic = topic
+        self.partition = partition
+        self.cursor = _new_cursor(self.steps.layout, topic, partition)
+        self.cursor.steps = self.steps
+        self.given_position = start_offset
+        self.given_epoch = -1
+        self.is_done = False
+        self.error = None
+
+    def __reduce__(self):
+        raise TypeError("what was fetched cannot be pickled; take its records")
+
+    @property
+    def position(self):
+        """The offset that is read next."""
+        return self.given_position
+
+    @property
+    def leader_epoch(self):
+        """Of the batch before the position; -1 while nothing was read."""
+        return self.given_epoch
+
+    @property
+    def counts(self):
+        """Counts of what was decoded so far."""
+        return _counts_of(&self.steps.run.counts)
+
+    @property
+    def remaining_bytes(self):
+        """Bytes of a cut last batch, or not decoded yet."""
+        return self.steps.run.size - self.steps.table.end
+
+    @property
+    def bytes_needed(self):
+        """The size of that cut batch as far as it is known, else 0."""
+        return self.steps.table.needed if self.steps.table.done else 0
+
+    cdef int next_rows(self) except -1:
+        """Decodes on. Where that fails, or there is no more: is_done."""
+        try:
+            if self.cursor.next_rows():
+                return 0
+        except Exception as error:
+            self.cursor.row = self.cursor.end = 0
+            self.error = error
+        self.is_done = True
+        self.given_position = max(self.given_position, self.steps.run.position)
+        self.given_epoch = self.steps.leader_epoch
+        return 0
+
+    cdef int note_position(self) except -1:
+        """Where we stand after something was given."""
+        cdef Chunk *chunk = self.cursor.chunk
+        if self.cursor.row >= self.cursor.end:
+            self.given_position = self.steps.taken_position
+            self.given_epoch = (<const BatchSpan *>chunk.spans.data)[chunk.span_count - 1].leader_epoch
+            # looks on at once: what follows may be nothing but markers, and then all was given
+            return self.next_rows()
+        self.given_position = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[self.cursor.row - 1] + 1
+        self.given_epoch = self.cursor.current.leader_epoch
+        return 0
+
+    cdef int begin(self) except -1:
+        if self.cursor.row >= self.cursor.end and not self.is_done:
+            self.next_rows()
+        return 0
+
+    def take(self, count):
+        """A list of the next `count` Records; fewer only where it is done."""
+        cdef list records = [], more
+        cdef int64_t most = _int64(count, "count"), here
+        if not self.steps.layout.wants(COLUMN_OFFSET):
+            raise ValueError("take() needs the column 'offset'; add it to columns=")
+        self.steps.settings.max_rows = STEP_ROWS
+        self.begin()
+        while most > 0 and not self.is_done:
+            here = min(most, self.cursor.end - self.cursor.row)
+            more = self.cursor.take(here)
+            most -= here
+            if records:
+                records += more
+            else:
+                records = more
+            self.note_position()
+        return records
+
+    def take_decoded(self):
+        """The next chunk (about 32 MB at most) as DecodedRecords; without rows where it is done."""
+        cdef DecodedRecords decoded
+        cdef _Rows rows
+        self.steps.settings.max_rows = INT64_MAX
+        self.steps.whole = True
+        self.begin()
+        if self.is_done:
+            rows = _empty_rows(self.steps.layout)
+        else:
+            chunk_retain(self.cursor.chunk)
+            rows = _rows_of(self.cursor.chunk, self.cursor.row, self.cursor.end - self.cursor.row)
+            self.cursor.row = self.cursor.end
+            self.note_position()
+        decoded = _of_partition(_decoded_of(self.steps.layout, [rows]), self.topic, self.partition)
+        decoded.counts = Counts(records=rows.count)
+        decoded.next_offset = self.given_position
+        return decoded
