@@ -83,6 +83,17 @@ def test_what_goes_is_revoked_and_acknowledged_before_something_new_comes() -> N
     assert member.group_metadata == ConsumerGroupMetadata("readers", world.epoch, member.member_id)
 
 
+def test_what_was_given_up_is_acknowledged_before_the_next_step_is_over() -> None:
+    world = GroupWorld()
+    _, application = joined(world, 0, 1)
+    application.delay = lambda: 1.0 if application.told[-1][0] == "revoke" else 50.0
+    world.set_target(orders(1))
+    world.pass_time(10.0)
+    assert application.told[-1][0] == "assign"
+    assert application.is_busy
+    assert not world.pending
+
+
 def test_partitions_that_stay_are_never_told_of() -> None:
     world = GroupWorld()
     _, application = joined(world, 0, 1, 2)
