@@ -141,11 +141,14 @@ class Assignment:
         self.changed.set()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Go on at `offset`. Whatever is under way for this partition is dropped when it comes."""
+        """Go on at `offset`. Whatever is under way for this partition is dropped when it comes.
+
+        leader_epoch: of the record before it, -1 if not known; with one, the position is validated first (KIP-320).
+        """
         with self.lock:
             state = self._renewed(partition)
             state.position, state.position_epoch = offset, leader_epoch
-            state.awaiting = None
+            state.awaiting = VALIDATION if leader_epoch >= 0 else None
         self.changed.set()
 
     def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
@@ -154,6 +157,16 @@ class Assignment:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
             state.awaiting, state.reset_to = RESET, to
+        self.changed.set()
+
+    def out_of_range(self, state: PartitionState, version: int) -> None:
+        """The leader does not have the position that was asked for under this version of the state: ask where to go on,
+        as auto_offset_reset says. The position stays until then, for the error where that says "none"."""
+        with self.lock:
+            if state.version != version or not version:
+                return
+            state.version = next(self._versions)
+            state.awaiting, state.reset_to = RESET, None
         self.changed.set()
 
     def to_committed(self, partitions: Iterable[TopicPartition]) -> None:

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives assigned partitions a position, and takes care that it stands (Kafka: SubscriptionState, OffsetFetcher).
+
+    awaiting COMMITTED    the group's committed offset; where there is none: RESET
+             RESET        where a seek said, else auto_offset_reset; with "none" the error that poll raises
+             VALIDATION   the leader epoch changed: was the log cut? (`kcodec.consumer.truncation`)
+             None         to be read
+
+Each partition is asked about at its leader, side by side, so that one broker that does not answer holds no other back.
+What is asked is kept with the version of the partition's state: a seek makes another, and what comes for the old one
+is dropped (C11). What passes by itself is asked again for as long as the partition is assigned; what does not becomes
+`PartitionState.error`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from kcodec.constants import IsolationLevel
+from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
+from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
+from kcodec.consumer.list_offsets import ListedOffset, list_offsets_question, timestamp_of
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question, is_truncated, truncation_error
+from kcodec.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KcodecError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnsupportedError,
+)
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
+from kcodec.txn.cluster import Cluster
+from kcodec.txn.settle import Asking, Outcome, Question, settle
+
+log = logging.getLogger("kcodec.consumer")
+UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED = 3, 30, 31
+# Requests to one broker whose answers nobody wants any more, while it does not answer: further ones wait.
+MAX_UNDER_WAY = 4
+# Which repeat's pause comes between two rounds that each took all their time.
+_PATIENT_ATTEMPT = 3
+
+#: What is under way for a partition: version, awaiting and reset_to of its state when it was asked.
+_Key = tuple[int, str | None, str | int | None]
+_Take = Callable[[TopicPartition, Any], None]
+
+
+def _key(state: PartitionState) -> _Key:
+    return state.version, state.awaiting, state.reset_to
+
+
+class Positions:
+    """See the module.
+
+    committed: None for a consumer without a group.
+    member:    who asks for committed offsets (a member of KIP-848 is checked by its epoch).
+    now:       milliseconds since 1970; for auto_offset_reset "by_duration" only.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        committed: CommittedOffsets | None,
+        settings: ConsumerSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        member: Member | None = None,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        if settings.auto_offset_reset == "by_duration" and now is None:
+            raise ValueError('auto_offset_reset "by_duration" needs a clock: now=')
+        self.cluster = cluster
+        self.assignment = assignment
+        self.committed = committed
+        self.settings = settings
+        self.member = member
+        self.now = now or int
+        self._clock = clock
+        self._random = random
+        self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
+        self._wake = Signal()
+        self._is_awake = False
+        self._under_way: dict[TopicPartition, _Key] = {}
+        self._running: dict[tuple[str, int], int] = {}
+        #: Version, and leader epoch under which the position was found to stand.
+        self._validated: dict[TopicPartition, tuple[int, int]] = {}
+
+    def run(self) -> Flow[None]:
+        """For as long as the consumer lives."""
+        listeners: list[Task[None]] = []
+        try:
+            for signal in (self.assignment.changed, self.cluster.changed):
+                listeners.append((yield from spawn(self._listen(signal), "positions: listener")))
+            while True:
+                self._is_awake = False
+                yield from self._look()
+                if not self._is_awake:
+                    yield from wait(self._wake)
+        finally:
+            for task in listeners:
+                task.cancel()
+
+    def _listen(self, signal: Signal) -> Flow[None]:
+        while True:
+            yield from wait(signal)
+            self._rouse()
+
+    def _rouse(self) -> None:
+        self._is_awake = True
+        self._wake.set()
+
+    # What is to be asked
+
+    def _look(self) -> Flow[None]:
+        """Ask about each partition that waits for something and is not asked about yet."""
+        partitions = self.assignment.partitions
+        for gone in self._validated.keys() - partitions.keys():
+            del self._validated[gone]
+        groups: dict[tuple[str, int], list[PartitionState]] = {}
+        for state in list(partitions.values()):
+            if state.error is not None or state.is_revoking:
+                continue
+            self._note_leader_epoch(state)
+            if state.awaiting is None or self._under_way.get(state.topic_partition) == _key(state):
+                continue
+            kind = self._kind(state)
+            if kind is not None:
+                leader = self.cluster.leader(*state.topic_partition)
+                where = -1 if kind == COMMITTED or leader is None else leader
+                groups.setdefault((kind, where), []).append(state)
+        for group, states in groups.items():
+            if self._running.get(group, 0) < MAX_UNDER_WAY:
+                keys = {state.topic_partition: _key(state) for state in states}
+                self._under_way.update(keys)
+                self._running[group] = self._running.get(group, 0) + 1
+                yield from spawn(self._ask(group, keys), f"positions: {group[0]}")
+
+    def _note_leader_epoch(self, state: PartitionState) -> None:
+        """Have a position validated where the leader has changed since it was."""
+        epoch = self.cluster.leader_epoch(*state.topic_partition)
+        if state.awaiting is not None or state.position is None or epoch < 0:
+            return
+        version, seen = self._validated.get(state.topic_partition, (0, -1))
+        if version == state.version and epoch <= seen:
+            return
+        if state.position_epoch < 0:
+            self._validated[state.topic_partition] = state.version, epoch
+            return
+        with self.assignment.lock:
+            state.awaiting = VALIDATION
+
+    def _kind(self, state: PartitionState) -> str | None:
+        """What to ask; None where nothing needs to be."""
+        if state.awaiting == COMMITTED:
+            if self.committed is not None:
+                return COMMITTED
+            with self.assignment.lock:
+                state.awaiting = RESET
+        if state.awaiting == RESET:
+            if state.reset_to is None and self.settings.auto_offset_reset == "none":
+                if state.position is not None:
+                    return "range"
+                self.assignment.fail(state, self._no_offset(state.topic_partition))
+                return None
+            return RESET
+        if state.position_epoch < 0 or self._has_no_epochs(state.topic_partition):
+            self._stands(state, self.cluster.leader_epoch(*state.topic_partition))
+            return None
+        return VALIDATION
+
+    def _has_no_epochs(self, partition: TopicPartition) -> bool:
+        return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
+
+    # Asking
+
+    def _ask(self, group: tuple[str, int], keys: dict[TopicPartition, _Key]) -> Flow[None]:
+        """One round for some partitions; what did not come to an end is asked again by `_look`."""
+        asks: dict[str, Callable[[dict[TopicPartition, _Key]], Flow[Outcome[TopicPartition, Any]]]] = {
+            COMMITTED: self._ask_committed,
+            RESET: self._ask_reset,
+            VALIDATION: self._ask_epoch_ends,
+            "range": self._ask_range,
+        }
+        began = self._clock()
+        try:
+            outcome = yield from asks[group[0]](keys)
+            left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
+            if left:
+                log.info("positions are asked for again after %.3g s: %s", self._clock() - began, left[0])
+                yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self._random.random()))
+        finally:
+            for item, key in keys.items():
+                if self._under_way.get(item) == key:
+                    del self._under_way[item]
+            self._running[group] -= 1
+            self._rouse()
+
+    def _wanted(self, item: TopicPartition, key: _Key) -> PartitionState | None:
+        """The state that the answer is for; None where a seek or another assignment came between."""
+        state = self.assignment.partitions.get(item)
+        return state if state is not None and state.error is None and _key(state) == key else None
+
+    def _ended(self, item: TopicPartition, key: _Key, error: KcodecError) -> bool:
+        """Whether an error is the end of it, for this partition."""
+        state = self._wanted(item, key)
+        if state is None:
+            return True
+        if state.awaiting == VALIDATION and _cannot_be_asked(error):
+            self._stands(state, self.cluster.leader_epoch(*item))
+            return True
+        if not _is_final(error):
+            return False
+        self.assignment.fail(state, error)
+        return True
+
+    def _settle(
+        self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _Take
+    ) -> Flow[Outcome[TopicPartition, Any]]:
+        return settle(
+            self._asking,
+            keys,
+            question,
+            self._asking.deadline(None),
+            on_result=on_result,
+            is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+        )
+
+    def _ask_committed(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+        assert self.committed is not None
+
+        def take(item: TopicPartition, found: OffsetAndMetadata | None) -> None:
+            if (state := self._wanted(item, keys[item])) is None:
+                return
+            with self.assignment.lock:
+                if found is None:
+                    state.awaiting = RESET
+                else:
+                    state.position, state.position_epoch = found.offset, found.leader_epoch
+                    state.awaiting = VALIDATION
+            self.assignment.changed.set()
+
+        return self.committed.outcome(
+            list(keys),
+            self._asking.deadline(None),
+            self.member,
+            on_result=take,
+            is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+        )
+
+    def _ask_reset(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+        timestamps = {item: self._timestamp(key[2]) for item, key in keys.items()}
+
+        def take(item: TopicPartition, found: ListedOffset) -> None:
+            if (state := self._wanted(item, keys[item])) is None:
+                return
+            with self.assignment.lock:
+                if found.offset < 0:  # no record is so late
+                    state.reset_to = "latest"
+                else:
+                    state.position, state.position_epoch = found.offset, -1
+                    state.awaiting = state.reset_to = None
+            log.info("%s: reading goes on at offset %d", item, found.offset)
+            self.assignment.changed.set()
+
+        return self._settle(list_offsets_question(self.cluster, timestamps, self.settings.isolation_level), keys, take)
+
+    def _timestamp(self, reset_to: str | int | None) -> int:
+        if reset_to is None and self.settings.auto_offset_reset == "by_duration":
+            return self.now() - int(self.settings.auto_offset_reset_duration * 1000)
+        return timestamp_of(self.settings.auto_offset_reset if reset_to is None else reset_to)
+
+    def _ask_range(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+        """Where the log begins and ends, for the error that says so."""
+        ends = []
+        for spec in ("earliest", "latest"):
+            timestamps = dict.fromkeys(keys, timestamp_of(spec))
+            question = list_offsets_question(self.cluster, timestamps, IsolationLevel.READ_UNCOMMITTED)
+            ends.append((yield from self._settle(question, keys, lambda item, found: None)))
+        starts, stops = ends
+        for item in starts.results.keys() & stops.results.keys():
+            if (state := self._wanted(item, keys[item])) is not None:
+                start, stop = starts.results[item].offset, stops.results[item].offset
+                self.assignment.fail(state, out_of_range_error(item, state.position or 0, start, stop))
+        found: Outcome[TopicPartition, Any] = Outcome("", {}, {**starts.errors, **stops.errors})
+        return found
+
+    def _ask_epoch_ends(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+        asked: dict[TopicPartition, Position] = {}
+        for item in keys:
+            state = self.assignment.partitions[item]
+            asked[item] = Position(state.position or 0, state.position_epoch, -1)
+
+        def take(item: TopicPartition, end: EpochEnd) -> None:
+            state, position = self._wanted(item, keys[item]), asked[item]
+            if state is None or (state.position, state.position_epoch) != position[:2]:
+                return  # it moved meanwhile, by what was fetched before; asked again
+            if is_truncated(position, end):
+                self._truncated(state, position, end)
+            else:
+                self._stands(state, position.leader_epoch)
+
+        return self._settle(epoch_end_question(self.cluster, asked), keys, take)
+
+    # What comes of it
+
+    def _stands(self, state: PartitionState, leader_epoch: int) -> None:
+        """The position is good under this leader."""
+        with self.assignment.lock:
+            state.awaiting = None
+        self._validated[state.topic_partition] = state.version, leader_epoch
+        self.assignment.changed.set()
+
+    def _truncated(self, state: PartitionState, position: Position, end: EpochEnd) -> None:
+        partition = state.topic_partition
+        if self.settings.auto_offset_reset == "none":
+            self.assignment.fail(state, truncation_error(partition, position, end))
+            return
+        was = f"position {position.offset} (leader epoch {position.position_epoch})"
+        log.warning("%s: the log was cut below the %s", partition, was)
+        if end.is_known:
+            self.assignment.seek(partition, end.end_offset, end.leader_epoch)
+            self._stands(state, position.leader_epoch)
+        else:
+            self.assignment.reset(partition)
+
+    def _no_offset(self, partition: TopicPartition) -> NoOffsetForPartitionError:
+        group_id = self.settings.group_id if self.committed is not None else None
+        who = f"group {group_id!r} has no committed offset" if group_id is not None else "no position was given"
+        return NoOffsetForPartitionError(
+            f'{partition}: {who}, and auto_offset_reset is "none": seek to where reading is to begin, or set '
+            'auto_offset_reset to "earliest", "latest" or "by_duration:..."',
+            partition=partition,
+            group_id=group_id,
+        )
+
+
+def out_of_range_error(partition: TopicPartition, position: int, start: int, end: int) -> OffsetOutOfRangeError:
+    """For auto_offset_reset "none"; it is not raised."""
+    row = error_code(1)
+    return OffsetOutOfRangeError(
+        f"{partition}: the position {position} is not in the log, which has offsets {start} to {end} (the end not "
+        'included). auto_offset_reset is "none": seek to where reading is to go on',
+        partition=partition,
+        position=position,
+        log_start_offset=start,
+        log_end_offset=end,
+        name=row.name,
+        remedy="stop",
+    )
+
+
+def _cannot_be_asked(error: KcodecError) -> bool:
+    """Validation: brokers before 2.1 have no such request, version 2 of it wants a right on the cluster."""
+    return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == CLUSTER_AUTHORIZATION_FAILED
+
+
+def _is_final(error: KcodecError) -> bool:
+    """Whether asking again cannot help."""
+    if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError):
+        return True
+    if not isinstance(error, BrokerError) or error.retriable:
+        return False
+    # A topic may come (back); a member whose epoch is not current has its membership to set it right.
+    return error.code != UNKNOWN_TOPIC_OR_PARTITION and error.code not in GROUP_CODES - {GROUP_AUTHORIZATION_FAILED}
