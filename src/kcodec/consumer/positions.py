@@ -124,6 +124,7 @@ class Positions:
     def _look(self) -> Flow[None]:
         """Ask about each partition that waits for something and is not asked about yet."""
         partitions = self.assignment.partitions
+        self.cluster.topics_wanted({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
             del self._validated[gone]
         groups: dict[tuple[str, int], list[PartitionState]] = {}
@@ -176,7 +177,7 @@ class Positions:
         if state.position_epoch < 0 or self._has_no_epochs(state.topic_partition):
             self._stands(state, self.cluster.leader_epoch(*state.topic_partition))
             return None
-        return VALIDATION
+        return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # there will be news of it
 
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
