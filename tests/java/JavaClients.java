@@ -49,6 +49,8 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *   <li>{@code move_leader}: {@code properties}, {@code topic}, {@code partition}, {@code replicas}: the order of the
  *       replicas, then an election of the first of them
  *   <li>{@code cluster}: {@code properties}: the ids of the nodes, after logging in as they say
+ *   <li>{@code member}: {@code name}, {@code properties}, {@code topics} or {@code pattern}: a {@link GroupMember} that
+ *       polls; {@code member_state}: {@code name}; {@code member_close}: {@code name}, {@code leave}
  * </ul>
  *
  * <p>Bytes are base64 as Jackson writes them. An exception of Kafka's is an answer, {@code {"error": class, "message":
@@ -57,6 +59,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
 public final class JavaClients {
     private final ObjectMapper json = new ObjectMapper();
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
+    private final Map<String, GroupMember> members = new HashMap<>();
 
     private JavaClients() {}
 
@@ -99,6 +102,11 @@ public final class JavaClients {
             case "send_offsets" -> sendOffsets(producer(question), question);
             case "move_leader" -> moveLeader(question);
             case "cluster" -> cluster(question, answer.putArray("nodes"));
+            case "member" -> members.put(question.get("name").asText(),
+                    new GroupMember(question, properties(question)));
+            case "member_state" -> members.get(question.get("name").asText()).state(answer);
+            case "member_close" -> members.remove(question.get("name").asText())
+                    .close(question.get("leave").asBoolean());
             default -> throw new IOException("unknown command " + question);
         }
     }

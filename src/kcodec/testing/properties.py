@@ -74,6 +74,9 @@ DEFAULTS: dict[str, Value] = {
     "log.message.timestamp.after.max.ms": (1 << 63) - 1,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
+    # Of the consumer protocol only the bounds: what holds for a group is set for that group (consumer.*).
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
     "offsets.topic.num.partitions": 3,
     "offsets.topic.segment.bytes": 16 << 20,
     "transaction.state.log.num.partitions": 3,
