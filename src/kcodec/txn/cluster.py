@@ -62,6 +62,8 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
+        self.wants_all_topics = False  # of somebody who subscribes to a pattern
+        self.updates_of_all = 0
         self.rebootstraps = 0
         self._wanted: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
@@ -239,6 +241,8 @@ class Cluster:
         """Whether a topic that is wanted, or a leader in it, is still missing."""
         for name in self._wanted:
             found = self.topics.get(name)
+            if found is None and self.wants_all_topics:
+                continue  # it is gone
             if found is None or (found.error and found.error not in LASTING_TOPIC_ERRORS):
                 return True
             if any(part.leader < 0 for part in found.partitions.values()):
@@ -255,9 +259,10 @@ class Cluster:
         if trigger is not None and now - self._asked_since > trigger and self.brokers:
             self._rebootstrap(f"no metadata for {now - self._asked_since:.0f} s")
         self._wanted = {name: used for name, used in self._wanted.items() if now - used < TOPIC_IDLE_SECONDS}
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
+        are_all = self.wants_all_topics
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in sorted(self._wanted)],
-            allow_auto_topic_creation=self.allow_auto_topic_creation,
+            topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
         )
         try:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
@@ -266,10 +271,10 @@ class Cluster:
             log.info("metadata was not to be had: %s", error)
             self.changed.set()
             return
-        self.apply(reply)
+        self.apply(reply, are_all)
 
-    def apply(self, reply: Reply) -> None:
-        """Take a MetadataResponse in."""
+    def apply(self, reply: Reply, are_all: bool = False) -> None:
+        """Take a MetadataResponse in. are_all: topics that are not in it are gone."""
         message = reply.message
         if message.error_code == REBOOTSTRAP_REQUIRED:
             self._rebootstrap("the broker asked for it")
@@ -282,10 +287,14 @@ class Cluster:
         self._addresses = {node_id: broker.address for node_id, broker in self.brokers.items()}
         self.controller_id = message.controller_id
         self.cluster_id = message.cluster_id or self.cluster_id
+        if are_all:
+            named = {told.name for told in message.topics}
+            self.topics = {name: topic for name, topic in self.topics.items() if name in named}
         for told in message.topics:
             if told.name is not None:
                 self._apply_topic(told)
         self.updates += 1
+        self.updates_of_all += are_all
         self.last_error = None
         self._updated_at = self.clock()
         self._asked_since = None
