@@ -60,9 +60,18 @@ class DecodeError(KcodecError, ValueError):
     path:        the file, None for bytes in memory.
     next_offset: where a reader can go on behind the damage, None if that cannot be told.
     decoded:     the records before the damage (DecodedRecords), where there are any to give.
+    topic_partition: where a consumer read them, else None.
     """
 
-    _FIELDS: tuple[str, ...] = ("position", "base_offset", "record", "path", "next_offset", "decoded")
+    _FIELDS: tuple[str, ...] = (
+        "position",
+        "base_offset",
+        "record",
+        "path",
+        "next_offset",
+        "decoded",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class DecodeError(KcodecError, ValueError):
         path: str | None = None,
         next_offset: int | None = None,
         decoded: DecodedRecords | None = None,
+        topic_partition: TopicPartition | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -83,9 +93,11 @@ class DecodeError(KcodecError, ValueError):
         self.path = path
         self.next_offset = next_offset
         self.decoded = decoded
+        self.topic_partition = topic_partition
 
     def __str__(self) -> str:
-        place = f"{self.path}: " if self.path is not None else ""
+        place = f"{self.topic_partition}: " if self.topic_partition is not None else ""
+        place += f"{self.path}: " if self.path is not None else ""
         if self.position is not None:
             place += f"batch at byte {self.position}"
             if self.base_offset is not None:
