@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from admin_script import AdminScript
 
@@ -22,7 +22,9 @@ from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.protocol import messages
+from kcodec.protocol.flow import Flow
 
+T = TypeVar("T")
 WALL = 1_000_000_000
 
 
@@ -104,6 +106,20 @@ class PositionScript(AdminScript):
             self.now = max(when, self.now)
             self.scheduler.run_ready()
         assert not self.is_waiting(), list(self.assignment.partitions.values())
+
+    def run_flow(self, flow: Flow[T]) -> T:
+        """As `run`, beside the positions."""
+        task = self.scheduler.spawn(flow, "test")
+        task.when_done(lambda _: None)
+        self.scheduler.run_ready()
+        while not task.done:
+            when = self.scheduler.next_wakeup()
+            assert when is not None
+            self.now = max(when, self.now)
+            self.scheduler.run_ready()
+        if task.error is not None:
+            raise task.error
+        return task.result  # type: ignore[return-value]
 
     def is_waiting(self) -> bool:
         return any(state.awaiting and state.error is None for state in self.assignment.partitions.values())

@@ -77,6 +77,7 @@ class Admin:
     describe_cluster = _method(flows.describe_cluster)
     describe_configs = _method(flows.describe_configs)
     describe_features = _method(flows.describe_features)
+    describe_group_lag = _method(flows.describe_group_lag)
     describe_groups = _method(flows.describe_groups)
     describe_producers = _method(flows.describe_producers)
     describe_topics = _method(flows.describe_topics)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
+from kcodec.consumer.lag import PartitionLag, partition_lags
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
@@ -182,6 +183,20 @@ def list_group_offsets(
     outcome = yield from settle(asking, wanted, question, asking.deadline(timeout))
     found: dict[TopicPartition, Any] = value_of(outcome, group_id)
     return found[ALL] if partitions is None else found
+
+
+def describe_group_lag(
+    asking: Asking, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+) -> Flow[dict[TopicPartition, PartitionLag]]:
+    """How far a group's committed offsets are behind, and which transaction holds a last stable offset back.
+
+    partitions: None for all that the group has an offset in. Raises BrokerError, AuthorizationError; AdminError where
+    several partitions were asked for.
+    """
+    deadline = asking.deadline(timeout)
+    committed = yield from list_group_offsets(asking, group_id, partitions, timeout=max(deadline.left, 0.0))
+    outcome = yield from partition_lags(asking, dict.fromkeys(committed), committed, deadline)
+    return outcome.value()
 
 
 def alter_group_offsets(

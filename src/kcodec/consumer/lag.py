@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a reader is behind, by the end of the log and by the last stable offset; and which transaction holds the
+latter back.
+
+A read_committed reader cannot pass the last stable offset: where it lies below the end of the log, a transaction is
+open, and the reader is not slow. The leader tells its producer and first offset (DescribeProducers), the coordinators
+its transactional id and since when it is open (ListTransactions, DescribeTransactions; KIP-664).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kcodec.constants import IsolationLevel
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.committed_offsets import fetch_question, value_of
+from kcodec.consumer.list_offsets import list_offsets_question, timestamp_of
+from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import Flow
+from kcodec.txn.cluster import Cluster
+from kcodec.txn.producer_states import (
+    ProducerState,
+    TransactionDescription,
+    by_transactional_id,
+    coordinators_lists,
+    producers_of,
+    transactions_of,
+)
+from kcodec.txn.settle import Asking, Deadline, Outcome, settle
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """The transaction that holds a last stable offset back.
+
+    transactional_id: None where no coordinator told it: `kcodec txn find-hanging` tells whether anybody will end it.
+    first_offset:     of its records in this partition; it is the last stable offset.
+    since:            when it began, in ms since 1970, as its coordinator says; None where that is not known.
+    last_timestamp:   of its last record here, in ms, as that says.
+    """
+
+    transactional_id: str | None
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since: int | None
+    last_timestamp: int
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far a reader is behind in one partition.
+
+    position:           what it reads next; None where that is not known.
+    committed:          the offset that its group has committed; None for none.
+    log_end_offset:     the high watermark.
+    last_stable_offset: up to here read_committed readers may read.
+    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None
+                        where neither is known. Both are 0 once everything is read, as positions move past markers.
+    holder:             the transaction that keeps the two ends apart; None where they are equal, or it has just ended.
+    holder_unknown:     why the holder, or its id, could not be found; None where it could.
+    """
+
+    position: int | None
+    committed: int | None
+    log_end_offset: int
+    last_stable_offset: int
+    holder: OpenTransaction | None = None
+    holder_unknown: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets to the end of the log."""
+        return self._to(self.log_end_offset)
+
+    @property
+    def stable_lag(self) -> int | None:
+        """Offsets to the last stable offset."""
+        return self._to(self.last_stable_offset)
+
+    def _to(self, end: int) -> int | None:
+        begin = self.committed if self.position is None else self.position
+        return None if begin is None else max(end - begin, 0)
+
+
+def lag(
+    cluster: Cluster,
+    assignment: Assignment,
+    group_id: str | None,
+    timeout: float,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> Flow[dict[TopicPartition, PartitionLag]]:
+    """The lag of a consumer in its partitions, or in some of them; group_id: None without a group.
+
+    Committed offsets are those of now, not the ones that an open transaction may commit. Raises ValueError for a
+    partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. A holder that cannot be
+    found (no permission, an old broker) is no error.
+    """
+    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
+    deadline = asking.deadline(timeout)
+    wanted = list(assignment.partitions if partitions is None else partitions)
+    states = {item: assignment.state(item) for item in wanted}
+    committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    if group_id is not None and wanted:
+        question = fetch_question(cluster, group_id, wanted, require_stable=False)
+        committed = value_of((yield from settle(asking, wanted, question, deadline)), group_id)
+    outcome = yield from partition_lags(asking, dict.fromkeys(wanted), committed, deadline)
+    found = outcome.first_value()
+    # Positions are taken last: records that came in between are not told as lag.
+    return {item: replace(one, position=states[item].position) for item, one in found.items()}
+
+
+def partition_lags(
+    asking: Asking,
+    positions: Mapping[TopicPartition, int | None],
+    committed: Mapping[TopicPartition, OffsetAndMetadata | None],
+    deadline: Deadline,
+) -> Flow[Outcome[TopicPartition, PartitionLag]]:
+    """The lag for these positions, errors beside results."""
+    outcome: Outcome[TopicPartition, PartitionLag] = Outcome("lag of")
+    timestamps = dict.fromkeys(positions, timestamp_of("latest"))
+    ends = {}
+    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        question = list_offsets_question(asking.cluster, timestamps, level)
+        told = yield from settle(asking, timestamps, question, deadline)
+        outcome.errors |= told.errors
+        ends[level] = told.results
+    stable, whole = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
+    for item, position in positions.items():
+        if item in stable and item in whole:
+            at = committed.get(item)
+            offsets = whole[item].offset, stable[item].offset
+            outcome.results[item] = PartitionLag(position, None if at is None else at.offset, *offsets)
+    held = [item for item, one in outcome.results.items() if one.last_stable_offset < one.log_end_offset]
+    if held:
+        yield from _find_holders(asking, outcome.results, held, deadline)
+    return outcome
+
+
+def _find_holders(
+    asking: Asking, found: dict[TopicPartition, PartitionLag], held: list[TopicPartition], deadline: Deadline
+) -> Flow[None]:
+    """Put the holders into `found`."""
+    producers = yield from producers_of(asking, held, None, max(deadline.left, 0.0))
+    holders = {}
+    for item in held:
+        if item in producers.errors:
+            found[item] = replace(found[item], holder_unknown=str(producers.errors[item]))
+        elif (first := _first_open(producers.results[item])) is not None:
+            holders[item] = first
+    if not holders:
+        return
+    wanted = sorted({state.producer_id for state in holders.values()})
+    lists = yield from coordinators_lists(asking, (), wanted, None, None, max(deadline.left, 0.0))
+    ids = {one.producer_id: one.transactional_id for one in by_transactional_id(lists.results).values()}
+    told = yield from transactions_of(asking, ids.values(), max(deadline.left, 0.0))
+    for item, state in holders.items():
+        name = ids.get(state.producer_id)
+        unknown = None if name is not None else _first_text(lists.errors.values())
+        unknown = _first_text([told.errors[name]]) if name in told.errors else unknown
+        opened = _opened(state, name, None if name is None else told.results.get(name))
+        found[item] = replace(found[item], holder=opened, holder_unknown=unknown)
+
+
+def _first_open(states: Iterable[ProducerState]) -> ProducerState | None:
+    """The producer whose open transaction begins first."""
+    opened = [state for state in states if state.current_transaction_start_offset is not None]
+    return min(opened, key=lambda state: state.current_transaction_start_offset or 0, default=None)
+
+
+def _first_text(errors: Iterable[KcodecError]) -> str:
+    """Why no coordinator could tell; or that all were asked and none knows the producer id."""
+    return next(map(str, errors), "no transactional id has this producer id")
+
+
+def _opened(state: ProducerState, name: str | None, told: TransactionDescription | None) -> OpenTransaction:
+    assert state.current_transaction_start_offset is not None
+    is_same = told is not None and told.producer_id == state.producer_id
+    return OpenTransaction(
+        name,
+        state.producer_id,
+        state.producer_epoch,
+        state.current_transaction_start_offset,
+        told.start_timestamp if told is not None and is_same else None,
+        state.last_timestamp,
+    )
