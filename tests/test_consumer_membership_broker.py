@@ -21,7 +21,7 @@ from kcodec.consumer.consumer_membership import ConsumerMembership
 from kcodec.consumer.group_session_timeout import group_session_timeout
 from kcodec.consumer.rebalance import Heartbeat
 from kcodec.consumer.settings import ConsumerSettings
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, Task
 from kcodec.testing.kafka import ApacheKafka
 
@@ -266,3 +266,7 @@ def test_offsets_in_a_transaction_are_fenced_by_the_member_epoch(kafka: ApacheKa
             with pytest.raises(BrokerError), producer.transaction() as transaction:
                 transaction.send_offsets({TopicPartition(topic, 0): 9}, wrong)
             assert transaction.committed is False
+        # Nobody is let in: so one that lost its membership must go on naming who it was.
+        with producer.transaction() as transaction:
+            transaction.send_offsets({TopicPartition(topic, 0): 7}, ConsumerGroupMetadata(topic))
+        assert transaction.committed
