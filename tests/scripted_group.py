@@ -99,6 +99,9 @@ class ModelGroup:
             self.prepare()
 
     def complete(self) -> None:
+        if not self.members:
+            self.state = "Empty"
+            return
         self.generation += 1
         self.state = "Completing"
         common = set.intersection(*({p.name for p in one.protocols} for one in self.members.values()))
@@ -116,7 +119,8 @@ class ModelGroup:
             groups.JoinGroupResponseMember(
                 member_id=each.member_id,
                 group_instance_id=each.instance,
-                metadata=next(p.metadata for p in each.protocols if p.name == self.protocol),
+                metadata=self.world.spoil_metadata
+                or next(p.metadata for p in each.protocols if p.name == self.protocol),
             )
             for each in self.members.values()
         ]
@@ -199,9 +203,7 @@ class ModelGroup:
 
     def heartbeat(self, request: groups.HeartbeatRequest, answer: Answer) -> None:
         one = self.members.get(request.member_id)
-        fenced = [
-            o for o in self.members.values() if o.instance is not None and o.instance == request.group_instance_id
-        ]
+        instances = {each.instance for each in self.members.values()} - {None}
         if one is None:
             return answer(groups.HeartbeatResponse(error_code=82 if request.group_instance_id in instances else 25))
         if request.generation_id != self.generation:
@@ -258,6 +260,8 @@ class GroupWorld:
         self.requests: list[tuple[float, str, Any, str]] = []
         self.faults: Callable[[str, Any], Fault] = lambda client, request: Fault()
         self.find_codes: list[int] = []
+        self.rewrite: dict[type, dict[str, Any]] = {}
+        self.spoil_metadata: bytes | None = None
         self.topic_errors: dict[str, int] = {}
         self.highest: dict[type, int] = {}
         self.clients: list[GroupClient] = []
@@ -343,6 +347,8 @@ class GroupClient:
         self.is_polling = True
         self.revoke_seconds = 0.0
         self.polled = Signal()
+        self.metadata_requests: list[MetadataRequest] = []
+        self.finds = 0
         self._queues: dict[str, list[Callable[[], None]]] = {}
         self.scheduler = Scheduler(lambda: world.now, self)
         times = ClusterTimes(5.0, 30.0, None, lambda attempt, random: 0.05)
@@ -353,9 +359,10 @@ class GroupClient:
         settings.setdefault("max_poll_interval", 60.0)
         settings.setdefault("request_timeout", 5.0)
         settings.setdefault("heartbeat_interval", 1.0)
+        settings.setdefault("group_id", "g")
         self.membership = ClassicMembership(
             self.cluster,
-            ConsumerSettings(group_id="g", **settings),
+            ConsumerSettings(**settings),
             self,
             clock=lambda: world.now,
             random=world.random.random,
@@ -458,6 +465,9 @@ class GroupClient:
         late = RequestTimedOutError("no answer in time", possibly_sent=True)
         timer = self.scheduler.call_at(self.world.now + call.timeout, lambda: self._cut(call.channel, finish, late))
         fault = Fault()
+        if type(request) is MetadataRequest:
+            self.metadata_requests.append(request)
+        self.finds += type(request) is FindCoordinatorRequest
         if type(request) in RESPONSES:
             self.world.requests.append((self.world.now, self.name, request, call.channel))
             fault = self.world.faults(self.name, request)
@@ -473,6 +483,9 @@ class GroupClient:
         queue = self._queues.setdefault(channel, [])
 
         def answered(message: Any) -> None:
+            for name, value in self.world.rewrite.get(type(request), {}).items():
+                if not message.error_code:
+                    setattr(message, name, value)
             if queue and queue[0] is begin:
                 queue.pop(0)
                 if queue:

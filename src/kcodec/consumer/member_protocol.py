@@ -86,4 +86,7 @@ def _read(kind: type[M], data: bytes, what: str) -> M:
     version = int.from_bytes(data[:2], "big", signed=True)
     if version < 0:
         raise DecodeError(f"{what} has version {version}; versions begin at 0")
-    return kind.decode_prefix(data, min(version, NEWEST_VERSION), 2)[0]
+    try:
+        return kind.decode_prefix(data, min(version, NEWEST_VERSION), 2)[0]
+    except DecodeError as error:
+        raise DecodeError(f"{what} cannot be read: {error}") from error
