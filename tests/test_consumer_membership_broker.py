@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -16,10 +15,11 @@ import pytest
 from client_runners import Threaded
 from java_members import JavaMember
 
-from kcodec.client import Admin, ConfigResource, NewTopic
+from kcodec.client import Admin, ConfigResource
+from kcodec.consumer.classic_membership import ClassicMembership
 from kcodec.consumer.consumer_membership import ConsumerMembership
 from kcodec.consumer.group_session_timeout import group_session_timeout
-from kcodec.consumer.rebalance import Heartbeat
+from kcodec.consumer.rebalance import Heartbeat, Membership
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, Task
@@ -29,7 +29,7 @@ PATIENCE = 15.0
 CONSUMER = {"group.protocol": "consumer"}
 # As Kafka names them for a group. A broker of these tests allows less than others would.
 QUICK = {"consumer.heartbeat.interval.ms": "150", "consumer.assignment.interval.ms": "0"}
-_numbers = count()
+MEMBERSHIPS: dict[str, Any] = {"consumer": ConsumerMembership, "classic": ClassicMembership}
 
 
 class Reader:
@@ -68,12 +68,13 @@ class Member:
         self.runner = Threaded(kafka.bootstrap_servers, request_timeout_ms=5000)
         self.reader = Reader()
         client = self.runner.client
-        self.membership = ConsumerMembership(
+        kind = MEMBERSHIPS[settings.setdefault("group_protocol", "consumer")]
+        self.membership: Membership = kind(
             client.cluster,
             ConsumerSettings(group_id=group, retry_backoff=client.options.retry_backoff, **settings),
             self.reader,
             clock=client.clock,
-            random=Random(),
+            random=Random() if kind is ConsumerMembership else Random().random,
         )
         self.task: Task[None] | None = None
         self.runner.carrier.post(self._start)
@@ -104,10 +105,9 @@ def admin(kafka: ApacheKafka) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def topic(admin: Admin) -> str:
+def topic(kafka: ApacheKafka, admin: Admin) -> str:
     """A topic of four partitions, and the settings of the group of the same name."""
-    name = f"consumer-protocol-{next(_numbers)}"
-    admin.create_topics([NewTopic(name, 4, 1)])
+    name = kafka.create_topic(partitions=4)  # it waits for leaders: a pattern is matched again after 10 s only
     configure(admin, name)
     return name
 
@@ -247,6 +247,21 @@ def test_a_group_moves_from_the_classic_protocol_without_a_stop(kafka: ApacheKaf
         assert java.owned() | ours.owned == partitions(topic)
         assert ours.membership.group_metadata.generation_id > 0
     until(lambda: ours.owned == partitions(topic), "the classic member is gone")
+
+
+def test_our_own_members_of_both_protocols_share_a_group(admin: Admin, topic: str, enter: Any) -> None:
+    settings = {"group_protocol": "classic", "heartbeat_interval": 0.2}
+    for strategy in (("range",), ("cooperative-sticky",)):
+        group = f"{topic}-{strategy[0]}"
+        configure(admin, group)
+        old = enter(group, [topic], partition_assignment_strategy=strategy, **settings)
+        until(lambda old=old: old.owned == partitions(topic), "the classic member has all")
+        new = enter(group, [topic])
+        until(lambda old=old, new=new: (len(old.owned), len(new.owned)) == (2, 2), f"both have a share: {strategy}")
+        assert old.owned | new.owned == partitions(topic)
+        old.close()
+        until(lambda new=new: new.owned == partitions(topic), "the classic member is gone")
+        new.close()
 
 
 def test_offsets_in_a_transaction_are_fenced_by_the_member_epoch(kafka: ApacheKafka, topic: str, enter: Any) -> None:
