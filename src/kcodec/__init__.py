@@ -55,9 +55,11 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kcodec.client.topic_records import read_topic
+    from kcodec.client.topic_scan import scan_topic
     from kcodec.compaction import filter_to
     from kcodec.log import open  # noqa: A004  the builtin is not used here
-    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, Timestamp, TopicPartition
     from kcodec.rewrite import (
         set_base_offset,
         set_log_append_time,
@@ -72,9 +74,12 @@ del TYPE_CHECKING
 _HOMES = {
     "ConsumerGroupMetadata": "offsets",
     "OffsetAndMetadata": "offsets",
+    "Timestamp": "offsets",
     "TopicPartition": "offsets",
     "filter_to": "compaction",
     "open": "log",
+    "read_topic": "client.topic_records",
+    "scan_topic": "client.topic_scan",
     "set_base_offset": "rewrite",
     "set_log_append_time": "rewrite",
     "set_max_timestamp": "rewrite",
@@ -122,6 +127,7 @@ __all__ = [
     "RecordBatches",
     "RecordValidationError",
     "RequestTimedOutError",
+    "Timestamp",
     "TimestampType",
     "TopicPartition",
     "TransactionStateError",
@@ -138,6 +144,8 @@ __all__ = [
     "filter_to",
     "open",
     "partition_for",
+    "read_topic",
+    "scan_topic",
     "set_base_offset",
     "set_log_append_time",
     "set_max_timestamp",

@@ -17,6 +17,12 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Timestamp(NamedTuple):
+    """A time where an offset could stand, too: milliseconds since 1970, as records carry it."""
+
+    ms: int
+
+
 @dataclass(frozen=True)
 class OffsetAndMetadata:
     """A committed offset: where a consumer goes on. leader_epoch: of the last record consumed, -1 if not known."""

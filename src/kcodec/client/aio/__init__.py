@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         abort_transaction,
         commit_transaction,
     )
+    from kcodec.client.aio.topic_records import read_topic
     from kcodec.client.aio.transaction import Transaction
 
 # Name -> module that has it; imported when first asked for.
@@ -30,6 +31,7 @@ _HOMES: dict[str, str] = {
     "WriterReceipt": "shared",
     "abort_transaction": "shared",
     "commit_transaction": "shared",
+    "read_topic": "topic_records",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "WriterReceipt",
     "abort_transaction",
     "commit_transaction",
+    "read_topic",
 ]
 
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kcodec.scan_topic`: a topic as a polars LazyFrame that reads only what a query asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kcodec import _fast
+from kcodec.client.scan_predicate import HIGHEST, Box, boxes_of
+from kcodec.client.topic_range import Places
+from kcodec.client.topic_reading import TopicReading
+from kcodec.client.topic_records import TopicRecords
+
+if TYPE_CHECKING:
+    import polars
+
+
+def scan_topic(
+    topic: str,
+    *,
+    partitions: Iterable[int] | None = None,
+    start: Places = "earliest",
+    end: Places = "latest",
+    ascending_timestamps: bool = False,
+    **options: Any,
+) -> polars.LazyFrame:
+    """A LazyFrame of [start, end) of a topic; each `collect` reads anew, and no more than the query needs.
+
+        kcodec.scan_topic("orders", bootstrap_servers="localhost:9092").filter(
+            pl.col("partition").is_in([0, 3]), pl.col("timestamp") >= datetime(2026, 11, 1, tzinfo=UTC)
+        ).select("key", "value").collect()
+
+    Columns that are not asked for are not decoded; conditions on partition, offset and timestamp decide what is fetched
+    (a lower bound in time by ListOffsets), as does `head`. All others polars applies to what is read. Arguments and
+    errors are those of `kcodec.read_topic`.
+
+    ascending_timestamps: an upper bound in time ends the reading, too. That is right where times never go back in a
+                          partition, as under message.timestamp.type=LogAppendTime; where producers set them, a record
+                          below the bound may follow one above it, so that without this all up to the end is read.
+
+    Raises ImportError without polars, TypeError and ValueError for arguments; `collect` raises what a broker says.
+    """
+    try:
+        from polars.io.plugins import register_io_source
+    except ImportError as error:
+        raise ImportError("kcodec.scan_topic needs polars (1.30 or later): pip install polars") from error
+    chosen = None if partitions is None else list(partitions)
+    scan = _Scan(topic, chosen, start, end, ascending_timestamps, options)
+    return register_io_source(
+        scan.frames, schema=scan.schema, validate_schema=True, explain_name="kcodec", explain_detail=f"topic {topic!r}"
+    )
+
+
+class _Scan:
+    """What polars asks for frames; it may be asked often."""
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: list[int] | None,
+        start: Places,
+        end: Places,
+        ascending_timestamps: bool,
+        options: dict[str, Any],
+    ) -> None:
+        import polars
+
+        self._given = topic, partitions, start, end
+        self._topic = topic
+        self._ascending_timestamps = ascending_timestamps
+        self._options = options
+        settings = TopicReading(*self._given, None, options).settings  # for its checks, too
+        self._columns = settings.columns
+        empty = _fast.decode_fetch(
+            b"",
+            topic=topic,
+            partition=0,
+            start_offset=0,
+            columns=settings.columns,
+            binary_type=settings.binary_type,  # type: ignore[arg-type]
+            framing=settings.framing,  # type: ignore[arg-type]
+        )
+        self.schema = dict(polars.DataFrame(empty).schema)
+
+    def frames(
+        self, with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[polars.DataFrame]:
+        """As polars.io.plugins.register_io_source describes it: n_rows are counted before the predicate is applied."""
+        import polars
+
+        needed = set(self._columns if with_columns is None else with_columns)
+        if predicate is not None:
+            needed |= set(predicate.meta.root_names())
+        columns = [name for name in self._columns if name in needed]
+        reading = TopicReading(*self._given, n_rows, {**self._options, "columns": columns or self._columns[:1]})
+        if predicate is not None and n_rows is None:
+            reading.range.narrow = lambda numbers: self._boxes(predicate, numbers)
+        with TopicRecords.of(reading) as records:
+            for batch in records:
+                frame = polars.DataFrame(batch)
+                if predicate is not None:
+                    frame = frame.filter(predicate)
+                yield frame if with_columns is None else frame.select(with_columns)
+
+    def _boxes(self, predicate: polars.Expr, numbers: list[int]) -> dict[int, Box]:
+        boxes = boxes_of(predicate, self._topic, numbers)
+        if self._ascending_timestamps:
+            return boxes
+        return {
+            number: box if box.is_empty else Box(box.first, box.end, box.from_ms, HIGHEST)
+            for number, box in boxes.items()
+        }

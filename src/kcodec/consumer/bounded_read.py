@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading partitions from one offset to another, with no group and nobody's position: the flows of `read_topic`.
+
+Each partition is fetched by a flow of its own, ahead of the caller: the headers of an answer tell where the next one
+begins. A request names one partition and no session, so that an empty answer says something: nothing lies between the
+offset asked for and the end of the log. That is what makes ends exact where the last records before them are gone
+(compaction), and it is why this is not `Fetcher`, whose sessions leave out what has not changed (KIP-227).
+
+What is fetched and not taken yet is bounded by slots: an answer under way or waiting holds one, whoever wants another
+waits in line. So memory does not depend on how long a topic is or how many partitions it has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kcodec import _fast
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import (
+    AuthenticationError,
+    DecodeError,
+    DeliveryTimeoutError,
+    KcodecError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    TransportError,
+    UnsupportedError,
+)
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.flow import ByVersion, Flow, Signal, call, sleep, spawn, wait
+from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcodec.txn.cluster import NO_UUID, Cluster
+
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_ID = 100
+INCONSISTENT_TOPIC_ID = 103
+#: After these another broker may lead, or the topic is gone.
+NOT_THE_LEADER = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 100, 103})
+#: A topic that metadata does not know for so long is gone; a broker that has just started may know nothing yet.
+TOPIC_PATIENCE_SECONDS = 2.0
+#: The last version with names of topics in place of ids.
+LAST_VERSION_BY_NAME = 12
+#: Longest pause between two looks at a log whose end is not where it should be yet.
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a partition; next_offset: behind the last one that was delivered or passed over."""
+
+    start: int
+    end: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class FetchedAnswer:
+    """What a broker gave of one partition, to be decoded by whoever takes it."""
+
+    partition: PartitionRead
+    data: memoryview
+    aborted: list[tuple[int, int]]
+    last_stable_offset: int
+
+
+class PartitionRead:
+    """How far one partition is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
+
+    damage: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
+    """
+
+    __slots__ = (
+        "attempt",
+        "damage",
+        "deadline",
+        "end",
+        "fetch_bytes",
+        "fetch_offset",
+        "is_empty_once",
+        "last_epoch",
+        "last_error",
+        "must_pause",
+        "next_offset",
+        "start",
+        "topic_id",
+        "topic_partition",
+        "unknown_since",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, start: int, end: int, topic_id: UUID | None, size: int) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.start = self.fetch_offset = self.next_offset = start
+        self.end = max(start, end)
+        self.fetch_bytes = size
+        self.last_epoch = -1
+        self.attempt = 0
+        self.deadline = 0.0
+        self.unknown_since: float | None = None
+        self.is_empty_once = False
+        self.must_pause = False
+        self.last_error: KcodecError | None = None
+        self.damage: DecodeError | None = None
+
+    @property
+    def range(self) -> Range:
+        """As the caller sees it."""
+        return Range(self.start, self.end, self.next_offset)
+
+
+class BoundedRead:
+    """Fetches [start, end) of partitions of one topic, side by side.
+
+    ranges:   partition -> (start, end); `partitions` has them in this order.
+    settings: isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (how long a
+              partition may make no progress), client_rack.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        ranges: Mapping[int, tuple[int, int]],
+        settings: ConsumerSettings,
+        random: Random,
+    ) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.settings = settings
+        self._random = random
+        size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
+        topic_id = cluster.topic_id(topic)
+        self.partitions = [
+            PartitionRead(TopicPartition(topic, number), start, end, topic_id, size)
+            for number, (start, end) in ranges.items()
+        ]
+        self.bytes_fetched = 0
+        self._left = 0
+        self._answers: deque[FetchedAnswer] = deque()
+        self._arrived = Signal()
+        self._error: BaseException | None = None
+        self._slots = max(1, settings.fetch_ahead_max_bytes // max(size, 1))
+        self._line: deque[Signal] = deque()
+
+    # For the face
+
+    def start(self) -> Flow[None]:
+        """Begin to fetch."""
+        for partition in self.partitions:
+            if partition.start < partition.end:
+                self._left += 1
+                yield from spawn(self._read(partition), f"read of {partition.topic_partition}")
+
+    def next_answer(self) -> Flow[FetchedAnswer | None]:
+        """What came next, of any partition; None: all is delivered. Raises what ended the reading, after all that came
+        before it."""
+        while not self._answers:
+            if self._error is not None:
+                raise self._error
+            if not self._left:
+                self._check_damage()
+                return None
+            yield from wait(self._arrived)
+        answer = self._answers.popleft()
+        self._give_slot()
+        return answer
+
+    def _check_damage(self) -> None:
+        """Whoever decodes has met what stopped the fetching, and has not come back for more."""
+        for partition in self.partitions:
+            if partition.damage is not None:
+                raise partition.damage
+
+    # Slots
+
+    def _take_slot(self) -> Flow[None]:
+        if self._slots > 0:
+            self._slots -= 1
+            return
+        turn = Signal()
+        self._line.append(turn)
+        yield from wait(turn)  # whoever gave it up has left it to us
+
+    def _give_slot(self) -> None:
+        if self._line:
+            self._line.popleft().set()
+        else:
+            self._slots += 1
+
+    # One partition
+
+    def _read(self, partition: PartitionRead) -> Flow[None]:
+        try:
+            self._progressed(partition)
+            while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
+                self.cluster.topics_wanted([self.topic])
+                yield from self._take_slot()
+                partition.must_pause = True
+                answer = yield from self._fetch(partition)
+                if answer is not None:
+                    self._answers.append(answer)
+                    self._arrived.set()
+                    continue
+                self._give_slot()
+                if partition.must_pause:
+                    yield from self._pause(partition)
+        except Exception as error:  # noqa: BLE001  told to whoever takes the records, after all that came before it
+            self._error = self._error or error
+        finally:
+            self._left -= 1
+            self._arrived.set()
+
+    def _progressed(self, partition: PartitionRead) -> None:
+        partition.deadline = self.cluster.clock() + self.settings.default_api_timeout
+        partition.attempt = 0
+        partition.unknown_since = partition.last_error = None
+
+    def _fetch(self, partition: PartitionRead) -> Flow[FetchedAnswer | None]:
+        """One request; None where it brought nothing."""
+        topic, number = partition.topic_partition
+        self._check_topic(partition)
+        leader = self.cluster.leader(topic, number)
+        if leader is None:
+            self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
+            return None
+        try:
+            reply = yield from call(
+                leader,
+                ByVersion(FetchRequest, lambda version: self._request(partition, version)),
+                timeout=self.settings.request_timeout,
+                lowest=4,
+                highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
+                channel="fetch",
+            )
+        except AuthenticationError:
+            raise
+        except (TransportError, UnsupportedError) as error:
+            partition.last_error = error
+            self.cluster.forget_leader(topic, number)
+            return None
+        told = _of_partition(reply.message, number)
+        code = reply.message.error_code or (told.error_code if told is not None else 0)
+        if code:
+            self._refused(partition, code, reply.message, told)
+            return None
+        if told is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
+            return None
+        if told.diverging_epoch.end_offset >= 0:
+            raise self._truncated(partition, told.diverging_epoch)
+        return self._took(partition, told)
+
+    def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
+        topic, number = partition.topic_partition
+        wanted = FetchPartition(
+            partition=number,
+            current_leader_epoch=self.cluster.leader_epoch(topic, number),
+            fetch_offset=partition.fetch_offset,
+            last_fetched_epoch=partition.last_epoch if version >= 12 else -1,
+            partition_max_bytes=partition.fetch_bytes,
+        )
+        return FetchRequest(
+            # An empty answer is asked for once more with some patience: a broker that has to get records from tiered
+            # storage may come back without them.
+            max_wait_ms=int(self.settings.fetch_max_wait * 1000) if partition.is_empty_once else 0,
+            min_bytes=1,
+            max_bytes=partition.fetch_bytes,
+            isolation_level=int(self.settings.isolation_level),
+            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[wanted])],
+            rack_id=self.settings.client_rack,
+        )
+
+    def _took(self, partition: PartitionRead, told: Any) -> FetchedAnswer | None:
+        data = memoryview(told.records if told.records is not None else b"")
+        limit = told.last_stable_offset if self.settings.is_committed_only else told.high_watermark
+        if not data.nbytes:
+            self._nothing(partition, limit, told.high_watermark)
+            return None
+        self.bytes_fetched += data.nbytes
+        partition.is_empty_once = False
+        offset, epoch, damage = behind(data)
+        if offset is None and damage is None:  # a cut batch alone, as brokers before KIP-74 gave
+            if partition.fetch_bytes >= self.settings.fetch_max_bytes:
+                raise DecodeError(
+                    f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is longer than "
+                    f"fetch_max_bytes ({self.settings.fetch_max_bytes})"
+                )
+            partition.fetch_bytes = min(2 * partition.fetch_bytes, self.settings.fetch_max_bytes)
+            partition.must_pause = False
+            return None
+        self._progressed(partition)
+        partition.damage = damage
+        if offset is not None:
+            partition.fetch_offset = max(partition.fetch_offset + 1, offset)
+            partition.last_epoch = epoch
+        aborted = [(one.producer_id, one.first_offset) for one in told.aborted_transactions or ()]
+        return FetchedAnswer(partition, data, aborted, told.last_stable_offset)
+
+    def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
+        """An empty answer: the end, where the log goes as far; else the log is still on its way."""
+        if limit >= partition.end:
+            if partition.is_empty_once:
+                partition.fetch_offset = partition.end
+            partition.is_empty_once = True
+            partition.must_pause = False
+            return
+        partition.is_empty_once = False
+        held = ""
+        if limit < high_watermark:
+            held = f" of {high_watermark}: an open transaction holds back what follows"
+        partition.last_error = KcodecError(f"what can be read ends at {limit}{held}")
+
+    # What goes wrong
+
+    def _refused(self, partition: PartitionRead, code: int, message: Any, told: Any) -> None:
+        topic, number = partition.topic_partition
+        doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
+        error = broker_error(code, doing, resource=partition.topic_partition)
+        if code == OFFSET_OUT_OF_RANGE:
+            raise self._gone(partition)
+        if code not in NOT_THE_LEADER and not error_code(code).retriable:
+            raise error
+        partition.last_error = error
+        if code in NOT_THE_LEADER:
+            leader = told.current_leader if told is not None else None
+            self.cluster.learn_brokers(message.node_endpoints)
+            self.cluster.forget_leader(topic, number)
+            if leader is not None and leader.leader_id >= 0:
+                self.cluster.learn_leader(topic, number, leader.leader_id, leader.leader_epoch)
+
+    def _gone(self, partition: PartitionRead) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"{partition.topic_partition}: offset {partition.fetch_offset} is no longer in the log: it was deleted "
+            "(retention, DeleteRecords) or cut while it was read",
+            partition=partition.topic_partition,
+            position=partition.fetch_offset,
+        )
+
+    def _truncated(self, partition: PartitionRead, diverging: Any) -> LogTruncationError:
+        return LogTruncationError(
+            f"{partition.topic_partition}: a new leader cut the log at {diverging.end_offset} (epoch "
+            f"{diverging.epoch}): of what was read up to {partition.fetch_offset} the rest is gone",
+            partition=partition.topic_partition,
+            position=partition.fetch_offset,
+            position_epoch=partition.last_epoch,
+            divergent_offset=diverging.end_offset,
+            divergent_epoch=diverging.epoch,
+        )
+
+    def _check_topic(self, partition: PartitionRead) -> None:
+        """Raises BrokerError where metadata says that the topic is gone, or that another has its name."""
+        found = self.cluster.topics.get(self.topic)
+        if found is None:
+            return
+        if not found.error and partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id):
+            told = f"topic {self.topic!r} was deleted and made again while it was read"
+            raise broker_error(INCONSISTENT_TOPIC_ID, told, resource=self.topic, remedy="stop")
+        if found.error not in (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID):
+            partition.unknown_since = None
+            return
+        now = self.cluster.clock()
+        partition.unknown_since = now if partition.unknown_since is None else partition.unknown_since
+        if now - partition.unknown_since >= TOPIC_PATIENCE_SECONDS:
+            told = f"topic {self.topic!r} was deleted while it was read"
+            raise broker_error(UNKNOWN_TOPIC_OR_PARTITION, told, resource=self.topic, remedy="stop")
+
+    def _pause(self, partition: PartitionRead) -> Flow[None]:
+        """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""
+        left = partition.deadline - self.cluster.clock()
+        if left <= 0:
+            why = f"; at last: {partition.last_error}" if partition.last_error is not None else ""
+            raise DeliveryTimeoutError(
+                f"{partition.topic_partition}: offset {partition.fetch_offset}, on the way to {partition.end}, could "
+                f"not be read within {self.settings.default_api_timeout:g} s{why}"
+            )
+        pause = min(self.settings.retry_backoff(partition.attempt, self._random.random()), LONGEST_PAUSE_SECONDS)
+        partition.attempt += 1
+        yield from sleep(min(pause, left))
+
+
+def _of_partition(message: Any, number: int) -> Any:
+    for topic in message.responses:
+        for told in topic.partitions:
+            if told.partition_index == number:
+                return told
+    return None
+
+
+def behind(data: memoryview) -> tuple[int | None, int, DecodeError | None]:
+    """(the offset behind the last whole batch, its leader epoch, what is wrong with the header after it).
+
+    Headers alone are read; None: there is no whole batch.
+    """
+    found: Any = None
+    damage = None
+    try:
+        for found in _fast.batches(data):  # noqa: B007  the last one counts
+            pass
+    except DecodeError as error:
+        damage = error
+    if found is None:
+        return None, -1, damage
+    return found.last_offset + 1, found.partition_leader_epoch, damage
