@@ -235,8 +235,8 @@ def decode_fetch(
     on_error: _OnError = "raise",
     verify_crc: bool = True,
     limits: DecodeLimits = ...,
-    binary_type: _BinaryType = "binary",
-    framing: Literal["confluent"] | None = None,
+    binary_type: str = "binary",
+    framing: str | None = None,
 ) -> DecodedRecords:
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer. Raises DecodeError."""
 
@@ -256,8 +256,8 @@ class FetchedRecords:
         aborted_transactions: Iterable[_Aborted] | None = (),
         verify_crc: bool = True,
         limits: DecodeLimits = ...,
-        binary_type: _BinaryType = "binary",
-        framing: Literal["confluent"] | None = None,
+        binary_type: str = "binary",
+        framing: str | None = None,
     ) -> None: ...
     @property
     def is_done(self) -> bool: ...

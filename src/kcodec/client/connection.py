@@ -295,7 +295,9 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(TransportError(f"{self.name}: {error}"))
+            failure = TransportError(f"{self.name}: {error}")
+            failure.__cause__ = error  # a frame above a limit, say: who asked for it can ask for less
+            self.close(failure)
 
     def _answered(self, frame: bytes) -> None:
         correlation_id = correlation_id_of(frame)
@@ -384,7 +386,9 @@ def _told(error: BaseException) -> str:
 def _as_sent(error: BaseException) -> BaseException:
     """The same failure for a request whose bytes may have arrived. A refused login (of a session to be renewed) is no
     exception: AuthenticationError says that nothing was sent, and the repeat of the request will meet it."""
-    return TransportError(getattr(error, "reason", str(error)), possibly_sent=True)
+    sent = TransportError(getattr(error, "reason", str(error)), possibly_sent=True)
+    sent.__cause__ = error.__cause__
+    return sent
 
 
 def _decode_response(frame: bytes, request_class: Any, version: int) -> Any:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a consumer can go on behind a batch that cannot be read.
+
+Kafka's consumers leave that to the user, who can only guess. Here the error says it, by what can be proved best:
+
+1. the damaged batch's own header, where it is plausible and what follows agrees with it: behind its last offset;
+2. the next batch in the same answer that proves itself by its checksum: its first offset;
+3. neither: one offset on, and the text says that this is a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcodec._fast import find_provable, header_at
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.offsets import TopicPartition
+
+# Checksummed at most in search of a provable batch, as a multiple of max_batch_bytes: bytes made for it could ask for
+# any amount.
+_SEARCH_BATCHES = 4
+
+
+def explain_damage(
+    error: DecodeError,
+    partition: TopicPartition,
+    data: Any,
+    position: int,
+    high_watermark: int,
+    limits: DecodeLimits,
+) -> DecodeError:
+    """Gives the error its `topic_partition` and `next_offset`, and says in its text how that was found.
+
+    data: the records of the answer; position: where the consumer stands; high_watermark: -1 if it is not known.
+    """
+    end = high_watermark if high_watermark > position else 1 << 63
+    at = error.position or 0
+    found = _behind_header(data, at, position, end, limits)
+    how = "the batch behind this one"
+    if found is None:
+        found = _next_provable(data, at, position, end, limits)
+        how = "the next batch that can be proved"
+    if found is None:
+        found = position + 1
+        how = "a guess, as nothing that follows can be proved"
+    error.topic_partition = partition
+    error.next_offset = found
+    error.reason += f"; next_offset {found} is {how}: seek there to go on"
+    return error
+
+
+def _behind_header(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
+    """The offset behind the batch, by its header; None where that is not to be believed."""
+    try:
+        batch = header_at(data[at:], at, limits=limits)
+    except DecodeError:
+        return None
+    if batch is None or batch.magic < 2:
+        return None
+    behind = batch.last_offset + 1
+    if batch.last_offset_delta < 0 or batch.base_offset < 0 or not position < behind <= end:
+        return None
+    if batch.records_count is None or not 0 <= batch.records_count <= batch.last_offset_delta + 1:
+        return None
+    following = at + batch.size_in_bytes
+    try:
+        after = header_at(data[following:], following, limits=limits)
+    except DecodeError:
+        return None
+    return behind if after is None or after.base_offset >= behind else None
+
+
+def _next_provable(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
+    """The first offset of the next batch in the answer that proves itself."""
+    rest = data[at + 1 :]
+    found = find_provable(rest, position, limits, _SEARCH_BATCHES * limits.max_batch_bytes)
+    if found < 0:
+        return None
+    batch = header_at(rest[found:], limits=limits)
+    return batch.base_offset if batch is not None and position < batch.base_offset < end else None

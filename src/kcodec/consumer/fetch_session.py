@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker remembers between our Fetch requests, so that each names only what changed (KIP-227).
+
+A full request (epoch 0) names all partitions and opens a session; the following ones name those that are new, have
+another offset, or leave. A broker that forgot the session, or counts otherwise, is sent a full request again. Rules:
+Kafka's FetchSessionHandler and FetchMetadata; topics go by id from version 13 on (KIP-516), and one that got another
+id leaves the session and enters it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+FIRST_WITH_SESSIONS = 7
+FIRST_WITH_TOPIC_IDS = 13
+FIRST_WITH_LAST_EPOCH = 12
+NO_SESSION = 0
+#: Epochs of requests: the first of a new session, and that which ends it.
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+LAST_EPOCH = 0x7FFFFFFF
+FETCH_SESSION_ID_NOT_FOUND = 70
+
+
+class Wanted(NamedTuple):
+    """From where a partition is to be read, and how much. Epochs: -1 for not known."""
+
+    topic_id: UUID
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+    max_bytes: int
+
+    def message(self, partition: int, version: int) -> FetchPartition:
+        """As a request has it."""
+        return FetchPartition(
+            partition=partition,
+            current_leader_epoch=self.leader_epoch,
+            fetch_offset=self.offset,
+            last_fetched_epoch=self.last_epoch if version >= FIRST_WITH_LAST_EPOCH else -1,
+            partition_max_bytes=self.max_bytes,
+        )
+
+
+class FetchSession:
+    """The session with one broker. `request` and then `accept`, `refuse` or `fail`, in turn."""
+
+    def __init__(self) -> None:
+        self.session_id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        self._partitions: dict[TopicPartition, Wanted] = {}
+        self._by_id: dict[UUID, str] = {}
+        self._sent_epoch = INITIAL_EPOCH
+        self._has_ids = False
+
+    def request(self, wanted: Mapping[TopicPartition, Wanted], version: int, **fields: Any) -> FetchRequest:
+        """A request for these partitions, with the other fields given."""
+        has_ids = version >= FIRST_WITH_TOPIC_IDS
+        if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
+            self.epoch = INITIAL_EPOCH  # names and ids do not mix: the old session is given up
+        self._has_ids = has_ids
+        self._by_id = {one.topic_id: partition.topic for partition, one in wanted.items()} if has_ids else {}
+        changed, left = self._changes(wanted)
+        self._sent_epoch = self.epoch
+        self._partitions = dict(wanted)
+        topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
+        for partition, one in changed:
+            topics.setdefault((partition.topic, one.topic_id), []).append(one.message(partition.partition, version))
+        gone: dict[tuple[str, UUID], list[int]] = {}
+        for partition, one in left:
+            gone.setdefault((partition.topic, one.topic_id), []).append(partition.partition)
+        if version >= FIRST_WITH_SESSIONS:
+            fields |= {"session_id": self.session_id, "session_epoch": self.epoch}
+        return FetchRequest(
+            topics=[
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=parts)
+                for (topic, topic_id), parts in topics.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic=topic, topic_id=topic_id, partitions=numbers)
+                for (topic, topic_id), numbers in gone.items()
+            ],
+            **fields,
+        )
+
+    def _changes(
+        self, wanted: Mapping[TopicPartition, Wanted]
+    ) -> tuple[list[tuple[TopicPartition, Wanted]], list[tuple[TopicPartition, Wanted]]]:
+        """What to name, and what to have forgotten."""
+        if self.epoch == INITIAL_EPOCH:
+            return list(wanted.items()), []
+        known = self._partitions
+        changed = [(partition, one) for partition, one in wanted.items() if known.get(partition) != one]
+        left = [
+            (partition, one)
+            for partition, one in known.items()
+            if partition not in wanted or (self._has_ids and wanted[partition].topic_id != one.topic_id)
+        ]
+        return changed, left
+
+    def accept(self, message: Any) -> tuple[list[tuple[TopicPartition, Any]], str | None]:
+        """The partitions of a good answer, and why the session cannot go on with it, else None (then all is asked for
+        anew, and nothing of the answer is used)."""
+        found = []
+        for topic in message.responses:
+            name = self._by_id.get(topic.topic_id) if self._has_ids else topic.topic
+            for data in topic.partitions:
+                partition = TopicPartition(name or "", data.partition_index)
+                if name is None or partition not in self._partitions:
+                    self.fail()
+                    return [], f"{name or topic.topic_id} partition {data.partition_index} was not asked for"
+                found.append((partition, data))
+        if self._sent_epoch == INITIAL_EPOCH:
+            if len(found) < len(self._partitions):
+                self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
+                if not found and message.throttle_time_ms > 0:
+                    return [], None  # nothing but the wish to be left alone for a while
+                return [], f"{len(self._partitions)} partitions were asked for, {len(found)} are in the answer"
+            self.session_id = message.session_id
+            self.epoch = INITIAL_EPOCH if message.session_id == NO_SESSION else 1
+        elif message.session_id == NO_SESSION:
+            self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
+        else:
+            self.epoch = 1 if self._sent_epoch == LAST_EPOCH else self._sent_epoch + 1
+        return found, None
+
+    def refuse(self, code: int) -> None:
+        """The answer was an error as a whole."""
+        self.fail()
+        if code == FETCH_SESSION_ID_NOT_FOUND:
+            self.session_id = NO_SESSION
+
+    def fail(self) -> None:
+        """No answer came, or none that fits: the session is closed by a request that opens the next."""
+        self.epoch = INITIAL_EPOCH
+
+    def farewell(self) -> FetchRequest | None:
+        """The request that ends the session, if there is one."""
+        if self.session_id == NO_SESSION:
+            return None
+        session_id, self.session_id, self.epoch = self.session_id, NO_SESSION, INITIAL_EPOCH
+        return FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH, max_wait_ms=0, min_bytes=0)

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was fetched and is not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
+
+The loop adds answers; the caller of poll takes records out of them on its own thread. What both touch is held by the
+assignment's lock; decoding, which takes longest, happens outside of it. An answer counts only while the partition's
+state is the one that it was asked for and stands where the answer begins: a seek makes it worthless by itself.
+
+A partition holds up to `ANSWERS_AHEAD` answers, so that the next one comes while one is taken; its records come in
+order, and partitions take turns, answer by answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from kcodec._fast import DecodedRecords, FetchedRecords, Record, batches, decode_fetch
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.damage import explain_damage
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import DecodeError, TruncatedError
+from kcodec.offsets import TopicPartition
+
+log = logging.getLogger("kcodec.consumer")
+#: Answers of one partition that may wait: the one being taken, and the next.
+ANSWERS_AHEAD: Final = 2
+_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+_SCHEMA_IDS = ("key_schema_id", "value_schema_id")
+
+
+class FetchedPartition:
+    """The records of one partition in one answer, and how far they were taken.
+
+    next_offset, last_epoch: behind the last whole batch, by its header; None where that cannot be read.
+    is_cut: the answer holds not even one whole batch; it takes bytes_needed.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_fetched",
+        "_is_arrow",
+        "_settings",
+        "bytes_needed",
+        "data",
+        "high_watermark",
+        "is_cut",
+        "last_epoch",
+        "next_offset",
+        "position",
+        "size",
+        "state",
+        "version",
+    )
+
+    def __init__(
+        self, state: PartitionState, version: int, offset: int, answer: Any, settings: ConsumerSettings
+    ) -> None:
+        self.state = state
+        self.version = version
+        self.position = offset
+        self.data = answer.records
+        self.size = len(self.data)
+        self.high_watermark = answer.high_watermark
+        self._settings = settings
+        self._aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        self._fetched: FetchedRecords | None = None
+        self._is_arrow = False
+        self.next_offset: int | None = None
+        self.last_epoch = -1
+        self.is_cut = False
+        self.bytes_needed = 0
+        self._walk()
+
+    def _walk(self) -> None:
+        """What the headers tell of the end, before anything is decoded."""
+        try:
+            headers = batches(self.data, limits=self._settings.limits)
+            if not len(headers):
+                self.is_cut = self.size > 0
+                self.bytes_needed = headers.bytes_needed
+                return
+            last = headers[-1]
+        except DecodeError:
+            return  # met again, and told, by whoever takes the records
+        if last.magic >= 2:
+            self.next_offset = max(last.next_offset, self.position)
+            self.last_epoch = last.partition_leader_epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is still what the consumer reads next."""
+        return self.state.version == self.version and self.state.position == self.position
+
+    def _opened(self, is_arrow: bool) -> FetchedRecords:
+        if self._fetched is None or self._is_arrow is not is_arrow:
+            settings, name = self._settings, self.state.topic_partition
+            columns = _RECORD_COLUMNS if settings.framing is None else _RECORD_COLUMNS + _SCHEMA_IDS
+            self._is_arrow = is_arrow
+            self._fetched = FetchedRecords(
+                self.data,
+                topic=name.topic,
+                partition=name.partition,
+                start_offset=self.position,
+                columns=settings.columns if is_arrow else columns,
+                isolation_level=settings.isolation_level,
+                aborted_transactions=self._aborted,
+                verify_crc=settings.check_crcs,
+                limits=settings.limits,
+                binary_type=settings.binary_type if is_arrow else "binary",
+                framing=settings.framing,
+            )
+        return self._fetched
+
+    def take(self, count: int) -> list[Record]:
+        """The next records, at most `count`; none left where fewer come."""
+        return self._opened(False).take(count)
+
+    def take_arrow(self) -> DecodedRecords:
+        """The next records, as columns."""
+        return self._opened(True).take_decoded()
+
+    @property
+    def taken(self) -> FetchedRecords:
+        """What `take` or `take_arrow` took from last."""
+        assert self._fetched is not None
+        return self._fetched
+
+    def failure(self) -> Exception | None:
+        """What ended it, once all that can be had was taken: damage, or an answer without a whole batch."""
+        taken = self.taken
+        error = taken.error
+        if error is None and self.is_cut:
+            error = TruncatedError(
+                f"the answer holds {self.size} bytes of a batch of {self.bytes_needed}, and no whole one",
+                position=0,
+                needed=self.bytes_needed,
+                available=self.size,
+            )
+        if isinstance(error, DecodeError):
+            name, limits = self.state.topic_partition, self._settings.limits
+            return explain_damage(error, name, self.data, taken.position, self.high_watermark, limits)
+        return error
+
+
+class FetchBuffer:
+    """See the module. on_taken: called on the caller's thread when an answer is used up, to fetch on."""
+
+    def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
+        self._assignment = assignment
+        self._settings = settings
+        self._on_taken = on_taken
+        self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
+        #: Raised once each, beside the errors of partitions that stay until a seek.
+        self.passing: deque[BaseException] = deque()
+        self.skipped_batches = 0
+
+    # For the loop, under the lock
+
+    def add(self, entry: FetchedPartition) -> bool:
+        """Keep an answer, if it is what comes next in its partition."""
+        queue = self._current(entry.state.topic_partition)
+        expected = queue[-1].next_offset if queue else entry.state.position
+        if entry.state.version != entry.version or entry.position != expected:
+            return False
+        self._queues.setdefault(entry.state.topic_partition, queue).append(entry)
+        return True
+
+    def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
+        """The answers of a partition that are not used up."""
+        return self._current(state.topic_partition)
+
+    def _current(self, partition: TopicPartition) -> deque[FetchedPartition]:
+        """The answers of a partition, without what became worthless."""
+        queue = self._queues.get(partition)
+        if queue is None:
+            return deque()
+        while queue and not queue[0].is_current:
+            queue.popleft()
+        if not queue:
+            del self._queues[partition]
+        return queue
+
+    def waiting_bytes(self) -> int:
+        """What waits to be taken; what the user paused does not count, or it would hold up all the rest."""
+        return sum(entry.size for queue in self._queues.values() for entry in queue if not entry.state.is_paused)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was fetched of them."""
+        for partition in partitions:
+            self._queues.pop(partition, None)
+
+    # For the caller of poll
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to take, or to raise."""
+        with self._assignment.lock:
+            if self.passing or self._failed() is not None:
+                return True
+            return any(queue[0].state.is_fetchable and queue[0].is_current for queue in self._queues.values())
+
+    def _failed(self) -> PartitionState | None:
+        for state in self._assignment.partitions.values():
+            if state.error is not None and not state.is_paused:
+                return state
+        return None
+
+    def raise_failed(self) -> None:
+        """Raise what keeps a partition from being read, if anything does."""
+        with self._assignment.lock:
+            error = self.passing.popleft() if self.passing else None
+            if error is None and (state := self._failed()) is not None:
+                error = state.error
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def take(self, max_records: int) -> list[Record]:
+        """At most so many records, of any partitions."""
+        records: list[Record] = []
+        self.raise_failed()
+        while (left := max_records - len(records)) > 0:
+            entry = self._next()
+            if entry is None:
+                break
+            try:
+                more = entry.take(left)
+            except BaseException:
+                self._discard(entry)
+                if records:
+                    break  # the rest is fetched again, and fails again if it must
+                raise
+            if self._taken(entry):
+                records += more
+        if not records:
+            self.raise_failed()
+        return records
+
+    def take_arrow(self) -> DecodedRecords | None:
+        """The next records of one partition, never an empty batch; None where there are none."""
+        self.raise_failed()
+        while (entry := self._next()) is not None:
+            try:
+                found = entry.take_arrow()
+            except BaseException:
+                self._discard(entry)
+                raise
+            if self._taken(entry) and len(found):
+                return found
+        self.raise_failed()
+        return None
+
+    def empty(self) -> DecodedRecords:
+        """A result without rows."""
+        settings = self._settings
+        return decode_fetch(
+            b"",
+            topic="",
+            partition=0,
+            start_offset=0,
+            columns=settings.columns,
+            binary_type=settings.binary_type,
+            framing=settings.framing,
+        )
+
+    def _next(self) -> FetchedPartition | None:
+        """The answer to take from."""
+        with self._assignment.lock:
+            for partition in list(self._queues):
+                queue = self._current(partition)
+                if queue and queue[0].state.is_fetchable:
+                    return queue[0]
+        return None
+
+    def _discard(self, entry: FetchedPartition) -> None:
+        with self._assignment.lock:
+            self.drop([entry.state.topic_partition])
+        self._on_taken()
+
+    def _taken(self, entry: FetchedPartition) -> bool:
+        """After something was taken: move the position, if the partition still stands where it stood. False: what was
+        taken must not be given out."""
+        taken, state = entry.taken, entry.state
+        failure = entry.failure() if taken.is_done else None
+        with self._assignment.lock:
+            if not entry.is_current or state.is_revoking:
+                self.drop([state.topic_partition])
+                return False
+            entry.position = state.position = taken.position
+            if taken.leader_epoch >= 0:
+                state.position_epoch = taken.leader_epoch
+            if not taken.is_done:
+                return True
+            self._used_up(entry)
+            if failure is not None:
+                self.fail(state, failure)
+        self._on_taken()
+        return True
+
+    def _used_up(self, entry: FetchedPartition) -> None:
+        """The next partition's turn."""
+        partition = entry.state.topic_partition
+        queue = self._queues.pop(partition, None)
+        if queue is not None:
+            queue.popleft()
+            if queue:
+                self._queues[partition] = queue
+
+    def fail(self, state: PartitionState, failure: Exception) -> None:
+        """Under the lock: what cannot be read is skipped where the user wants that, else raised until a seek."""
+        if not isinstance(failure, DecodeError):
+            self.passing.append(failure)  # memory, say: the rest is fetched again
+        elif self._settings.on_corrupt == "skip" and not isinstance(failure, TruncatedError):
+            self.skipped_batches += 1
+            log.warning("skipped, from offset %s on: %s", state.position, failure)
+            state.position, state.position_epoch = failure.next_offset, -1
+        else:
+            state.error = failure

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetches what is assigned, ahead of the caller (Kafka: AbstractFetch, Fetcher).
+
+One Fetch is under way to each broker, on a connection of its own, as it may be held there until data comes. It names
+all partitions to be read from that broker, so that its session (KIP-227) stays as it is; a broker one of whose
+partitions has answers enough is left alone until that is taken, or a partition that comes free meanwhile would have to
+wait for a request that does not name it. What is fetched and not taken is bounded by `fetch_ahead_max_bytes`, except
+that a broker gives a batch that is larger whole.
+
+A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
+fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_answers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+
+from kcodec._fast import DecodedRecords, Record
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.fetch_answers import Asked, FetchAnswers, Metrics, Troubles
+from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
+from kcodec.consumer.fetched import ANSWERS_AHEAD, FetchBuffer
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.protocol.messages.fetch import FetchRequest
+from kcodec.txn.cluster import NO_UUID, Cluster
+
+log = logging.getLogger("kcodec.consumer")
+CHANNEL: Final = "fetch"
+#: 4 is the first whose answers hold record batches; aborted transactions come with it.
+LOWEST_VERSION, HIGHEST_VERSION = 4, 18
+#: Errors of a whole answer that say that the session is to begin anew, at once: 70, 71, 106.
+SESSION_ERRORS: Final = frozenset({70, 71, 106})
+
+Plan = dict[TopicPartition, Asked]
+
+
+class Fetcher:
+    """See the module.
+
+    arrived: set on the loop when there is something new to take, or to raise.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        settings: ConsumerSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        metrics: Metrics,
+    ) -> None:
+        self.cluster = cluster
+        self.assignment = assignment
+        self.settings = settings
+        self.arrived = Signal()
+        self._clock = clock
+        self._metrics = metrics
+        self._buffer = FetchBuffer(assignment, settings, assignment.poke)
+        self._troubles = Troubles(clock, random, settings.retry_backoff)
+        self._answers = FetchAnswers(
+            *(cluster, assignment, settings, self._buffer, self._troubles),
+            arrived=self.arrived,
+            clock=clock,
+            metrics=metrics,
+        )
+        self._sessions: dict[int, FetchSession] = {}
+        #: Brokers that were asked, and how many bytes they may answer with.
+        self._flying: dict[int, int] = {}
+        self._tasks: dict[int, Task[None]] = {}
+        #: By broker whose answer became too large: the partitions that it is then asked for one by one.
+        self._one_by_one: dict[int, list[TopicPartition]] = {}
+        self._signal = Signal()
+        self._is_woken = False
+
+    # For the caller of poll, on any thread
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to take, or to raise."""
+        return self._buffer.has_ready
+
+    @property
+    def skipped_batches(self) -> int:
+        """Damaged batches that were passed over (on_corrupt="skip")."""
+        return self._buffer.skipped_batches
+
+    def take(self, max_records: int) -> list[Record]:
+        """At most `max_records` records of those that were fetched; positions are moved past them, and past markers,
+        aborted records and empty batches.
+
+        Raises what keeps a partition from being read, once the records before it were given, at every call until a
+        seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
+        """
+        return self._buffer.take(max_records)
+
+    def take_arrow(self) -> DecodedRecords:
+        """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
+        found = self._buffer.take_arrow()
+        return self._buffer.empty() if found is None else found
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was fetched of them."""
+        with self.assignment.lock:
+            self._buffer.drop(partitions)
+        self.assignment.poke()
+
+    # The flow
+
+    def run(self) -> Flow[None]:
+        """Fetch, for as long as the consumer lives."""
+        listeners: list[Task[None]] = []
+        try:
+            for signal in (self.assignment.changed, self.cluster.changed):
+                listeners.append((yield from spawn(self._listen(signal), "fetcher: listener")))
+            while True:
+                self._is_woken = False
+                pause = yield from self._round()
+                if not self._is_woken:
+                    yield from wait(self._signal, pause)
+        finally:
+            for task in [*listeners, *self._tasks.values()]:
+                task.cancel()
+
+    def _listen(self, signal: Signal) -> Flow[None]:
+        while True:
+            yield from wait(signal)
+            self._wake()
+            if self._buffer.has_ready:
+                self.arrived.set()  # a partition that failed, or was paused
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._signal.set()
+
+    def close(self, timeout: float) -> Flow[None]:
+        """End the sessions, so that brokers need not keep them; whatever goes wrong is of no matter."""
+        deadline = self._clock() + timeout
+        for node, session in self._sessions.items():
+            request, left = session.farewell(), deadline - self._clock()
+            if request is None or node not in self.cluster.brokers or left <= 0:
+                continue
+            try:  # not behind the request that may still be held there
+                yield from call(node, request, timeout=left, lowest=FIRST_WITH_SESSIONS)
+            except KcodecError as error:
+                log.debug("the fetch session with broker %d was not ended: %s", node, error)
+        self._sessions.clear()
+
+    # What to fetch
+
+    def _round(self) -> Flow[float | None]:
+        """Begin what may begin; the result is after how long there may be more."""
+        now = self._clock()
+        with self.assignment.lock:
+            plans, due = self._plan(now)
+            room = self.settings.fetch_ahead_max_bytes - self._buffer.waiting_bytes() - sum(self._flying.values())
+        for node, plan in plans.items():
+            if room <= 0:
+                break
+            plan = self._alone(node, plan)
+            most = min(self.settings.fetch_max_bytes, room)
+            room -= most
+            self._flying[node] = most
+            self._tasks[node] = yield from spawn(self._fetch(node, plan, most), f"fetch from broker {node}")
+        return None if due is None else max(due - now, 0.0)
+
+    def _alone(self, node: int, plan: Plan) -> Plan:
+        """After an answer that was too large, one of its partitions, in turn."""
+        while alone := self._one_by_one.pop(node, None):
+            partition = alone.pop(0)
+            self._one_by_one[node] = alone
+            if partition in plan:
+                return {partition: plan[partition]}
+        return plan
+
+    def _plan(self, now: float) -> tuple[dict[int, Plan], float | None]:
+        """By broker, what is to be asked for now; and when something else comes due."""
+        plans: dict[int, Plan] = {}
+        busy = set(self._flying)
+        due: list[float] = []
+        self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
+        for partition, state in self.assignment.partitions.items():
+            if not state.is_fetchable:
+                continue
+            node = self._node(state, now)
+            left_alone = max(self._troubles.until(partition), 0.0 if node is None else self._troubles.until(node))
+            if left_alone > now:
+                due.append(left_alone)
+                continue
+            if node is None:
+                self.cluster.topics_wanted([partition.topic])
+                self.cluster.request_update(f"{partition} has no leader")
+                due.append(self._troubles.put_off(partition).until)
+                continue
+            offset, epoch, is_full = self._next(state)
+            if is_full:
+                busy.add(node)
+            else:
+                asked = Asked(state, state.version, self._wanted(partition, offset, epoch))
+                plans.setdefault(node, {})[partition] = asked
+        return {node: plan for node, plan in plans.items() if node not in busy}, min(due, default=None)
+
+    def _next(self, state: PartitionState) -> tuple[int, int, bool]:
+        """The offset to ask for and the leader epoch before it; and whether it has to be taken from first."""
+        assert state.position is not None
+        ahead = self._buffer.ahead(state)
+        if not ahead:
+            return state.position, state.position_epoch, False
+        offset = ahead[-1].next_offset
+        return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= ANSWERS_AHEAD
+
+    def _wanted(self, partition: TopicPartition, offset: int, last_epoch: int) -> Wanted:
+        return Wanted(
+            self.cluster.topic_id(partition.topic) or NO_UUID,
+            offset,
+            self.cluster.leader_epoch(*partition),
+            last_epoch,
+            max(self.settings.max_partition_fetch_bytes, self._answers.larger.get(partition, 0)),
+        )
+
+    def _node(self, state: PartitionState, now: float) -> int | None:
+        """The broker to read from."""
+        preferred = state.preferred_replica
+        if preferred is not None:
+            if now < state.preferred_replica_until and preferred in self.cluster.brokers:
+                return preferred
+            state.preferred_replica = None
+        leader = self.cluster.leader(*state.topic_partition)
+        return leader if leader in self.cluster.brokers else None
+
+    # One request
+
+    def _fetch(self, node: int, plan: Plan, most: int) -> Flow[None]:
+        session = self._sessions.setdefault(node, FetchSession())
+        settings = self.settings
+        has_ids = all(asked.wanted.topic_id != NO_UUID for asked in plan.values())
+
+        def build(version: int) -> FetchRequest:
+            return session.request(
+                {partition: asked.wanted for partition, asked in plan.items()},
+                version,
+                max_wait_ms=int(settings.fetch_max_wait * 1000),
+                min_bytes=settings.fetch_min_bytes,
+                max_bytes=most,
+                isolation_level=int(settings.is_committed_only),
+                rack_id=settings.client_rack,
+            )
+
+        try:
+            reply = yield from call(
+                node,
+                ByVersion(FetchRequest, build),
+                timeout=settings.request_timeout,
+                lowest=LOWEST_VERSION,
+                highest=HIGHEST_VERSION if has_ids else FIRST_WITH_TOPIC_IDS - 1,
+                channel=CHANNEL,
+            )
+            self._answered(node, session, plan, reply)
+        except KcodecError as error:
+            session.fail()
+            self._failed(node, plan, error)
+        finally:
+            self._flying.pop(node, None)
+            self._tasks.pop(node, None)
+            self._wake()
+
+    def _failed(self, node: int, plan: Plan, error: KcodecError) -> None:
+        """No answer: another replica, or the same broker later."""
+        log.info("fetching from broker %d: %s", node, error)
+        self._metrics.count("consumer.fetch_failed", node=node)
+        self._troubles.put_off(node)
+        self.cluster.request_update(f"broker {node} did not answer a Fetch")
+        with self.assignment.lock:
+            for asked in plan.values():
+                if asked.state.preferred_replica == node:
+                    asked.state.preferred_replica = None
+        if isinstance(error, AuthenticationError | UnsupportedError):
+            self._answers.pass_on(error)
+        if isinstance(error.__cause__, LimitExceededError):
+            self._too_large(node, plan, error.__cause__)
+
+    def _too_large(self, node: int, plan: Plan, error: LimitExceededError) -> None:
+        """The answer is above max_response_bytes: with one partition alone, its next batch is."""
+        if len(plan) > 1:
+            self._one_by_one[node] = list(plan)
+            return
+        ((partition, asked),) = plan.items()
+        failure = LimitExceededError(
+            f"the batch at offset {asked.wanted.offset} comes in {error.reason}: raise that to read it",
+            limit=error.limit,
+            value=error.value,
+            claimed=error.claimed,
+            topic_partition=partition,
+            next_offset=asked.wanted.offset + 1,
+        )
+        if asked.state.version == asked.version and asked.state.position == asked.wanted.offset:
+            self.assignment.fail(asked.state, failure)
+        self.arrived.set()
+
+    def _answered(self, node: int, session: FetchSession, plan: Plan, reply: Reply) -> None:
+        message = reply.message
+        if message.error_code:
+            session.refuse(message.error_code)
+            row = error_code(message.error_code)
+            log.info("broker %d refused a Fetch: %s (%s)", node, row.name, row.text)
+            if message.error_code not in SESSION_ERRORS:
+                self._troubles.put_off(node)
+                if not row.retriable:
+                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}"))
+            return
+        found, problem = session.accept(message)
+        if problem is not None:
+            log.info("the answer of broker %d does not fit its fetch session: %s", node, problem)
+            self._troubles.put_off(node)
+            return
+        self._troubles.over(node)
+        for partition in plan.keys() - {partition for partition, _ in found}:
+            self._troubles.over(partition)  # nothing new there
+        self.cluster.learn_brokers(message.node_endpoints)
+        for partition, data in found:
+            self._answers.take(node, partition, plan[partition], data)
