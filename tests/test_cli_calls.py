@@ -20,10 +20,12 @@ from log_files import partition as write_partition
 from log_files import plain
 
 import kcodec.cli
+from kcodec import TopicPartition
 from kcodec.cli import COMMANDS, ExitStatus
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import Example
 from kcodec.cli.render import duration_text, size_text, time_text, write_table
+from kcodec.client import Admin
 from kcodec.testing.kafka import ApacheKafka
 
 BROKER = "localhost:9092"
@@ -81,9 +83,14 @@ def on_broker(words: list[str], kafka: ApacheKafka, folder: Path) -> list[str]:
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     if "create" not in words:
         kafka.create_topic(topic)
+    group = f"billing-{topic}"
+    if "billing" in words:
+        with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
     (folder / "orders.txt").write_text("key:value\n")
     (folder / "orders.jsonl").write_text('{"key":"a","value":null,"timestamp":5,"headers":[]}\n')
-    return [{BROKER: kafka.bootstrap_servers, "orders": topic}.get(word, word) for word in words]
+    names = {BROKER: kafka.bootstrap_servers, "orders": topic, "billing": group}
+    return [names.get(word, word) for word in words]
 
 
 def test_the_overview_names_every_command() -> None:

@@ -31,6 +31,8 @@ COMMANDS = {
     "produce": ("produce", "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted"),
     "txn": ("txn", "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it"),
     "topics": ("topics", "topics of a cluster: list, describe, create, delete, config"),
+    "groups": ("groups", "consumer groups of a cluster: members, offsets, lag, and which transaction holds it back"),
+    "offsets": ("offsets", "where topics begin and end; committed offsets of groups: reset (dry run first), delete"),
 }
 
 

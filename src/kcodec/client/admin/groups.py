@@ -9,6 +9,8 @@ from typing import Any
 
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.consumer.lag import PartitionLag, partition_lags
+from kcodec.consumer.member_protocol import PROTOCOL_TYPE, read_assignment
+from kcodec.errors import DecodeError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
@@ -30,7 +32,7 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. metadata, assignment: bytes of the classic protocol. partitions: what it has in a group of KIP-848."""
+    """A member. partitions: what it reads. metadata, assignment: bytes of the classic protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -142,12 +144,24 @@ def _group(group: Any) -> GroupDescription:
             member.group_instance_id,
             member.client_id,
             member.client_host,
+            _assigned(group.protocol_type, bytes(member.member_assignment)),
             metadata=bytes(member.member_metadata),
             assignment=bytes(member.member_assignment),
         )
         for member in group.members
     )
     return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
+    """What a member of a classic group of consumers reads; none while the group rebalances, or where that cannot be
+    read: what leaders give their members is no business of the broker."""
+    if protocol_type != PROTOCOL_TYPE or not assignment:
+        return ()
+    try:
+        return tuple(read_assignment(assignment))
+    except DecodeError:
+        return ()
 
 
 def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:

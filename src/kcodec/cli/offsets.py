@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec offsets``: where partitions begin and end, and the committed offsets of groups: set and forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec.cli.brokers import add_broker_options, make_admin
+from kcodec.cli.formats import timestamp_of
+from kcodec.cli.output import Output
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
+from kcodec.cli.render import json_line, write_table
+from kcodec.cli.status import ExitStatus
+from kcodec.cli.topics import settled
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from kcodec.client.admin import Admin
+
+TOLD = (
+    "Offsets. list TOPIC...: where partitions begin and end, for read_committed readers, too; --at: the first offset "
+    "at or after a time. reset GROUP [TOPIC...]: set the committed offsets of a group without members; it says what "
+    "would be done, and does it with --execute. delete GROUP TOPIC...: forget them. A TOPIC may be topic:0,3."
+)
+EXAMPLES = (
+    Example("where a topic begins and ends", "kcodec offsets list -b localhost:9092 orders"),
+    Example("what a reset would do", "kcodec offsets reset -b localhost:9092 billing orders --to earliest"),
+    Example("do it", "kcodec offsets reset -b localhost:9092 billing orders --to s@2026-01-01 --execute"),
+)
+ENDS = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
+ENDS_LISTED = (("earliest", "read_uncommitted"), ("latest", "read_committed"), ("latest", "read_uncommitted"))
+UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+GROUP_ID_NOT_FOUND = 69
+
+
+class Change(NamedTuple):
+    """One committed offset, before and after."""
+
+    partition: TopicPartition
+    committed: int | None
+    offset: int
+    end: int
+    note: str
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("offsets", TOLD, EXAMPLES)
+    found.add_argument("action", metavar="|".join(ACTIONS), help="what to do")
+    found.add_argument("names", nargs="*", metavar="[GROUP] TOPIC", help="list: topics; else a group, and topics")
+    add_broker_options(found)
+    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_argument("--at", type=_time, metavar="TIME", help="list: first offset at or after it (ms or a date)")
+    found.add_argument(
+        "--to", metavar="OFFSET", help="reset: earliest, latest, N, or s@TIME (first record at or after it)"
+    )
+    found.add_argument("--shift", type=int, metavar="N", help="reset: by so many offsets, forth or (negative) back")
+    found.add_argument("--ago", type=_duration, metavar="TIME", help="reset: to what came in 90s, 15m, 2h, 7d ago")
+    found.add_argument(
+        "--from-file", metavar="FILE", help="reset: from lines topic,partition,offset, as reset --csv writes them"
+    )
+    found.add_argument("--csv", action="store_true", help="reset: write such lines")
+    found.add_argument("--execute", action="store_true", help="reset: do it")
+    return found
+
+
+def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+    """Do the action; ERROR where it failed for a partition, which is said on stderr."""
+    options = parser().parse(arguments, output)
+    if options is None:
+        return ExitStatus.OK
+    if options.action not in ACTIONS:
+        near = nearest(options.action, ACTIONS)
+        raise UsageError(f"unknown action {options.action!r}{near} (see kcodec offsets --help)")
+    check, act = ACTIONS[options.action]
+    check(options)
+    with make_admin(options) as admin:
+        return act(admin, options, output)
+
+
+def _time(text: str) -> int:
+    try:
+        return timestamp_of(text)
+    except (ValueError, UsageError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _duration(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: 90s, 15m, 2h or 7d")
+    return int(found[1]) * UNITS_MS[found[2]]
+
+
+def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
+    """The partitions of topic or topic:0,3."""
+    found: list[TopicPartition] = []
+    whole = [name for name in names if ":" not in name]
+    described = admin.describe_topics(whole) if whole else {}
+    for name in names:
+        topic, colon, numbers = name.partition(":")
+        if not colon:
+            found += [TopicPartition(name, one.partition) for one in described[name].partitions]
+            continue
+        try:
+            found += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
+        except ValueError:
+            raise CommandError(f"{name!r} names no partitions: expected topic:0,3") from None
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- list
+
+
+def _check_list(options: argparse.Namespace) -> None:
+    if not options.names:
+        raise CommandError("list needs a TOPIC")
+
+
+def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    places = _places(admin, options.names)
+    if options.at is not None:
+        found, status = settled(lambda: admin.list_offsets(dict.fromkeys(places, options.at)), output)
+        columns: Sequence[str] = ("topic", "partition", "offset", "timestamp")
+        rows: list[Sequence[Any]] = [(*at, _or_none(one.offset), _or_none(one.timestamp)) for at, one in found.items()]
+    else:
+        columns = ("topic", "partition", "earliest_offset", "last_stable_offset", "log_end_offset")
+        listed, status = [], ExitStatus.OK
+        for spec, level in ENDS_LISTED:
+            some, worse = settled(partial(_listed, admin, dict.fromkeys(places, spec), level), output)
+            listed.append(some)
+            status = max(status, worse)
+            places = list(some)  # what failed once is told of once
+        rows = [(*at, *(some[at].offset for some in listed)) for at in places]
+    if options.json:
+        for row in rows:
+            output.write(json_line(dict(zip(columns, row, strict=True))))
+    else:
+        write_table(output, columns, rows)
+    return status
+
+
+def _listed(admin: Admin, specs: dict[TopicPartition, str], level: str) -> dict[Any, Any]:
+    return admin.list_offsets(specs, isolation_level=level) if specs else {}
+
+
+def _or_none(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+# -------------------------------------------------------------------------------------------------------------- reset
+
+
+def _check_reset(options: argparse.Namespace) -> None:
+    if not options.names:
+        raise CommandError("reset needs a GROUP")
+    given = [name for name in ("to", "shift", "ago", "from_file") if getattr(options, name) is not None]
+    if len(given) != 1:
+        raise CommandError("reset needs one of --to, --shift, --ago and --from-file")
+    if options.to is not None and options.to not in ENDS and not options.to.isdecimal():
+        if not options.to.startswith("s@"):
+            raise CommandError(f"--to {options.to}: expected earliest, latest, an offset, or s@TIME")
+        timestamp_of(options.to[2:])
+    if options.from_file is not None and options.names[1:]:
+        raise CommandError("--from-file names the partitions: leave the topics out")
+
+
+def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    group_id, *topics = options.names
+    changes = _changes(admin, options, group_id, topics)
+    if not changes:
+        raise CommandError(f"group {group_id!r} has no committed offsets: name the topics")
+    _write_changes(changes, options, group_id, output)
+    _warn_of_members(admin, group_id, output)
+    if not options.execute:
+        output.flush()
+        output.say("nothing was changed; with --execute it is")
+        return ExitStatus.OK
+    wanted = {change.partition: OffsetAndMetadata(change.offset) for change in changes}
+    done, status = settled(lambda: admin.alter_group_offsets(group_id, wanted), output)
+    output.flush()
+    output.say(f"{group_id}: {len(done)} of {len(changes)} offsets set")
+    return status
+
+
+def _changes(admin: Admin, options: argparse.Namespace, group_id: str, topics: list[str]) -> list[Change]:
+    """What is to be set. Offsets outside of the log are moved to its nearer end, as Kafka's own tool does it."""
+    known = admin.list_group_offsets(group_id)
+    given = _of_file(options.from_file) if options.from_file is not None else {}
+    places = list(given) or (_places(admin, topics) if topics else sorted(known))
+    if not places:
+        return []
+    committed = {place: found.offset for place, found in known.items() if found is not None}
+    starts = {place: one.offset for place, one in admin.list_offsets(dict.fromkeys(places, "earliest")).items()}
+    ends = {place: one.offset for place, one in admin.list_offsets(dict.fromkeys(places, "latest")).items()}
+    wanted = given or _wanted(admin, options, places, committed, starts, ends)
+    found = []
+    for place in places:
+        offset = min(max(wanted[place], starts[place]), ends[place])
+        note = "" if offset == wanted[place] else f"{wanted[place]} is not in the log"
+        found.append(Change(place, committed.get(place), offset, ends[place], note))
+    return found
+
+
+def _wanted(
+    admin: Admin,
+    options: argparse.Namespace,
+    places: list[TopicPartition],
+    committed: dict[TopicPartition, int],
+    starts: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    if options.shift is not None:
+        lacking = [place for place in places if place not in committed]
+        if lacking:
+            raise CommandError(f"--shift: the group has no committed offset in {lacking[0]}")
+        return {place: committed[place] + options.shift for place in places}
+    if options.to in ENDS:
+        return starts if ENDS[options.to] == "earliest" else ends
+    if options.to is not None and options.to.isdecimal():
+        return dict.fromkeys(places, int(options.to))
+    timestamp = timestamp_of(options.to[2:]) if options.to is not None else _wall_clock() - options.ago
+    found = admin.list_offsets(dict.fromkeys(places, timestamp))
+    return {place: ends[place] if one.offset < 0 else one.offset for place, one in found.items()}
+
+
+def _wall_clock() -> int:
+    import time
+
+    return time.time_ns() // 1_000_000
+
+
+def _of_file(path: str) -> dict[TopicPartition, int]:
+    """topic,partition,offset a line, as `--csv` and Kafka's --export write them."""
+    found = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        parts = [part.strip().strip('"') for part in line.split(",")]
+        if not line.strip():
+            continue
+        if len(parts) != 3 or not parts[0] or not parts[1].isdecimal() or not parts[2].isdecimal():
+            raise CommandError(f"{path}: line {number}: expected topic,partition,offset")
+        found[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
+    if not found:
+        raise CommandError(f"{path}: no offsets are in it")
+    return found
+
+
+def _write_changes(changes: list[Change], options: argparse.Namespace, group_id: str, output: Output) -> None:
+    if options.csv:
+        for change in changes:
+            topic, number = change.partition
+            output.write(f"{topic},{number},{change.offset}\n".encode())
+    elif options.json:
+        for change in changes:
+            topic, number = change.partition
+            fields = {"group": group_id, "topic": topic, "partition": number, "committed": change.committed}
+            output.write(json_line({**fields, "offset": change.offset, "log_end_offset": change.end}))
+    else:
+        columns = ("topic", "partition", "committed", "offset", "end", "lag", "note")
+        write_table(
+            output,
+            columns,
+            ([*one.partition, one.committed, one.offset, one.end, one.end - one.offset, one.note] for one in changes),
+        )
+
+
+def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
+    """A group with members does not let its offsets be set."""
+    from kcodec.errors import BrokerError
+
+    try:
+        group = admin.describe_groups([group_id])[group_id]
+    except BrokerError as error:
+        if error.code != GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if group.members:
+        who = shlex.quote(group_id)
+        output.flush()
+        count = len(group.members)
+        members = "1 member, who has" if count == 1 else f"{count} members, who have"
+        output.say(
+            f"kcodec: group {group_id!r} has {members} to be stopped before its offsets can be set "
+            f"(kcodec groups describe --members {who})"
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- delete
+
+
+def _check_delete(options: argparse.Namespace) -> None:
+    if len(options.names) < 2:
+        raise CommandError("delete needs a GROUP and a TOPIC")
+
+
+def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    group_id, *topics = options.names
+    known = admin.list_group_offsets(group_id)
+    # Topics may be gone: what the group has an offset in is what there is to forget.
+    places = [
+        place
+        for place in sorted(known)
+        for topic, colon, numbers in (name.partition(":") for name in topics)
+        if place.topic == topic and (not colon or str(place.partition) in numbers.split(","))
+    ]
+    if not places:
+        raise CommandError(f"group {group_id!r} has no committed offsets in {', '.join(topics)}")
+    gone, status = settled(lambda: admin.delete_group_offsets(group_id, places), output)
+    for place in gone:
+        output.say(f"{group_id}: {place}: deleted")
+    return status
+
+
+Check = Callable[[argparse.Namespace], None]
+Act = Callable[["Admin", argparse.Namespace, Output], ExitStatus]
+ACTIONS: dict[str, tuple[Check, Act]] = {
+    "list": (_check_list, _list),
+    "reset": (_check_reset, _reset),
+    "delete": (_check_delete, _delete),
+}
