@@ -63,6 +63,7 @@ class ModelGroup:
     protocol: str = ""
     begun: float = 0.0
     number: int = 0
+    has_skipped: bool = False
 
     def tick(self) -> None:
         """Sessions end, and rebalances that waited for long enough."""
@@ -146,7 +147,10 @@ class ModelGroup:
                 self.members[taken.member_id] = taken
                 self.leader = taken.member_id if self.leader == static.member_id else self.leader
                 if self.state == "Stable":
-                    return answer(self.joined(taken))
+                    joined = self.joined(taken)
+                    joined.skip_assignment = taken.member_id == self.leader
+                    self.has_skipped |= joined.skip_assignment
+                    return answer(joined)
                 member_id = taken.member_id
         elif not member_id:
             self.number += 1

@@ -89,8 +89,6 @@ class ClassicMembership:
         self.topics.subscribe(topics, pattern)
         self.error = None
         self._heartbeats.note_poll(self._clock())
-        if self._rejoin_reason is None and self.topics.is_subscribed:
-            self._rejoin_reason = "the subscription has changed"
         self._notify()
 
     def request_rejoin(self, reason: str) -> None:
@@ -170,7 +168,7 @@ class ClassicMembership:
             before = self.topics.topics
             self.topics.take_up_metadata()
             if self.topics.topics != before:
-                self.request_rejoin("the topics that match the pattern have changed")
+                self._notify()
             if self.topics.has_changed():
                 self.request_rejoin(CHANGED_PARTITIONS)
 
@@ -300,8 +298,9 @@ class ClassicMembership:
     def begin_join(self) -> tuple[GroupMember, str]:
         """JoinGroup goes out: what we tell the leader, and why we join."""
         self.state = State.PREPARING
+        if self._rejoin_reason is None:
+            self._rejoin_reason = "the subscription has changed"
         self._joined_topics = self.topics.topics
-        self._rejoin_reason = self._rejoin_reason or ""
         member = GroupMember(
             member_id=self.generation.member_id,
             topics=self._joined_topics,

@@ -42,7 +42,6 @@ class GroupTopics:
         except re.error as error:
             raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
         self.topics, self._told = frozenset(topics), frozenset()
-        self.group, self.assigned_from = frozenset(), None
         self.cluster.wants_all_topics = pattern is not None
         if pattern is not None:
             self.cluster.request_update("a pattern is subscribed to")
