@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from admin_script import AdminScript
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.assignment import RESET, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.settings import ConsumerSettings
@@ -76,6 +76,13 @@ class PositionScript(AdminScript):
 
     def state(self, partition: TopicPartition) -> PartitionState:
         return self.assignment.partitions[partition]
+
+    def out_of_range(self, partition: TopicPartition, version: int) -> None:
+        """The fetcher hears that the log does not have the position."""
+        state = self.state(partition)
+        if state.version == version:
+            state.awaiting, state.reset_to = RESET, None
+            self.assignment.changed.set()
 
     def at(self, partition: TopicPartition) -> int | None:
         state = self.state(partition)

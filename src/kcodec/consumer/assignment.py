@@ -159,16 +159,6 @@ class Assignment:
             state.awaiting, state.reset_to = RESET, to
         self.changed.set()
 
-    def out_of_range(self, state: PartitionState, version: int) -> None:
-        """The leader does not have the position that was asked for under this version of the state: ask where to go on,
-        as auto_offset_reset says. The position stays until then, for the error where that says "none"."""
-        with self.lock:
-            if state.version != version or not version:
-                return
-            state.version = next(self._versions)
-            state.awaiting, state.reset_to = RESET, None
-        self.changed.set()
-
     def to_committed(self, partitions: Iterable[TopicPartition]) -> None:
         """Go back to the committed offsets; what was fetched is dropped."""
         with self.lock:
