@@ -25,7 +25,7 @@ WAIT_SECONDS = 20.0
 
 
 def make_classic(client: Client, settings: ConsumerSettings, handler: Any) -> Membership:
-    return ClassicMembership(client.cluster, settings, handler, clock=client.clock, random=client.random.random)
+    return ClassicMembership(client.cluster, settings, handler, clock=client.clock, random=client.random)
 
 
 class GroupMember:

@@ -369,7 +369,7 @@ class GroupClient:
             ConsumerSettings(**settings),
             self,
             clock=lambda: world.now,
-            random=world.random.random,
+            random=world.random,
         )
         self.task: Task[None] = self.scheduler.spawn(self.membership.run(), "membership")
         self.poller = self.scheduler.spawn(self._poll(), "polls")

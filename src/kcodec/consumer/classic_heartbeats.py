@@ -18,7 +18,7 @@ from kcodec.offsets import ConsumerGroupMetadata
 from kcodec.protocol.flow import Clock, Flow, Signal, sleep, spawn, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from random import Random
 
     from kcodec.consumer.classic_membership import ClassicMembership
 
@@ -32,7 +32,7 @@ POLL_LEAVE_SECONDS = 5.0
 class Heartbeats:
     """Of one member."""
 
-    def __init__(self, member: ClassicMembership, clock: Clock, random: Callable[[], float]) -> None:
+    def __init__(self, member: ClassicMembership, clock: Clock, random: Random) -> None:
         self.member = member
         self.settings = member.settings
         self.requests = member.requests
@@ -120,7 +120,7 @@ class Heartbeats:
         if code is not None:
             self._take(code)
         if code not in (0, REBALANCE_IN_PROGRESS):
-            self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random())
+            self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random.random())
             self._attempt += 1
 
     def _ask(self, generation_id: int, member_id: str, timeout: float) -> Flow[int]:
@@ -188,7 +188,7 @@ class Heartbeats:
                 return Heartbeat.LOST
             if code is not None and treatment(HEARTBEAT, code) is Treatment.FATAL:
                 return Heartbeat.UNKNOWN
-            yield from sleep(self.settings.retry_backoff(attempt, self._random()))
+            yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
             attempt += 1
         return Heartbeat.UNKNOWN
 
@@ -211,5 +211,5 @@ class Heartbeats:
                 return
             if treated is Treatment.FIND:
                 self.requests.forget_coordinator()
-            yield from sleep(self.settings.retry_backoff(attempt, self._random()))
+            yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
             attempt += 1

@@ -13,7 +13,8 @@ Rules: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-394 (member id),
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from random import Random
 
 from kcodec.consumer.assignors import Assignor, GroupMember, make_assignors
 from kcodec.consumer.classic_heartbeats import Heartbeats
@@ -36,7 +37,7 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 class ClassicMembership:
     """One member; see `kcodec.consumer.rebalance.Membership`. Methods run on the loop, `note_poll` on any thread.
 
-    random: numbers between 0 and 1, for the pauses between repeats.
+    random: for the pauses between repeats.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ClassicMembership:
         handler: RebalanceHandler,
         *,
         clock: Clock,
-        random: Callable[[], float],
+        random: Random,
     ) -> None:
         self.settings = settings
         self.handler = handler
@@ -264,7 +265,7 @@ class ClassicMembership:
         if assigned is not None:
             yield from self._complete(assigned)
         elif self._rounds.failures > failures:
-            yield from sleep(self.settings.retry_backoff(failures, self._random()))
+            yield from sleep(self.settings.retry_backoff(failures, self._random.random()))
 
     def _round(self) -> Flow[list[TopicPartition] | None]:
         """A round, given up if we leave or unsubscribe: the coordinator may hold it for as long as others work."""
