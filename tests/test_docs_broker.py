@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/producer.md, transactions.md, admin.md and testing.md, run as they stand on a real broker."""
+"""The examples of the pages on clients, administration and testing, run as they stand on a real broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow
 import pytest
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
-from kcodec.client import Admin, Producer, TransactionHandle, TransactionWriter
+from kcodec.client import Admin, Consumer, Producer, TransactionHandle, TransactionWriter
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -106,6 +106,32 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
     names["test_a_commit_that_nobody_answers_is_unknown"](apache_kafka)
     if LONG:  # three nodes take their time
         names["test_nothing_is_lost_when_a_leader_dies"](apache_kafka_factory)
+
+
+def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("consumer.md", apache_kafka)
+    topic = examples.topics["orders"]
+    first, arrow, by_hand, commits, rebalances = (
+        block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
+    )
+    with examples.producer() as producer:
+        for number in range(30):
+            producer.send(topic, b"%d" % number, partition=0)
+    names = examples.run(first)
+    assert [record.value for record in names["records"]] == [b"%d" % number for number in range(30)]
+    assert names["records"][0].topic == topic
+    names = examples.run(by_hand)
+    assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
+    assert names["behind"].lag == 30
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
+    with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert examples.run(arrow, consumer=consumer)["batch"].num_rows == 30
+        committed = examples.run(commits, consumer=consumer, first=TopicPartition(topic, 0))["committed"]
+        assert committed[TopicPartition(topic, 0)].offset in {30, 42}  # the one in the background may be behind it
+        consumer.unsubscribe()
+        examples.run(rebalances, consumer=consumer)
+        assert len(consumer.assignment()) == 3
 
 
 def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcodec.client.admin import Admin
+from kcodec.client.consumer_options import ConsumerOptions
 from kcodec.client.options import ClientOptions
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.protocol import messages
@@ -147,6 +148,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "errors": draw_errors,
     "producer-options": lambda: draw_options(ProducerOptions),
     "client-options": lambda: draw_options(ClientOptions),
+    "consumer-options": lambda: draw_options(ConsumerOptions),
     "admin-methods": lambda: draw_methods(Admin),
     "kafka-options": lambda: draw_options(ApacheKafka),
     "states": state.draw_table,

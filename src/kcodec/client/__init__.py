@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         ScramMechanism,
     )
     from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.client.consumer import Consumer
     from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
     from kcodec.client.shared import (
         TransactionHandle,
@@ -40,6 +41,7 @@ _HOMES: dict[str, str] = {
     "AlterOperation": "admin.values",
     "BatchMetadata": "producer",
     "ConfigResource": "admin.values",
+    "Consumer": "consumer",
     "Delivery": "producer",
     "NewTopic": "admin.values",
     "PatternType": "admin.security",
@@ -68,6 +70,7 @@ __all__ = [
     "AlterOperation",
     "BatchMetadata",
     "ConfigResource",
+    "Consumer",
     "Delivery",
     "NewTopic",
     "PatternType",

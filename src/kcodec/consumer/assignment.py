@@ -31,6 +31,7 @@ class PartitionState:
     awaiting:       COMMITTED, RESET or VALIDATION while it cannot be read for that reason, else None.
     reset_to:       where a RESET goes: "earliest", "latest" or a time in ms; None: what auto_offset_reset says.
     is_paused:      by the user: nothing is delivered, what was fetched is kept.
+    is_held_back:   the application is being told of it, and may seek first: nothing is delivered yet.
     is_revoking:    it is about to be given away: nothing is delivered any more.
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
@@ -41,6 +42,7 @@ class PartitionState:
         "awaiting",
         "error",
         "high_watermark",
+        "is_held_back",
         "is_paused",
         "is_revoking",
         "last_stable_offset",
@@ -62,6 +64,7 @@ class PartitionState:
         self.awaiting: str | None = COMMITTED
         self.reset_to: str | int | None = None
         self.is_paused = False
+        self.is_held_back = False
         self.is_revoking = False
         self.preferred_replica: int | None = None
         self.preferred_replica_until = 0.0
@@ -76,6 +79,7 @@ class PartitionState:
             and self.awaiting is None
             and self.error is None
             and not self.is_paused
+            and not self.is_held_back
             and not self.is_revoking
         )
 
@@ -186,6 +190,14 @@ class Assignment:
         with self.lock:
             for state in [self.state(partition) for partition in partitions]:
                 state.is_paused = is_paused
+        self.changed.set()
+
+    def hold_back(self, partitions: Iterable[TopicPartition], is_held_back: bool) -> None:
+        """Deliver nothing of these yet, or begin to."""
+        with self.lock:
+            for partition in partitions:
+                if (state := self.partitions.get(partition)) is not None:
+                    state.is_held_back = is_held_back
         self.changed.set()
 
     def set_revoking(self, partitions: Iterable[TopicPartition], is_revoking: bool = True) -> None:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kcodec.client.admin import flows
-from kcodec.client.admin.face import asking_of, dress
+from kcodec.client.admin.face import asking_of
+from kcodec.client.face import dress
 from kcodec.client.sync import Carrier
 from kcodec.protocol.flow import Flow
 from kcodec.txn.settle import Asking

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both faces of Admin share: how one is made, and how a flow becomes a method."""
+"""What both faces of Admin share: how one is made."""
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable
 from typing import Any
 
 from kcodec.client.client import Client
@@ -13,7 +11,7 @@ from kcodec.client.options import ClientOptions, refuse_unknown
 from kcodec.client.security import SECURITY_OPTIONS
 from kcodec.txn.settle import AdminError, Asking
 
-__all__ = ["AdminError", "asking_of", "dress"]
+__all__ = ["AdminError", "asking_of"]
 
 
 def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
@@ -24,15 +22,3 @@ def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
     client = Client(taken)
     client.cluster.allow_auto_topic_creation = False
     return client, Asking(client.cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
-
-
-def dress(method: Any, flow: Callable[..., Any]) -> None:
-    """Give a method its flow's name, docstring and signature, as help() shows them."""
-    method.__name__ = method.__qualname__ = flow.__name__
-    method.__doc__ = flow.__doc__
-    found = inspect.signature(flow)
-    first, *others = found.parameters.values()
-    returned = str(found.return_annotation).removeprefix("Flow[").removesuffix("]")
-    method.__signature__ = found.replace(
-        parameters=[first.replace(name="self", annotation=first.empty), *others], return_annotation=returned
-    )

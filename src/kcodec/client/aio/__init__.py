@@ -6,6 +6,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
     from kcodec.client.aio.admin import Admin
+    from kcodec.client.aio.consumer import Consumer
     from kcodec.client.aio.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
     from kcodec.client.aio.shared import (
         TransactionHandle,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
 _HOMES: dict[str, str] = {
     "Admin": "admin",
     "BatchMetadata": "producer",
+    "Consumer": "consumer",
     "Delivery": "producer",
     "Producer": "producer",
     "RecordMetadata": "producer",
@@ -37,6 +39,7 @@ _HOMES: dict[str, str] = {
 __all__ = [
     "Admin",
     "BatchMetadata",
+    "Consumer",
     "Delivery",
     "Producer",
     "RecordMetadata",

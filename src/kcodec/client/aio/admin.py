@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kcodec.client.admin import flows
-from kcodec.client.admin.face import asking_of, dress
+from kcodec.client.admin.face import asking_of
 from kcodec.client.aio.carrier import Carrier
+from kcodec.client.face import dress
 from kcodec.protocol.flow import Flow
 from kcodec.txn.settle import Asking
 

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer for threads: `kcodec.consumer.consumer_core` carried by a thread of its own.
+
+Fetching, heartbeats and commits go on in the background; what `poll` gives is decoded on the thread that polls, and
+the functions given to `subscribe` are called there.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from kcodec.client import consumer_flows as flows
+from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of
+from kcodec.client.face import dress
+from kcodec.client.sync import Carrier
+from kcodec.consumer.consumer_core import ConsumerCore
+from kcodec.consumer.notices import Notice
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import Flow, join, spawn
+
+if TYPE_CHECKING:
+    from kcodec._fast import DecodedRecords, Record
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
+#: One wait of a poll without a time-out.
+LONG_SECONDS = 3600.0
+
+
+def _method(flow: Callable[Concatenate[ConsumerCore, P], Flow[T]]) -> Callable[Concatenate[Consumer, P], T]:
+    def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._carrier.run(flow(self._core, *args, **kwargs))
+
+    dress(method, flow)
+    return method
+
+
+class Consumer(ConsumerViews):
+    """Reads records. One thread polls; all else may be called from any.
+
+        with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
+            consumer.subscribe(["orders"])
+            while True:
+                for record in consumer.poll(1.0):
+                    print(record.topic, record.partition, record.offset, record.key, record.value)
+
+    Options: `kcodec.client.consumer_options.ConsumerOptions`, those of every client
+    (`kcodec.client.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    suggestion, impossible ones a ValueError. read_committed is the default.
+
+    A rebalance waits for the next `poll`: what was polled before counts as processed then. The functions given to
+    `subscribe` are called within `poll`, `unsubscribe` and `close`, and may call the consumer, all but these three.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options, self._client = options_of(options)
+        self._carrier = Carrier(self._client)
+        self._polling = threading.Lock()
+        self._core = core_of(self._options, self._client, threading.Lock(), self._carrier.post)
+        self._max_poll_records = self._options.max_poll_records
+        self._carrier.post(self._begin)
+
+    def _begin(self) -> None:
+        task = self._client.scheduler.spawn(self._core.run(), "consumer")
+        task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
+
+    # What to read
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_revoked: Callable[[frozenset[TopicPartition]], Any] | None = None,
+        on_assigned: Callable[[frozenset[TopicPartition]], Any] | None = None,
+        on_lost: Callable[[frozenset[TopicPartition]], Any] | None = None,
+    ) -> None:
+        """Have the group give out the partitions of these topics, or of all whose whole name a pattern matches (with
+        group_protocol="consumer" the broker matches it, by RE2).
+
+        on_revoked:  partitions that are about to be given away; commit what was processed of them.
+        on_assigned: partitions that are new; seek here, if anywhere.
+        on_lost:     partitions that others may own already: nothing can be committed. Without it, on_revoked is called.
+
+        Replaces the subscription there was. Raises ValueError after `assign`, or without a group_id.
+        """
+        names, text = checked_subscription(topics, pattern)
+        self._carrier.run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
+
+    def unsubscribe(self, timeout: float = 30.0) -> None:
+        """Give all partitions away, and leave the group."""
+        self._run_telling(self._core.unsubscribe(timeout), timeout)
+
+    # Reading
+
+    def poll(self, timeout: float | None = 1.0) -> list[Record]:
+        """Up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
+
+        Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`: each poll does so
+        until a `seek`, or on_corrupt="skip"; BrokerError, AuthorizationError and TransportError for what keeps a
+        partition or the group from being read; what a function given to `subscribe` raised.
+        """
+        return self._poll(timeout, lambda: self._core.take(self._max_poll_records))
+
+    def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
+        """What one answer of a broker holds of one partition, as Arrow columns (`columns`), straight from the core;
+        of no rows after `timeout` seconds. Give it to pyarrow, polars, duckdb. Raises as `poll`."""
+        return self._poll(timeout, self._core.take_arrow)
+
+    def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
+        if not self._polling.acquire(blocking=False):
+            raise RuntimeError("poll is under way: one thread polls a consumer, and none of the functions it calls")
+        try:
+            if self._carrier.is_closed:
+                self._carrier.run(self._core.wait_for_work(0.0))  # says why
+            self._core.begin_poll()
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while True:
+                if not self._core.has_business and (taken := take()):
+                    return taken
+                left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+                notice = self._carrier.run(self._core.wait_for_work(left))
+                if notice is not None:
+                    self._tell(notice)
+                elif deadline is not None and time.monotonic() >= deadline:
+                    return take()
+        finally:
+            self._polling.release()
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records, for ever. Those of one poll are given out one by one: with automatic commits they count as
+        processed when the last of them has been asked for."""
+        while True:
+            yield from self.poll(None)
+
+    def _tell(self, notice: Notice) -> None:
+        try:
+            notice.call()
+        finally:
+            self._carrier.post(notice.settle)
+
+    def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
+        """Run a call that may have something to tell, told on this thread."""
+        task = self._carrier.run(spawn(flow, "call"))
+        while (notice := self._carrier.run(self._core.with_notices(task))) is not None:
+            self._tell(notice)
+        return self._carrier.run(join(task), timeout)
+
+    # Offsets
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: OnCommitted | None = None,
+    ) -> None:
+        """As `commit`, in the background, in the order asked for. callback: called with the offsets and None or the
+        error, within a later `poll` or `close`; without one errors are logged."""
+        self._commit_async(offsets, callback)
+
+    assign = _method(flows.assign)
+    beginning_offsets = _method(flows.beginning_offsets)
+    commit = _method(flows.commit)
+    committed = _method(flows.committed)
+    end_offsets = _method(flows.end_offsets)
+    enforce_rebalance = _method(flows.enforce_rebalance)
+    group_metadata = _method(flows.group_metadata)
+    lag = _method(flows.lag)
+    offsets_for_times = _method(flows.offsets_for_times)
+    partitions_for = _method(flows.partitions_for)
+    pause = _method(flows.pause)
+    position = _method(flows.position)
+    resume = _method(flows.resume)
+    seek = _method(flows.seek)
+    seek_to_beginning = _method(flows.seek_to_beginning)
+    seek_to_end = _method(flows.seek_to_end)
+
+    # Ending
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Commit where that is automatic, give all partitions away, leave the group, end. Idempotent."""
+        if self._carrier.is_closed:
+            return
+        try:
+            self._run_telling(self._core.close(timeout), timeout)
+        finally:
+            self._carrier.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        carrier = getattr(self, "_carrier", None)
+        if carrier is not None and not carrier.is_closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+            carrier.close(0.0)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._carrier.is_closed else "open"
+        return f"<Consumer {self._client.options.client_id!r} of group {self._options.group_id!r} {state}>"

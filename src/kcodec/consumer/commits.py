@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits of a consumer: asked for, in the background, and automatic ones. What is committed is the position."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec.errors import KcodecError
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import Flow, Signal, wait
+
+if TYPE_CHECKING:
+    from kcodec.consumer.consumer_core import ConsumerCore
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+#: Called with the offsets and None, or an error.
+OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
+log = logging.getLogger("kcodec.consumer")
+#: A rebalance waits so long at most for the commit before it.
+REVOCATION_SECONDS = 10.0
+
+
+class _Asked(NamedTuple):
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    on_committed: OnCommitted | None
+    is_forced: bool
+
+
+class Commits:
+    """The commits of one consumer, in order, one at a time."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self.queue: deque[_Asked] = deque()
+        self._wanted = Signal()
+        self._idle = Signal()
+        self._is_busy = False
+        self._due: float | None = None
+        self._last: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether positions are committed without being asked to."""
+        return self._core.settings.enable_auto_commit and self._core.committed is not None
+
+    def note_poll(self, now: float) -> None:
+        """Any thread, at the beginning of a poll: all that was delivered before counts as processed."""
+        if not self.is_automatic:
+            return
+        if self._due is None:
+            self._due = now + self._core.settings.auto_commit_interval
+        elif now >= self._due:
+            self._due = now + self._core.settings.auto_commit_interval
+            self.put(self._core.consumed(), None)
+
+    def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
+        """Any thread: have these committed in the background; is_forced: even if they were the last time."""
+        self.queue.append(_Asked(dict(offsets), on_committed, is_forced))
+        self._core.post(self._wanted.set)
+
+    def run(self) -> Flow[None]:
+        """The flow that commits in the background."""
+        while True:
+            while self.queue:
+                asked = self.queue.popleft()
+                self._is_busy = True
+                try:
+                    yield from self._background(asked)
+                finally:
+                    self._is_busy = False
+            self._idle.set()
+            yield from wait(self._wanted)
+
+    def _background(self, asked: _Asked) -> Flow[None]:
+        error: BaseException | None = None
+        try:
+            if asked.is_forced or asked.offsets != self._last:
+                yield from self.commit(asked.offsets, self._core.settings.default_api_timeout)
+        except KcodecError as failed:
+            error = failed
+            if asked.on_committed is None:
+                log.warning("a commit in the background failed: %s", failed)
+        if asked.on_committed is not None:
+            self._core.notices.put(asked.on_committed, asked.offsets, error)
+
+    def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
+        """OffsetCommit, waited for. Raises BrokerError (a rebalance took the partitions), DeliveryTimeoutError."""
+        committed = self._core.need_group("commit")
+        if offsets:
+            yield from committed.commit(offsets, self._core.group_metadata, timeout)
+            self._last = dict(offsets)
+
+    def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """The positions of these, where commits are automatic. What fails is logged: the next owner then reads again
+        what was not committed."""
+        if not self.is_automatic:
+            return
+        offsets = self._core.consumed(partitions)
+        if all(self._last.get(partition) == offset for partition, offset in offsets.items()):
+            return
+        try:
+            yield from self.commit(offsets, min(self._core.settings.default_api_timeout, REVOCATION_SECONDS))
+        except KcodecError as error:
+            log.warning("the commit before a revocation failed, these records will be read again: %s", error)
+
+    def drain(self, timeout: float) -> Flow[None]:
+        """Wait until nothing is queued or under way; no longer than `timeout`."""
+        deadline = self._core.clock() + timeout
+        while self.queue or self._is_busy:
+            left = deadline - self._core.clock()
+            if left <= 0:
+                return
+            yield from wait(self._idle, left)

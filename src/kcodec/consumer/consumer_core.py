@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The heart that `kcodec.client.Consumer` and its asyncio twin share: assignment, fetcher, positions, committed offsets
+and membership, put together.
+
+It knows no socket and no thread. A face gives a lock and a way to reach the loop, carries the flows, and calls what the
+application asked to be told (`Notices`) where it polls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.commits import Commits
+from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.fetcher import Fetcher
+from kcodec.consumer.notices import Notice, Notices, PollingHandler
+from kcodec.consumer.positions import Positions
+from kcodec.consumer.rebalance import Membership, RebalanceHandler
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.txn.cluster import Cluster
+
+if TYPE_CHECKING:
+    from kcodec._fast import DecodedRecords, Record
+
+T = TypeVar("T")
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+#: Topics in use are asked for so often, well below the time after which metadata forgets them.
+TOPICS_WANTED_SECONDS = 60.0
+
+
+class ConsumerCore:
+    """One consumer. Methods run on the loop's thread, but for `begin_poll`, `has_business`, `take` and `take_arrow`,
+    which the caller of poll runs where it is.
+
+    handler: what a rebalance does; None for a plain consumer. post: runs a function on the loop; from any thread.
+    now: milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        cluster: Cluster,
+        *,
+        clock: Clock,
+        metrics: Any,
+        lock: AbstractContextManager[Any],
+        post: Callable[[Callable[[], None]], None],
+        now: Callable[[], int],
+        handler: RebalanceHandler | None = None,
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.clock = clock
+        self.assignment = Assignment(lock, post)
+        random = cluster.random
+        self.fetcher = Fetcher(cluster, self.assignment, settings, clock=clock, random=random, metrics=metrics)
+        #: Set on the loop when a poll that waits should look again.
+        self.wake: Signal = self.fetcher.arrived
+        self.notices = Notices(self.wake)
+        self.committed = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
+        self.positions = Positions(
+            cluster,
+            self.assignment,
+            self.committed,
+            settings,
+            clock=clock,
+            random=random,
+            # Its epoch is checked by the coordinator of a KIP-848 group, and of no other.
+            member=self._member if settings.group_protocol == "consumer" else None,
+            now=now,
+        )
+        self.handler: RebalanceHandler = handler or PollingHandler(self)
+        self.membership: Membership | None = None
+        self.commits = Commits(self)
+        self.error: BaseException | None = None
+        self.is_closed = False
+        self.subscription: frozenset[str] = frozenset()
+        self.pattern: str | None = None
+        self.post = post
+        self._polled = Signal()
+        self._polls = 0
+        self._is_poll_wanted = False
+        self._tasks: list[Task[None]] = []
+        self._ended = Signal()
+
+    # The flows that run beside
+
+    def run(self) -> Flow[None]:
+        """All that goes on in the background, until `close`; the face spawns it once."""
+        flows = {
+            "fetcher": self.fetcher.run(),
+            "positions": self.positions.run(),
+            "commits": self.commits.run(),
+            "topics": self._keep_topics_wanted(),
+            "watch": self._watch(lambda: self.assignment.changed),
+        }
+        for name, flow in flows.items():
+            self._tasks.append((yield from spawn(self._guarded(flow), name)))
+        try:
+            while not self.is_closed:
+                yield from wait(self._ended)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _guarded(self, flow: Flow[None]) -> Flow[None]:
+        """Background work that fails must not fail in silence: poll raises what it met."""
+        try:
+            yield from flow
+        except Exception as error:
+            self.crash(error)
+            raise
+
+    def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
+        """A poll that waits looks again when this is set."""
+        while True:
+            yield from wait(signal())
+            self.wake.set()
+
+    def _keep_topics_wanted(self) -> Flow[None]:
+        while True:
+            self.cluster.topics_wanted({each.topic for each in self.assignment.partitions} | self.subscription)
+            yield from sleep(TOPICS_WANTED_SECONDS)
+
+    def crash(self, error: BaseException) -> None:
+        """The loop cannot go on, or a part of it failed: every call raises from now on."""
+        if self.error is None and not isinstance(error, CancelledFlow):
+            reason = error
+            if not isinstance(error, KcodecError):
+                reason = TransportError(f"the loop of this consumer failed: {error!r}")
+                reason.__cause__ = error
+            self.error = reason
+        self.wake.set()
+
+    # What is read
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        pattern: str | None = None,
+        on_revoked: Callable[..., Any] | None = None,
+        on_assigned: Callable[..., Any] | None = None,
+        on_lost: Callable[..., Any] | None = None,
+    ) -> Flow[None]:
+        """Have the group give out the partitions of these topics. Raises ValueError after `assign`, or without a
+        group."""
+        self._check_open()
+        if self.settings.group_id is None:
+            raise ValueError("subscribe needs group_id=: a group gives out the partitions")
+        if self.assignment.partitions and self.membership is None:
+            raise ValueError("partitions were assigned by hand, which excludes a subscription: unsubscribe() first")
+        if isinstance(self.handler, PollingHandler):
+            self.handler.on_revoked, self.handler.on_assigned = on_revoked, on_assigned
+            self.handler.on_lost = on_lost
+        self.subscription, self.pattern = frozenset(topics), pattern
+        self.cluster.topics_wanted(self.subscription)
+        if self.membership is None:
+            self.membership = self._new_membership()
+            self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
+            changed = self.membership.changed
+            self._tasks.append((yield from spawn(self._watch(lambda: changed), "watch membership")))
+        self.membership.note_poll(self.clock())
+        self.membership.subscribe(self.subscription, pattern)
+
+    def _new_membership(self) -> Membership:
+        if self.settings.group_protocol == "consumer":
+            from kcodec.consumer.consumer_membership import ConsumerMembership
+
+            return ConsumerMembership(
+                self.cluster, self.settings, self.handler, clock=self.clock, random=self.cluster.random
+            )
+        from kcodec.consumer.classic_membership import ClassicMembership
+
+        random = self.cluster.random.random
+        return ClassicMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """Read exactly these, chosen by hand. Raises ValueError after `subscribe`."""
+        self._check_open()
+        if self.membership is not None:
+            raise ValueError("the group gives out the partitions, which excludes assigning them: unsubscribe() first")
+        wanted = frozenset(TopicPartition(*each) for each in partitions)
+        going = frozenset(self.assignment.partitions) - wanted
+        if going:
+            yield from self.commit_before_revocation(going)
+        self.remove(going)
+        self.add(wanted)
+
+    def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
+        """Give everything away, and leave the group."""
+        self.subscription, self.pattern = frozenset(), None
+        membership, deadline = self.membership, self.clock() + timeout
+        if membership is None:
+            yield from self.commit_before_revocation(self.assignment.partitions)
+            self.remove(list(self.assignment.partitions))
+            return
+        try:
+            yield from self.handler.revoke(self.handler.owned)
+        finally:
+            # Until here it was a member, so that what was revoked could be committed.
+            self.membership = None
+            try:
+                yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
+            finally:
+                self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+
+    def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
+        """Read these, from their committed offsets on; held_back: nothing is delivered yet."""
+        new = frozenset(partitions)
+        self.cluster.topics_wanted({each.topic for each in new})
+        self.assignment.add(new)
+        if held_back:
+            self.assignment.hold_back(new, True)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more."""
+        gone = list(partitions)
+        self.assignment.remove(gone)
+        self.fetcher.drop(gone)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was fetched of these."""
+        self.fetcher.drop(list(partitions))
+
+    # Polling
+
+    def begin_poll(self) -> None:
+        """Any thread: the application polls, so it is done with what it got before."""
+        self._check_open()
+        self._note_poll()
+        self.commits.note_poll(self.clock())
+
+    @property
+    def has_business(self) -> bool:
+        """Any thread: whether the loop has something for this poll beside records."""
+        return (
+            self._is_poll_wanted
+            or bool(self.notices.waiting)
+            or self.error is not None
+            or (self.membership is not None and self.membership.error is not None)
+        )
+
+    def take(self, max_records: int) -> list[Record]:
+        """Any thread: records that are here, [] if none are. Raises the errors of partitions."""
+        return self.fetcher.take(max_records)
+
+    def take_arrow(self) -> DecodedRecords:
+        """Any thread: what is here of one partition, as columns; of no rows if nothing is."""
+        return self.fetcher.take_arrow()
+
+    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
+        """Part of a poll: ends with a notice that is to be told, or None when there may be something to take, or time
+        is over. Raises what the group or the loop met."""
+        deadline = self.clock() + timeout
+        self._polls += 1
+        self._polled.set()
+        try:
+            if self._is_poll_wanted:
+                yield from sleep(0)  # who waited for this poll goes on first
+            while True:
+                self.raise_errors()
+                if self.notices.waiting:
+                    return self.notices.waiting.popleft()
+                left = deadline - self.clock()
+                if self.fetcher.has_ready or left <= 0:
+                    return None
+                # A poll that waits for longer than max_poll_interval is a poll all the time.
+                yield from wait(self.wake, min(left, self.settings.max_poll_interval / 2))
+                self._note_poll()
+        finally:
+            self._note_poll()
+            self._polls -= 1
+
+    def _note_poll(self) -> None:
+        if self.membership is not None:
+            self.membership.note_poll(self.clock())
+
+    def until_polled(self) -> Flow[None]:
+        """Ends while the application polls: it is not at work on records then."""
+        if self._polls:
+            return
+        self._is_poll_wanted = True
+        try:
+            while not self._polls:
+                yield from wait(self._polled)
+        finally:
+            self._is_poll_wanted = False
+
+    def with_notices(self, task: Task[T]) -> Flow[Notice | None]:
+        """While a call runs that may have something to tell: the next notice, None once the call has ended."""
+        task.when_done(lambda ended: self.wake.set())
+        self._polls += 1
+        self._polled.set()
+        try:
+            while not task.done:
+                if self.notices.waiting:
+                    return self.notices.waiting.popleft()
+                yield from wait(self.wake)
+            return None
+        finally:
+            self._polls -= 1
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise TransportError("the consumer is closed")
+
+    def raise_errors(self) -> None:
+        """Raises what the loop or the group met."""
+        error = self.error or (self.membership.error if self.membership is not None else None)
+        if error is not None:
+            raise error.with_traceback(None)
+
+    # Offsets
+
+    def position(self, partition: TopicPartition, timeout: float) -> Flow[int]:
+        """The offset read next, waited for. Raises ValueError where it is not assigned, DeliveryTimeoutError, and what
+        keeps the partition from being read."""
+        deadline = self.clock() + timeout
+        while True:
+            self.raise_errors()
+            state: PartitionState = self.assignment.state(partition)
+            if state.error is not None:
+                raise state.error.with_traceback(None)
+            if state.position is not None and state.awaiting is None:
+                return state.position
+            left = deadline - self.clock()
+            if left <= 0:
+                raise DeliveryTimeoutError(
+                    f"{partition} has no position after {timeout:g} s: it awaits {state.awaiting}"
+                )
+            yield from wait(self.wake, left)
+
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: the positions, as they are committed: where to go on, not what was read last."""
+        with self.assignment.lock:
+            chosen = self.assignment.partitions if partitions is None else frozenset(partitions)
+            return {
+                name: OffsetAndMetadata(state.position, "", state.position_epoch)
+                for name, state in self.assignment.partitions.items()
+                if name in chosen and state.position is not None and state.awaiting != "reset"
+            }
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata) -> Flow[None]:
+        """Go on there; what was fetched is dropped."""
+        yield from ()
+        self.assignment.seek(partition, offset.offset, offset.leader_epoch)
+        self.fetcher.drop([partition])
+
+    def seek_to(self, partitions: Iterable[TopicPartition], to: str) -> Flow[None]:
+        """Go on at the "earliest" or "latest" offset, looked up before the next record is delivered."""
+        yield from ()
+        chosen = list(partitions) or list(self.assignment.partitions)
+        for partition in chosen:
+            self.assignment.reset(partition, to)
+        self.fetcher.drop(chosen)
+
+    @property
+    def epoch_checked_member(self) -> Callable[[], ConsumerGroupMetadata] | None:
+        """Who asks for committed offsets, where the coordinator checks that (KIP-848), else None."""
+        is_member = self.membership is not None and self.settings.group_protocol == "consumer"
+        return self._member if is_member else None
+
+    def _member(self) -> ConsumerGroupMetadata:
+        """Who commits, as of now."""
+        if self.membership is not None:
+            return self.membership.group_metadata
+        assert self.settings.group_id is not None
+        return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """For offsets inside a transaction. Raises ValueError without a group."""
+        self.need_group("group_metadata")
+        return self._member()
+
+    def need_group(self, what: str) -> CommittedOffsets:
+        """Raises ValueError without a group."""
+        if self.committed is None:
+            raise ValueError(f"{what} needs group_id=: offsets are committed for a group")
+        return self.committed
+
+    def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """Where commits are automatic: those of partitions that are about to be given away."""
+        yield from self.commits.commit_before_revocation(partitions)
+
+    # The end
+
+    def close(self, timeout: float) -> Flow[None]:
+        """Commit where that is automatic, give everything away, leave the group, end. Idempotent."""
+        if self.is_closed:
+            return
+        deadline = self.clock() + timeout
+        task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")
+        try:
+            yield from join(task, timeout)
+            yield from self.commits.drain(max(deadline - self.clock(), 0.0))
+        except TimeoutError:
+            task.cancel()
+        finally:
+            self.is_closed = True
+            self._ended.set()
+            self.wake.set()
