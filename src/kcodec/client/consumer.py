@@ -149,7 +149,7 @@ class Consumer(ConsumerViews):
     def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
         """Run a call that may have something to tell, told on this thread."""
         task = self._carrier.run(spawn(flow, "call"))
-        while (notice := self._carrier.run(self._core.with_notices(task))) is not None:
+        while (notice := self._carrier.run(self._core.polls.with_notices(task))) is not None:
             self._tell(notice)
         return self._carrier.run(join(task), timeout)
 

@@ -17,6 +17,7 @@ from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
+from kcodec.consumer.polls import Polls
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance import Membership, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
@@ -63,6 +64,7 @@ class ConsumerCore:
         #: Set on the loop when a poll that waits should look again.
         self.wake: Signal = self.fetcher.arrived
         self.notices = Notices(self.wake)
+        self.polls = Polls(self)
         self.committed = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
         self.positions = Positions(
             cluster,
@@ -83,9 +85,6 @@ class ConsumerCore:
         self.subscription: frozenset[str] = frozenset()
         self.pattern: str | None = None
         self.post = post
-        self._polled = Signal()
-        self._polls = 0
-        self._is_poll_wanted = False
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
 
@@ -150,7 +149,7 @@ class ConsumerCore:
     ) -> Flow[None]:
         """Have the group give out the partitions of these topics. Raises ValueError after `assign`, or without a
         group."""
-        self._check_open()
+        self.check_open()
         if self.settings.group_id is None:
             raise ValueError("subscribe needs group_id=: a group gives out the partitions")
         if self.assignment.partitions and self.membership is None:
@@ -169,20 +168,18 @@ class ConsumerCore:
         self.membership.subscribe(self.subscription, pattern)
 
     def _new_membership(self) -> Membership:
+        random = self.cluster.random
         if self.settings.group_protocol == "consumer":
             from kcodec.consumer.consumer_membership import ConsumerMembership
 
-            return ConsumerMembership(
-                self.cluster, self.settings, self.handler, clock=self.clock, random=self.cluster.random
-            )
+            return ConsumerMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
         from kcodec.consumer.classic_membership import ClassicMembership
 
-        random = self.cluster.random.random
         return ClassicMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """Read exactly these, chosen by hand. Raises ValueError after `subscribe`."""
-        self._check_open()
+        self.check_open()
         if self.membership is not None:
             raise ValueError("the group gives out the partitions, which excludes assigning them: unsubscribe() first")
         wanted = frozenset(TopicPartition(*each) for each in partitions)
@@ -232,15 +229,15 @@ class ConsumerCore:
 
     def begin_poll(self) -> None:
         """Any thread: the application polls, so it is done with what it got before."""
-        self._check_open()
-        self._note_poll()
+        self.check_open()
+        self.note_poll()
         self.commits.note_poll(self.clock())
 
     @property
     def has_business(self) -> bool:
         """Any thread: whether the loop has something for this poll beside records."""
         return (
-            self._is_poll_wanted
+            self.polls.is_wanted
             or bool(self.notices.waiting)
             or self.error is not None
             or (self.membership is not None and self.membership.error is not None)
@@ -255,58 +252,16 @@ class ConsumerCore:
         return self.fetcher.take_arrow()
 
     def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
-        """Part of a poll: ends with a notice that is to be told, or None when there may be something to take, or time
-        is over. Raises what the group or the loop met."""
-        deadline = self.clock() + timeout
-        self._polls += 1
-        self._polled.set()
-        try:
-            if self._is_poll_wanted:
-                yield from sleep(0)  # who waited for this poll goes on first
-            while True:
-                self.raise_errors()
-                if self.notices.waiting:
-                    return self.notices.waiting.popleft()
-                left = deadline - self.clock()
-                if self.fetcher.has_ready or left <= 0:
-                    return None
-                # A poll that waits for longer than max_poll_interval is a poll all the time.
-                yield from wait(self.wake, min(left, self.settings.max_poll_interval / 2))
-                self._note_poll()
-        finally:
-            self._note_poll()
-            self._polls -= 1
+        """Part of a poll; see `Polls.wait_for_work`."""
+        return self.polls.wait_for_work(timeout)
 
-    def _note_poll(self) -> None:
+    def note_poll(self) -> None:
+        """Any thread: tell the group that the application polls."""
         if self.membership is not None:
             self.membership.note_poll(self.clock())
 
-    def until_polled(self) -> Flow[None]:
-        """Ends while the application polls: it is not at work on records then."""
-        if self._polls:
-            return
-        self._is_poll_wanted = True
-        try:
-            while not self._polls:
-                yield from wait(self._polled)
-        finally:
-            self._is_poll_wanted = False
-
-    def with_notices(self, task: Task[T]) -> Flow[Notice | None]:
-        """While a call runs that may have something to tell: the next notice, None once the call has ended."""
-        task.when_done(lambda ended: self.wake.set())
-        self._polls += 1
-        self._polled.set()
-        try:
-            while not task.done:
-                if self.notices.waiting:
-                    return self.notices.waiting.popleft()
-                yield from wait(self.wake)
-            return None
-        finally:
-            self._polls -= 1
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises TransportError once it is closed."""
         if self.is_closed:
             raise TransportError("the consumer is closed")
 

@@ -92,11 +92,11 @@ class PollingHandler:
 
     def until_polled(self) -> Flow[None]:
         """Wait for the next poll; none if the application is in one."""
-        yield from self._core.until_polled()
+        yield from self._core.polls.until_polled()
 
     def revoke(self, partitions: Partitions) -> Flow[None]:
         """At the next poll: commit where that is automatic, tell, and read these no more."""
-        yield from self._core.until_polled()
+        yield from self._core.polls.until_polled()
         going = (frozenset(partitions) & self.owned) - self._going
         if not going:
             return

@@ -140,7 +140,7 @@ class Consumer(ConsumerViews):
     async def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
         """Run a call that may have something to tell, told here."""
         task = await self._run(spawn(flow, "call"))
-        while (notice := await self._run(self._core.with_notices(task))) is not None:
+        while (notice := await self._run(self._core.polls.with_notices(task))) is not None:
             await self._tell(notice)
         return await self._run(join(task), timeout)
 
