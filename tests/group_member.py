@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group on a real broker, without a consumer around it: a client's thread, a membership, a handler."""
+"""A member of a group on a real broker, without a consumer around it: a client's thread, a membership, a handler.
+
+lock: shared by members that are looked at together; on_change: called under it after each change of what one has.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +43,19 @@ class GroupMember:
         pattern: str | None = None,
         make: Make = make_classic,
         client: dict[str, Any] | None = None,
+        lock: threading.RLock | None = None,
+        on_change: Callable[[GroupMember], None] = lambda member: None,
         **settings: Any,
     ) -> None:
         self.client = Client(options(servers, **{"request_timeout_ms": 5000, **(client or {})}))
         self.carrier = Carrier(self.client)
-        self.lock = threading.Lock()
+        self.lock = lock or threading.RLock()
+        self.on_change = on_change
         self.has: set[TopicPartition] = set()
         self.events: list[tuple[float, str, frozenset[TopicPartition], int]] = []
         self.is_polling = True
         self.revoke_seconds = 0.0
+        self.is_slow_to_stop = False
         settings.setdefault("heartbeat_interval", 0.2)
         settings.setdefault("request_timeout", 5.0)
         settings.setdefault("retry_backoff", lambda attempt, random: 0.05)
@@ -83,9 +90,15 @@ class GroupMember:
             change(named)
             generation = self.membership.group_metadata.generation_id
             self.events.append((time.monotonic(), what, frozenset(named), generation))
+            self.on_change(self)
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         yield from sleep(self.revoke_seconds)
+        if self.is_slow_to_stop:  # what nobody may do, for a test that must notice it
+            given_up = list(partitions)
+            later = self.client.clock() + 1.0
+            self.client.scheduler.call_at(later, lambda: self._note("stop", given_up, self.has.difference_update))
+            return
         self._note("revoke", partitions, self.has.difference_update)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:

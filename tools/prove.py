@@ -125,6 +125,12 @@ def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see read-topic.txt")
 
 
+def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Groups under stress, each assignor: members come, go and die, the broker is killed; nothing is owned twice."""
+    program = ROOT / "tests" / "prove_groups.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see groups-DATE.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -147,6 +153,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "stopped": prove_stopped,
     "outbox": prove_outbox,
     "read-topic": prove_read_topic,
+    "groups": prove_groups,
 }
 
 
