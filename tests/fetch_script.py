@@ -282,3 +282,11 @@ def _parts(message: FetchResponse) -> list[FetchPartitionData]:
 
 def _is_news(part: FetchPartitionData) -> bool:
     return bool(part.records or part.error_code or part.preferred_read_replica >= 0 or part.diverging_epoch.epoch >= 0)
+
+
+def numbered(log: FetchLog, count: int, start: int = 0, per_batch: int = 5) -> list[bytes]:
+    """Appends records with their numbers as values."""
+    every = [b"%d" % number for number in range(start, start + count)]
+    for at in range(0, count, per_batch):
+        log.append_values(*every[at : at + per_batch])
+    return every

@@ -56,19 +56,31 @@ def _behind_header(data: Any, at: int, position: int, end: int, limits: DecodeLi
         batch = header_at(data[at:], at, limits=limits)
     except DecodeError:
         return None
-    if batch is None or batch.magic < 2:
+    if batch is None or batch.magic < 2 or batch.last_offset_delta < 0 or batch.base_offset < 0:
         return None
     behind = batch.last_offset + 1
-    if batch.last_offset_delta < 0 or batch.base_offset < 0 or not position < behind <= end:
+    if not position < behind <= end:
         return None
-    if batch.records_count is None or not 0 <= batch.records_count <= batch.last_offset_delta + 1:
-        return None
+    if at + batch.size_in_bytes <= len(data) and batch.is_valid():
+        return behind  # the checksum covers the number of offsets
     following = at + batch.size_in_bytes
+    if following >= len(data):
+        is_usual = batch.records_count == batch.last_offset_delta + 1
+        return behind if is_usual and following == len(data) else None
+    return behind if _agrees(data[following:], behind, limits) else None
+
+
+def _agrees(rest: Any, behind: int, limits: DecodeLimits) -> bool:
+    """Whether what follows is a batch from `behind` on: one that proves itself, or the cut one that ends an answer."""
     try:
-        after = header_at(data[following:], following, limits=limits)
+        after = header_at(rest, limits=limits)
     except DecodeError:
-        return None
-    return behind if after is None or after.base_offset >= behind else None
+        return False
+    if after is None:
+        return True
+    if after.magic < 2 or after.base_offset < behind:
+        return False
+    return after.size_in_bytes > len(rest) or after.is_valid()
 
 
 def _next_provable(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
