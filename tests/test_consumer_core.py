@@ -5,6 +5,7 @@ under both faces. What brokers say to all of it is in test_consumer_broker.py.""
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -478,3 +479,16 @@ def test_impossible_options_say_so(make: Make, options: dict[str, Any], text: st
 def test_an_unknown_option_has_a_suggestion(make: Make) -> None:
     with pytest.raises(TypeError, match="did you mean 'max_poll_records'"):
         make(max_pol_records=1)
+
+
+def test_a_consumer_that_is_dropped_says_so_and_ends(make: Make) -> None:
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+    carrier = consumer._carrier
+    consumer.pause()  # the loop runs
+    thread = carrier._thread
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del consumer
+        gc.collect()
+    assert thread is not None
+    thread.join(5.0)
+    assert not thread.is_alive()

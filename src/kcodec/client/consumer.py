@@ -12,11 +12,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kcodec.client import consumer_flows as flows
-from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of
+from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
 from kcodec.client.face import dress
 from kcodec.client.sync import Carrier
 from kcodec.consumer.consumer_core import ConsumerCore
@@ -65,11 +66,7 @@ class Consumer(ConsumerViews):
         self._polling = threading.Lock()
         self._core = core_of(self._options, self._client, threading.Lock(), self._carrier.post)
         self._max_poll_records = self._options.max_poll_records
-        self._carrier.post(self._begin)
-
-    def _begin(self) -> None:
-        task = self._client.scheduler.spawn(self._core.run(), "consumer")
-        task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
+        self._carrier.post(partial(start, self._core, self._client))
 
     # What to read
 

@@ -50,6 +50,13 @@ def core_of(
     return core
 
 
+def start(core: ConsumerCore, client: Client) -> None:
+    """On the loop: have its flows run; if they end otherwise than by `close`, every call raises why."""
+    # It knows nothing of the face, so that one that is dropped without close is noticed.
+    task = client.scheduler.spawn(core.run(), "consumer")
+    task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))
+
+
 def checked_subscription(
     topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], str | None]:

@@ -46,6 +46,10 @@ class Commits:
         """Whether positions are committed without being asked to."""
         return self._core.settings.enable_auto_commit and self._core.committed is not None
 
+    def forget(self) -> None:
+        """Others may have committed since: what was committed last is no reason to commit nothing."""
+        self._last = {}
+
     def note_poll(self, now: float) -> None:
         """Any thread, at the beginning of a poll: all that was delivered before counts as processed."""
         if not self.is_automatic:

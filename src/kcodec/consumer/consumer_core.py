@@ -210,6 +210,7 @@ class ConsumerCore:
     def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
         """Read these, from their committed offsets on; held_back: nothing is delivered yet."""
         new = frozenset(partitions)
+        self.commits.forget()
         self.cluster.topics_wanted({each.topic for each in new})
         self.assignment.add(new)
         if held_back:

@@ -9,12 +9,13 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kcodec.client import consumer_flows as flows
 from kcodec.client.aio.carrier import Carrier
-from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of
+from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
 from kcodec.client.face import dress
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.notices import Notice
@@ -61,11 +62,7 @@ class Consumer(ConsumerViews):
     def _start(self) -> None:
         if not self._is_started:
             self._is_started = True
-            self._carrier.post(self._begin)
-
-    def _begin(self) -> None:
-        task = self._client.scheduler.spawn(self._core.run(), "consumer")
-        task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
+            self._carrier.post(partial(start, self._core, self._client))
 
     async def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
         self._start()
