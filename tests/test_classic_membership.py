@@ -12,6 +12,7 @@ from scripted_group import Fault, GroupClient, GroupWorld
 from kcodec.consumer.assignors import GroupMember, Shares, Topics
 from kcodec.consumer.member_protocol import read_subscription
 from kcodec.consumer.rebalance import Heartbeat
+from kcodec.errors import BrokerError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
@@ -233,6 +234,23 @@ def test_a_topic_without_a_leader_for_a_moment_is_no_change() -> None:
     assert one.events == [("assign", ALL)]
 
 
+@pytest.mark.parametrize("code", [17, 29])
+def test_a_topic_that_is_refused_is_an_error_of_poll_for_as_long_as_it_is(code: int) -> None:
+    world = GroupWorld(t=4, u=2)
+    one = world.client("a")
+    world.settle()
+    world.topic_errors["t"] = code
+    one.cluster.request_update("a test")
+    world.run(10)
+    assert isinstance(one.membership.error, BrokerError)
+    assert one.membership.error.code == code
+    assert one.has == set(ALL)
+    world.topic_errors.clear()
+    world.run_until(lambda: one.membership.error is None, 5)
+    world.settle()
+    assert one.events == [("assign", ALL)]
+
+
 def test_a_pattern_follows_the_topics() -> None:
     world = GroupWorld(orders=2, payments=1, order=1)
     one = world.client("a", [])
@@ -299,9 +317,10 @@ def test_who_unsubscribes_leaves() -> None:
     assert one.told("revoke") == [ALL]
     assert world.sent(LeaveGroupRequest)[0].members[0].reason == "the consumer unsubscribed from all topics"
     assert world.group.members == {}
-    assert one.membership.group_metadata == ConsumerGroupMetadata("g")
+    assert one.membership.group_metadata == ConsumerGroupMetadata("g", 1, "member-1")
     one.membership.subscribe(["t"])
     world.settle()
+    assert one.membership.group_metadata.member_id == "member-2"
 
 
 @pytest.mark.parametrize("way", ["unsubscribe", "leave", "cancel"])

@@ -21,12 +21,12 @@ from kcodec.consumer.classic_heartbeats import Heartbeats
 from kcodec.consumer.classic_join import JoinRounds
 from kcodec.consumer.classic_requests import Generation, GroupRequests, State
 from kcodec.consumer.gate import Gate
-from kcodec.consumer.group_topics import REMIND_SECONDS, GroupTopics
+from kcodec.consumer.group_topics import REFUSED_SECONDS, REMIND_SECONDS, GroupTopics
 from kcodec.consumer.rebalance import Heartbeat, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.protocol.flow import Clock, Flow, Signal, join, sleep, spawn, wait
+from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.txn.cluster import Cluster
 
 log = logging.getLogger("kcodec.consumer")
@@ -54,6 +54,7 @@ class ClassicMembership:
         self.changed = Signal()
         self.gate = Gate(clock)
         self.error: BaseException | None = None
+        self._refusal: BaseException | None = None
         self.requests = GroupRequests(cluster, settings)
         self.topics = GroupTopics(cluster, settings)
         self.assignors: list[Assignor] = make_assignors(settings.partition_assignment_strategy)
@@ -77,7 +78,10 @@ class ClassicMembership:
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who we are, for commits: as of the last SyncGroup that succeeded, until the next one does."""
+        """Who we are, for commits: as of the last SyncGroup that succeeded, until the next one does.
+
+        Also when we are out or have left: a commit of nobody would be taken where one of the past is refused.
+        """
         return self._metadata
 
     @property
@@ -88,7 +92,7 @@ class ClassicMembership:
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """What to read; neither: leave the group. Raises ValueError for a pattern that is no regular expression."""
         self.topics.subscribe(topics, pattern)
-        self.error = None
+        self.error = self._refusal = None
         self._heartbeats.note_poll(self._clock())
         self._notify()
 
@@ -114,10 +118,11 @@ class ClassicMembership:
 
     def run(self) -> Flow[None]:
         """Be a member, until `leave`."""
-        helpers = []
+        helpers: list[Task[None]] = []
         try:
-            helpers.append((yield from spawn(self._heartbeats.run(), "group heartbeats")))
-            helpers.append((yield from spawn(self._watch_metadata(), "group topics")))
+            for flow, name in ((self._heartbeats.run(), "group heartbeats"), (self._watch_metadata(), "group topics")):
+                helpers.append((yield from spawn(flow, name)))
+                helpers[-1].when_done(self._helper_ended)
             while not self._is_over:
                 try:
                     yield from self._turn()
@@ -126,6 +131,11 @@ class ClassicMembership:
         finally:
             for helper in helpers:
                 helper.cancel()
+
+    def _helper_ended(self, task: Task[None]) -> None:
+        """Neither of them ends by itself: poll is to say what became of it."""
+        if task.error is not None and not isinstance(task.error, CancelledFlow):
+            self.fail(task.error)
 
     # What the flows share
 
@@ -165,13 +175,27 @@ class ClassicMembership:
     def _watch_metadata(self) -> Flow[None]:
         """Follow the pattern, and as the leader the partitions of all topics of the group."""
         while True:
-            yield from wait(self._cluster.changed, REMIND_SECONDS)
+            is_refused = self._refusal is not None
+            has_come = yield from wait(self._cluster.changed, REFUSED_SECONDS if is_refused else REMIND_SECONDS)
+            if is_refused and not has_come:
+                self._cluster.request_update("a topic was refused")
             before = self.topics.topics
             self.topics.take_up_metadata()
+            self._note_refusal()
             if self.topics.topics != before:
                 self._notify()
             if self.topics.has_changed():
                 self.request_rejoin(CHANGED_PARTITIONS)
+
+    def _note_refusal(self) -> None:
+        """poll raises that a topic is refused for as long as it is; meanwhile we stay what we are."""
+        refusal = self.topics.refusal()
+        if refusal is not None and self.error is None:
+            self.error = self._refusal = refusal
+            self._notify()
+        elif refusal is None and self.error is not None and self.error is self._refusal:
+            self.error = self._refusal = None
+            self._notify()
 
     def _turn(self) -> Flow[None]:
         """Do the next thing, or wait for one."""
@@ -201,9 +225,6 @@ class ClassicMembership:
         channel = "heartbeat" if self.is_joining else "group"
         self.state, self._is_prepared, self._is_settled = State.UNJOINED, False, False
         self._joined_topics, self._rejoin_reason = None, ""
-        self._metadata = ConsumerGroupMetadata(
-            self.requests.group_id, group_instance_id=self.settings.group_instance_id
-        )
         self.topics.forget_group()
         self._notify()
         if member_id:

@@ -11,12 +11,17 @@ import re
 from collections.abc import Iterable
 
 from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import BrokerError
+from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import Flow, wait
-from kcodec.txn.cluster import Cluster
+from kcodec.txn.cluster import LASTING_TOPIC_ERRORS, Cluster
 
 #: Ask for metadata of our topics at least so often: the cluster forgets what nobody asks for.
 REMIND_SECONDS = 60.0
+#: A topic that is refused is asked about again after so long.
+REFUSED_SECONDS = 2.0
 LEADER_NOT_AVAILABLE = 5
+UNSEEN = LASTING_TOPIC_ERRORS | {LEADER_NOT_AVAILABLE}
 
 Snapshot = dict[str, dict[int, frozenset[str]]]
 
@@ -80,6 +85,14 @@ class GroupTopics:
         self.cluster.request_update("the leader knows more topics")
         return (joined or frozenset()) | new
 
+    def refusal(self) -> BrokerError | None:
+        """Why a topic that we want by name cannot be had; it may be allowed, or come, one day."""
+        for name in self.topics if self.pattern is None else ():
+            topic = self.cluster.topics.get(name)
+            if topic is not None and topic.error in LASTING_TOPIC_ERRORS:
+                return broker_error(topic.error, f"Metadata of topic {name!r}, subscribed to", resource=name)
+        return None
+
     def has_changed(self) -> bool:
         """Whether the partitions are other than those the leader gave out. Never on another member than the leader."""
         return self.assigned_from is not None and self.snapshot(self.group) != self.assigned_from
@@ -89,8 +102,8 @@ class GroupTopics:
         found: Snapshot = {}
         for name in names:
             topic = self.cluster.topics.get(name)
-            if topic is not None and topic.error == LEADER_NOT_AVAILABLE and self.assigned_from is not None:
-                # It is there, but was asked for in an unlucky moment.
+            if topic is not None and topic.error in UNSEEN and self.assigned_from is not None:
+                # It is there, but not for us at the moment.
                 found[name] = self.assigned_from.get(name, {})
             elif topic is not None and topic.partitions:
                 found[name] = {number: self._racks(part.replicas) for number, part in topic.partitions.items()}
