@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consume, transform, produce as one: the flows of a group transact session, which knows both the consumer and the
+producer (franz-go: GroupTransactSession; Kafka: KIP-98, KIP-447).
+
+What a transaction has read is committed with what it has written, or neither is. A rebalance never raises into a
+transaction: one that takes away what it was at work on rules its commit out, its end aborts and goes back to where it
+began. The end itself is in `kcodec.consumer.session_end`.
+
+Outside a transaction nothing is read, so what a rebalance does there matters to none. Inside, it waits: until the
+transaction has ended, or polls again (as Java's rejoins are part of poll), or has not done anything yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.gate import Gate
+from kcodec.consumer.notices import Notice, Notices
+from kcodec.consumer.rebalance import Heartbeat, Membership
+from kcodec.consumer.session_block import SessionBlock
+from kcodec.consumer.session_safety import SessionTimes, check_times, has_kip447
+from kcodec.errors import KcodecError, TransactionStateError
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.flow import Clock, Flow, Signal, sleep, spawn, wait
+from kcodec.txn.state import State
+from kcodec.txn.transaction_manager import TransactionManager
+from kcodec.txn.transaction_source import OpenTransaction
+
+Partitions = Iterable[TopicPartition]
+log = logging.getLogger("kcodec.session")
+
+
+class CommittedOffsets(Protocol):
+    """Of `kcodec.consumer.committed_offsets`."""
+
+    def fetch(self, partitions: Partitions, member: Any, timeout: float) -> Flow[Any]:
+        """Partition -> OffsetAndMetadata, or None where nothing is committed; waits while transactions are pending."""
+
+
+class SessionConsumer(Protocol):
+    """What a session needs of its consumer: `kcodec.consumer.consumer_core.ConsumerCore`."""
+
+    assignment: Assignment
+    notices: Notices
+    wake: Signal
+
+    @property
+    def membership(self) -> Membership | None:
+        """Of the group."""
+
+    @property
+    def committed(self) -> CommittedOffsets | None:
+        """What the group has committed."""
+
+    def add(self, partitions: Partitions, *, held_back: bool = False) -> None:
+        """Read these too."""
+
+    def remove(self, partitions: Partitions) -> None:
+        """Read these no more."""
+
+    def drop(self, partitions: Partitions) -> None:
+        """Forget what was fetched of these."""
+
+    def raise_errors(self) -> None:
+        """Raises what the group or the loop met."""
+
+    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
+        """Until there may be something to take, or to tell."""
+
+
+class Listener:
+    """What the application wants to be told, where it polls; each is called with a frozenset of TopicPartition."""
+
+    def __init__(
+        self,
+        on_revoked: Callable[..., Any] | None = None,
+        on_assigned: Callable[..., Any] | None = None,
+        on_lost: Callable[..., Any] | None = None,
+    ) -> None:
+        self.on_revoked, self.on_assigned = on_revoked, on_assigned
+        self.on_lost = on_lost or on_revoked
+
+
+class GroupSession:
+    """See the module. It is the RebalanceHandler of its consumer.
+
+    block:     the transaction that runs, its end included.
+    end_gate:  held from before EndTxn to its answer, and by what takes partitions away: neither comes between the
+               other's steps.
+    is_rebalancing: nothing is delivered until the rebalance that has begun is over.
+    is_rewind_due:  the outcome of a transaction is unknown: go on at the committed offsets, once a new epoch makes sure
+               that they are the truth.
+    """
+
+    def __init__(self, manager: TransactionManager, times: SessionTimes, group_id: str, *, clock: Clock) -> None:
+        self.manager = manager
+        self.times = times
+        self.group_id = group_id
+        self.clock = clock
+        self.consumer: SessionConsumer
+        self.listener = Listener()
+        self.block: SessionBlock | None = None
+        self.end_gate = Gate(clock)
+        self.changed = Signal()
+        self.is_rebalancing = self.is_rewind_due = False
+        self.is_safe = self.is_warned = False
+        self._polls = 0
+        self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def attach(self, consumer: SessionConsumer, listener: Listener | None = None) -> None:
+        """The consumer, once."""
+        self.consumer = consumer
+        self.listener = listener or self.listener
+
+    def run(self) -> Flow[None]:
+        """Beside the calls, for ever: notes where the transaction begins to read partitions that it gets while it is
+        open. Their first records come a round trip to the broker later."""
+        while True:
+            yield from wait(self.consumer.assignment.changed)
+            self.note_starts()
+
+    def note_starts(self) -> None:
+        """Any thread."""
+        block = self.block
+        if block is not None and not block.is_ending:
+            with self.consumer.assignment.lock:
+                block.note_starts(self.consumer.assignment.partitions)
+
+    @property
+    def knows_generations(self) -> bool:
+        """Whether the group's coordinator takes generations with offsets, and tells of pending ones (KIP-447): by the
+        versions it offers, not by an answer that may never come."""
+        return has_kip447(self.manager.cluster, self.group_id, self.times)
+
+    # Begin
+
+    def begin(self, timeout: float | None = None) -> Flow[SessionBlock]:
+        """Begin a transaction, after InitProducerId where that is due. timeout: seconds; max_block without one.
+
+        Raises as TransactionManager.begin; ValueError where the time-outs are not safe with this broker.
+        """
+        self.check_idle()
+        deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
+        transaction = yield from self.manager.begin(timeout)
+        try:
+            self._check_times()
+            if self.is_rewind_due:
+                yield from self._rewind_to_committed(deadline)
+        except (KcodecError, ValueError, GeneratorExit):
+            self.manager.abandon(transaction)
+            raise
+        return self.begun(transaction)
+
+    def begin_at_once(self) -> SessionBlock | None:
+        """`begin` where nothing is to be sent, from any thread that holds the producer's lock; None: it takes the
+        flow."""
+        if self.block is not None or self.is_rewind_due or not self.is_safe:
+            return None
+        transaction = self.manager.begin_at_once()
+        return None if transaction is None else self.begun(transaction)
+
+    def begun(self, transaction: OpenTransaction) -> SessionBlock:
+        """The transaction is open."""
+        block = self.block = SessionBlock(transaction)
+        self.note_starts()
+        return block
+
+    def check_idle(self) -> None:
+        """Raises TransactionStateError while a transaction runs."""
+        if self.block is not None:
+            raise TransactionStateError(
+                "a transaction of this session is open: end it before the next one begins",
+                state=State.IN_TRANSACTION.name,
+                event="BEGIN",
+            )
+
+    def _check_times(self) -> None:
+        """Once brokers are known: are the time-outs safe with them?"""
+        if not self.is_safe:
+            seconds = self.manager.transaction_timeout_ms / 1000
+            self.is_safe = self.knows_generations or check_times(self.times, seconds)
+
+    def _rewind_to_committed(self, deadline: float) -> Flow[None]:
+        """After an unknown outcome: the committed offsets say what became of it."""
+        assert self.consumer.committed is not None
+        uncertain = self._uncertain
+        assignment = self.consumer.assignment
+        here = [name for name in uncertain if name in assignment.partitions]
+        membership = self.consumer.membership
+        if here and membership is not None:
+            left = max(deadline - self.clock(), 0.0)
+            found = yield from self.consumer.committed.fetch(here, membership.group_metadata, left)
+            for name in here:
+                if name in assignment.partitions:
+                    place = found.get(name) or uncertain[name]
+                    assignment.seek(name, place.offset, place.leader_epoch)
+            self.consumer.drop(here)
+        self.is_rewind_due, self._uncertain = False, {}
+
+    # Reading
+
+    def may_take(self) -> bool:
+        """The caller of poll, before it takes records: whether it may now. `taken` must follow if it may."""
+        block = self.block
+        if block is None:
+            return False
+        with self.consumer.assignment.lock:
+            if self.is_rebalancing:
+                return False
+            block.is_reading = True
+            return True
+
+    def taken(self, count: int) -> None:
+        """So many records came of it."""
+        block = self.block
+        if block is not None:
+            block.has_read |= count > 0
+            block.is_reading = False
+
+    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
+        """Part of a poll, as the consumer's; a rebalance that waits for it goes on, and is waited for."""
+        deadline = self.clock() + timeout
+        self._polls += 1
+        self.changed.set()
+        try:
+            yield from sleep(0)  # who waited for a poll goes on first
+            while self._still_rebalances():
+                self.consumer.raise_errors()
+                if self.consumer.notices.waiting:
+                    return self.consumer.notices.waiting.popleft()
+                left = deadline - self.clock()
+                if left <= 0:
+                    return None
+                yield from wait(self.consumer.wake, left)
+            return (yield from self.consumer.wait_for_work(max(deadline - self.clock(), 0.0)))
+        finally:
+            self._polls -= 1
+
+    def _still_rebalances(self) -> bool:
+        membership = self.consumer.membership
+        if self.is_rebalancing and (membership is None or membership.is_stable):
+            self.is_rebalancing = False
+        return self.is_rebalancing
+
+    # Rebalances: what the membership calls
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What is assigned now."""
+        return frozenset(self.consumer.assignment.partitions)
+
+    def until_polled(self) -> Flow[None]:
+        """Before a rejoin: until no transaction is at work on what it has read. From here on nothing is delivered."""
+        with self.consumer.assignment.lock:
+            self.is_rebalancing = True
+        self.consumer.wake.set()
+        while True:
+            block = self.block
+            if block is None or block.failed is not None:
+                return
+            if not block.is_ending and (self._polls or block.is_fresh):
+                return
+            yield from wait(self.changed)
+
+    def revoke(self, partitions: Partitions) -> Flow[None]:
+        """Give these away. While EndTxn is under way it waits, and before KIP-447 a little longer."""
+        going = frozenset(partitions) & self.owned
+        if not going:
+            return
+        log.info("revoked: %s", ", ".join(map(str, sorted(going))))
+        yield from self._take_away(going, "revoked")
+        self._tell(self.listener.on_revoked, going)
+
+    def lose(self, partitions: Partitions) -> Flow[None]:
+        """Others have these already."""
+        gone = frozenset(partitions) & self.owned
+        if not gone:
+            return
+        log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
+        yield from self._take_away(gone, "lost")
+        self._tell(self.listener.on_lost, gone)
+
+    def _take_away(self, gone: frozenset[TopicPartition], how: str) -> Flow[None]:
+        self.consumer.assignment.set_revoking(gone)  # nothing more is delivered of them
+        if (block := self.block) is not None and not self.end_gate.is_held:
+            # At once, so that an end that waits for a heartbeat hears of it.
+            self._fail(block, gone, how)
+        yield from self.end_gate.acquire()
+        try:
+            if (block := self.block) is not None:
+                self._fail(block, gone, how)
+            self.consumer.remove(gone)
+        finally:
+            self.end_gate.release()
+
+    def _fail(self, block: SessionBlock, gone: frozenset[TopicPartition], how: str) -> None:
+        if not block.is_fresh or block.is_ending:
+            block.fail(f"{', '.join(map(str, sorted(gone)))} {how} while it was open")
+            self.changed.set()
+
+    def assign(self, added: Partitions, owned: Partitions) -> Flow[None]:
+        """A rebalance is over."""
+        new = frozenset(added)
+        log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
+        told = self.listener.on_assigned
+        self.consumer.add(new, held_back=told is not None)
+        self.is_rebalancing = False
+        self.consumer.wake.set()
+        if told is not None:
+            try:
+                yield from self.consumer.notices.tell(told, new)
+            finally:
+                self.consumer.assignment.set_revoking(new, False)
+
+    def _tell(self, function: Callable[..., Any] | None, partitions: frozenset[TopicPartition]) -> None:
+        if function is not None:
+            self.consumer.notices.put(function, partitions)
+
+    # For the end
+
+    def rewind(self, block: SessionBlock) -> None:
+        """Go back to where the transaction began; what was fetched is dropped."""
+        assignment = self.consumer.assignment
+        moved = []
+        for name, start in block.starts.items():
+            state = assignment.partitions.get(name)
+            if state is start.state and (state.position != start.offset or state.awaiting is not None):
+                assignment.seek(name, start.offset, start.leader_epoch)
+                moved.append(name)
+        self.consumer.drop(moved)
+
+    def rewind_later(self, block: SessionBlock) -> None:
+        """Nobody knows what became of it. Where nothing is committed, it goes on where the transaction began."""
+        self.is_rewind_due = True
+        self._uncertain = {
+            name: OffsetAndMetadata(start.offset, "", start.leader_epoch) for name, start in block.starts.items()
+        }
+
+    def leave(self, block: SessionBlock) -> None:
+        """The transaction is over, whatever became of it: what waited for its end goes on."""
+        if self.block is block:
+            self.block = None
+        self.manager.abandon(block.transaction)
+        self.changed.set()
+
+    def check_membership(self) -> Flow[None]:
+        """Have the membership ask who it is, beside: the coordinator knows us no more."""
+        membership = self.consumer.membership
+        if membership is not None:
+            yield from spawn(_ask(membership, self.times.request), "membership check")
+
+
+def _ask(membership: Membership, timeout: float) -> Flow[None]:
+    found = yield from membership.force_heartbeat(timeout)
+    if found is not Heartbeat.OK:
+        log.info("after refused offsets: %s", found.value)
