@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.gate import Gate
-from kcodec.consumer.notices import Notice, Notices
 from kcodec.consumer.rebalance import Heartbeat, Membership
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_safety import SessionTimes, check_times, has_kip447
@@ -29,6 +28,9 @@ from kcodec.txn.state import State
 from kcodec.txn.transaction_manager import TransactionManager
 from kcodec.txn.transaction_source import OpenTransaction
 
+if TYPE_CHECKING:
+    from kcodec.consumer.notices import Notice, Notices
+
 Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.session")
 
@@ -36,7 +38,7 @@ log = logging.getLogger("kcodec.session")
 class CommittedOffsets(Protocol):
     """Of `kcodec.consumer.committed_offsets`."""
 
-    def fetch(self, partitions: Partitions, member: Any, timeout: float) -> Flow[Any]:
+    def fetch(self, partitions: Partitions, timeout: float) -> Flow[Any]:
         """Partition -> OffsetAndMetadata, or None where nothing is committed; waits while transactions are pending."""
 
 
@@ -189,10 +191,8 @@ class GroupSession:
         uncertain = self._uncertain
         assignment = self.consumer.assignment
         here = [name for name in uncertain if name in assignment.partitions]
-        membership = self.consumer.membership
-        if here and membership is not None:
-            left = max(deadline - self.clock(), 0.0)
-            found = yield from self.consumer.committed.fetch(here, membership.group_metadata, left)
+        if here:
+            found = yield from self.consumer.committed.fetch(here, max(deadline - self.clock(), 0.0))
             for name in here:
                 if name in assignment.partitions:
                     place = found.get(name) or uncertain[name]
@@ -253,7 +253,8 @@ class GroupSession:
         return frozenset(self.consumer.assignment.partitions)
 
     def until_polled(self) -> Flow[None]:
-        """Before a rejoin: until no transaction is at work on what it has read. From here on nothing is delivered."""
+        """Before a rejoin: until no transaction is at work on what it has read; or it polls, as in Java a rejoin is part
+        of poll. From here on nothing is delivered until the rebalance is over."""
         with self.consumer.assignment.lock:
             self.is_rebalancing = True
         self.consumer.wake.set()
@@ -266,10 +267,12 @@ class GroupSession:
             yield from wait(self.changed)
 
     def revoke(self, partitions: Partitions) -> Flow[None]:
-        """Give these away. While EndTxn is under way it waits, and before KIP-447 a little longer."""
+        """Give these away, when `until_polled` says so. While EndTxn is under way it waits, and before KIP-447 a little
+        longer."""
         going = frozenset(partitions) & self.owned
         if not going:
             return
+        yield from self.until_polled()
         log.info("revoked: %s", ", ".join(map(str, sorted(going))))
         yield from self._take_away(going, "revoked")
         self._tell(self.listener.on_revoked, going)

@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a group transact session must do, point by point (C1 to C14: the group's side), against a scripted coordinator in
+virtual time. The same points against real brokers: test_session_broker.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from session_script import GROUP, IN, Script, SessionWorld
+from transaction_script import CUT, HANG, LOST
+
+from kcodec.consumer.rebalance import Heartbeat
+from kcodec.consumer.session_safety import SETTLE_SECONDS, SessionTimes
+from kcodec.errors import ProducerFencedError, TransactionStateError, UnknownOutcomeError
+from kcodec.offsets import OffsetAndMetadata
+from kcodec.protocol.flow import CancelledFlow
+from kcodec.txn.state import State
+
+AGED = SessionTimes(session=60.0, request=5.0)
+
+
+def old_script() -> Script:
+    """With a broker before 2.5."""
+    return Script(SessionWorld(0, has_kip447=False), times=AGED)
+
+
+# ------------------------------------------------------------------------------------------------------ C1, C2, C3, C4
+
+
+@pytest.mark.parametrize("how", ["revoke", "lose"])
+def test_c01_partitions_taken_away_in_a_transaction_abort_it_and_nobody_is_raised_at(how: str) -> None:
+    script = Script()
+    block = script.worked()
+    script.session._polls = 1  # it polls again
+    taken = getattr(script, how)(IN[0])
+    script.world.pass_time(0.1)
+    script.session._polls = 0
+    assert taken.done
+    assert "in-0" in (block.failed or "")
+    script.write()  # a block that does not know goes on
+    script.end(block)
+    assert block.committed is False
+    assert script.wire()[-2:] == ["flush", "EndTxn"]
+    assert script.world.asked[-1].request.committed is False
+    assert script.world.committed == dict.fromkeys(IN, 10)
+    script.rebalanced()
+    again = script.worked(IN[1])
+    script.end(again)
+    assert again.committed
+
+
+def test_c01_what_is_revoked_between_transactions_and_nothing_at_all_fail_none() -> None:
+    script = Script()
+    script.end(script.worked())
+    assert script.revoke(IN[0]).done
+    script.rebalanced()
+    block = script.begin()
+    assert script.read(IN[1])
+    script.world.run(script.session.revoke([]))
+    script.end(block)
+    assert block.committed
+
+
+def test_c01_a_transaction_that_has_not_done_anything_does_not_hold_a_rebalance_back_nor_fail() -> None:
+    script = Script()
+    block = script.begin()
+    assert script.revoke(IN[0]).done
+    assert not script.read(IN[1]), "nothing is delivered while a rebalance is under way"
+    script.rebalanced()
+    assert script.read(IN[1])
+    script.end(block)
+    assert block.committed
+    assert script.world.committed[IN[1]] == 15
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_c02_the_order_of_a_commit_on_the_wire(version: int) -> None:
+    script = Script(SessionWorld(version))
+    block = script.worked()
+    before = len(script.wire())
+    revoked = []
+    script.membership.gate.acquire = _noting(script, "gate", script.membership.gate.acquire)  # type: ignore[method-assign]
+    script.session.end_gate.acquire = _noting(script, "lock", script.session.end_gate.acquire)  # type: ignore[method-assign]
+    release = script.session.end_gate.release
+
+    def noted_release() -> None:
+        script.world.note("unlock")
+        revoked.append(script.consumer.positions())
+        release()
+
+    script.session.end_gate.release = noted_release  # type: ignore[method-assign]
+    script.end(block)
+    offsets = ["AddOffsetsToTxn", "TxnOffsetCommit"] if version == 0 else ["TxnOffsetCommit"]
+    # The second flush is the commit's own, and finds nothing.
+    assert script.wire()[before:] == ["flush", "gate", *offsets, "Heartbeat", "lock", "flush", "EndTxn", "unlock"]
+    assert revoked[0][IN[0]] == 15
+
+
+def _noting(script: Script, what: str, acquire: object) -> object:
+    def noted(timeout: float | None = None) -> object:
+        script.world.note(what)
+        return (yield from acquire(timeout))  # type: ignore[operator]
+
+    return noted
+
+
+def test_c03_the_coordinator_is_told_generation_member_instance_and_leader_epochs() -> None:
+    script = Script()
+    script.end(script.worked())
+    (asked,) = [one.request for one in script.world.asked if one.api == "TxnOffsetCommit"]
+    assert (asked.group_id, asked.generation_id, asked.member_id) == (GROUP, 5, "member-1")
+    assert asked.group_instance_id == "instance-1"
+    ((topic),) = asked.topics
+    ((partition),) = topic.partitions
+    assert (topic.name, partition.partition_index) == ("in", 0)
+    assert (partition.committed_offset, partition.committed_leader_epoch) == (15, 4)
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+@pytest.mark.parametrize("version", [0, 2])
+def test_c03_a_wrong_one_aborts_the_transaction_and_is_not_fatal(version: int, code: int) -> None:
+    script = Script(SessionWorld(version))
+    block = script.worked()
+    script.plan("TxnOffsetCommit", code)
+    script.end(block)
+    assert block.committed is False
+    assert script.consumer.positions()[IN[0]] == 10
+    script.world.pass_time(1)
+    assert script.membership.beats == 1, "the membership finds out who it is"
+    again = script.worked()
+    script.end(again)
+    assert again.committed
+
+
+def test_c03_offsets_are_never_committed_without_a_generation() -> None:
+    """A member that lost its generation would be taken for somebody who assigns partitions by hand."""
+    from kcodec.offsets import ConsumerGroupMetadata
+
+    script = Script()
+    block = script.worked()
+    script.membership.group_metadata = ConsumerGroupMetadata(GROUP)
+    script.end(block)
+    assert block.committed is False
+    assert "TxnOffsetCommit" not in script.wire()
+
+
+def test_c04_a_rejoin_and_a_commit_of_offsets_do_not_interleave() -> None:
+    script = Script()
+    block = script.worked()
+    assert script.world.run(script.membership.gate.acquire())
+    task = script.ending(block)
+    script.world.pass_time(1.0)
+    assert not task.done
+    assert "TxnOffsetCommit" not in script.wire()
+    script.membership.gate.release()
+    script.world.pass_time(0.001)
+    assert script.membership.gate.is_held, "no JoinGroup is sent until TxnOffsetCommit is answered"
+    script.world.pass_time(1.0)
+    assert task.done
+    assert not script.membership.gate.is_held
+    assert block.committed
+
+
+def test_c04_a_rebalance_that_outlasts_the_deadline_of_the_end_aborts_it() -> None:
+    script = Script()
+    block = script.worked()
+    script.world.run(script.membership.gate.acquire())
+    begin = script.world.now
+    script.end(block, timeout=2.0)
+    assert script.world.now - begin < 4.5
+    assert block.committed is False
+
+
+# -------------------------------------------------------------------------------------------------------------- C5, C6
+
+
+def test_c05_what_takes_partitions_away_waits_from_the_lock_to_the_answer_of_endtxn() -> None:
+    script = Script()
+    block = script.worked()
+    script.plan("EndTxn", HANG)
+    task = script.ending(block, timeout=20.0)
+    script.world.pass_time(1.0)
+    assert script.wire()[-1] == "EndTxn"
+    lost = script.lose(IN[0])
+    script.world.pass_time(1.0)
+    assert not lost.done
+    assert IN[0] in script.consumer.assignment.partitions
+    script.world.pass_time(10.0)
+    assert task.done
+    assert lost.done
+    assert block.committed, "EndTxn was repeated"
+    assert IN[0] not in script.consumer.assignment.partitions
+
+
+@pytest.mark.parametrize("way", ["fenced", "unknown", "cancelled", "abort cancelled", "aborted", "deadline"])
+def test_c05_it_is_released_on_every_way_out(way: str) -> None:
+    script = Script()
+    block = script.worked()
+    plans = {"fenced": [90], "unknown": [HANG] * 9, "aborted": [120], "cancelled": [HANG], "abort cancelled": [HANG]}
+    script.plan("EndTxn", *plans.get(way, []))
+    if way == "fenced":
+        script.world.coordinator.epoch += 2
+    if way == "deadline":
+        script.plan("TxnOffsetCommit", *[LOST] * 50)
+    task = script.ending(block, is_commit=way != "abort cancelled", timeout=3.0)
+    task.when_done(lambda _: None)
+    if "cancelled" in way:
+        script.world.pass_time(1.0)
+        task.cancel()
+    script.world.pass_time(20.0)
+    assert task.done
+    assert script.session.block is None
+    assert not script.session.end_gate.is_held
+    assert not script.membership.gate.is_held
+    assert script.revoke().done
+    if way == "fenced":
+        assert isinstance(task.error, ProducerFencedError)
+    elif way == "cancelled":
+        assert isinstance(task.error, CancelledFlow)
+        assert script.manager.state is State.UNKNOWN_OUTCOME
+    else:
+        assert block.committed is not True
+
+
+@pytest.mark.parametrize("event", ["reply", "revoke", "lose", "deadline", "cancel"])
+def test_c06_the_wait_for_the_heartbeat_ends_with(event: str) -> None:
+    script = Script()
+    block = script.worked()
+    script.plan("Heartbeat", 0 if event == "reply" else HANG)
+    task = script.ending(block, timeout=3.0)
+    task.when_done(lambda _: None)
+    script.world.pass_time(0.5)
+    begin = script.world.now
+    if event == "lose":
+        script.lose(IN[0])
+    elif event == "revoke":  # by a member that did not wait for us
+        script.world.spawn(script.session._take_away(frozenset(IN), "revoked"))
+    elif event == "cancel":
+        task.cancel()
+    script.world.pass_time(20.0, until=lambda: task.done)
+    assert task.done
+    assert script.world.now - begin < {"deadline": 3.5}.get(event, 0.1)
+    assert bool(block.committed) is (event == "reply")
+    assert script.session.block is None
+
+
+def test_c06_without_a_member_nothing_hangs() -> None:
+    """A session that never joined its group has read nothing: no offsets, no heartbeat."""
+    script = Script()
+    script.consumer.membership = None
+    script.consumer.assignment.remove(IN)
+    block = script.begin()
+    script.write()
+    begin = script.world.now
+    script.end(block)
+    assert block.committed
+    assert script.world.now - begin < 0.1
+    assert script.membership.beats == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- C7, C8
+
+
+@pytest.mark.parametrize("beat", list(Heartbeat))
+@pytest.mark.parametrize("has_kip447", [True, False])
+def test_c07_a_rebalance_that_has_begun_may_commit_with_kip447_only(has_kip447: bool, beat: Heartbeat) -> None:
+    script = Script() if has_kip447 else old_script()
+    block = script.worked()
+    script.membership.beat = beat
+    script.end(block)
+    may = {Heartbeat.OK} | ({Heartbeat.REBALANCE_IN_PROGRESS, Heartbeat.REASSIGNED} if has_kip447 else set())
+    assert block.committed is (beat in may)
+    assert script.consumer.positions()[IN[0]] == (15 if block.committed else 10)
+
+
+def test_c08_kip447_is_decided_by_the_versions_that_are_offered() -> None:
+    assert Script().session.knows_generations
+    assert not old_script().session.knows_generations
+    capped = SessionTimes(session=60.0, request=5.0, offset_fetch_highest_version=6)
+    assert not Script(times=capped).session.knows_generations
+    nobody_met = Script()
+    nobody_met.world.cluster.versions.clear()
+    assert not nobody_met.session.knows_generations
+
+
+@pytest.mark.parametrize("has_kip447", [True, False])
+def test_c08_a_commit_without_offsets_takes_no_longer_than_its_requests(has_kip447: bool) -> None:
+    script = Script() if has_kip447 else old_script()
+    for _ in range(2):
+        block = script.begin()
+        script.write()
+        begin = script.world.now
+        script.end(block)
+        assert block.committed
+        assert script.world.now - begin == pytest.approx(0.002)  # EndTxn, and nothing else
+    begin = script.world.now
+    assert script.revoke().done
+    assert script.world.now == begin
+    assert script.membership.beats == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- C9, C10
+
+
+def test_c09_before_kip447_a_rebalance_waits_after_a_commit_and_nobody_else_does() -> None:
+    script = old_script()
+    block = script.worked()
+    begin = script.world.now
+    script.end(block)
+    committed = script.world.now
+    assert committed - begin < 0.02, "the caller is not delayed"
+    asked = [one for one in script.world.asked if one.api == "TxnOffsetCommit"]
+    assert asked[-1].version <= 2
+    assert (asked[-1].request.generation_id, asked[-1].request.member_id) == (-1, "")
+    revoked = script.revoke(IN[1])
+    following = script.begin()
+    assert script.world.now - committed < 0.01, "begin does not wait"
+    script.write()
+    script.world.pass_time(SETTLE_SECONDS - 0.1)
+    assert not revoked.done
+    assert not following.failed
+    script.end(following)
+    assert script.world.now - committed >= SETTLE_SECONDS, "the next end waits, too"
+    script.world.pass_time(1.0)
+    assert revoked.done
+
+
+def test_c09_after_an_abort_nothing_waits() -> None:
+    script = old_script()
+    block = script.worked()
+    script.end(block, is_commit=False)
+    assert block.committed is False
+    assert script.revoke().done
+
+
+def test_c09_one_warning_says_that_it_is_a_matter_of_timing(caplog: pytest.LogCaptureFixture) -> None:
+    script = old_script()
+    for _ in range(3):
+        script.end(script.worked())
+        script.world.pass_time(1.0)
+    assert sum("matter of timing" in record.message for record in caplog.records) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ C11, C12
+
+
+@pytest.mark.parametrize("why", ["asked", "error", "refused"])
+def test_c11_an_abort_goes_back_to_where_the_transaction_began_and_drops_what_was_fetched(why: str) -> None:
+    script = Script()
+    block = script.worked()
+    versions = {name: state.version for name, state in script.consumer.assignment.partitions.items()}
+    if why == "refused":
+        script.plan("TxnOffsetCommit", 22)
+    error = RuntimeError("of the block") if why == "error" else None
+    script.end(block, is_commit=why == "refused", error=error)
+    assert script.consumer.positions() == dict.fromkeys(IN, 10)
+    state = script.consumer.assignment.partitions[IN[0]]
+    assert state.position_epoch == 3
+    assert script.consumer.dropped == [IN[0]], "nothing was read of the other one"
+    assert state.version != versions[IN[0]], "a late answer carries another version, and is dropped"
+
+
+def test_c11_partitions_that_come_while_it_is_open_go_back_as_well() -> None:
+    script = Script()
+    script.consumer.assignment.remove([IN[1]])
+    block = script.worked()
+    script.rebalanced(IN[1])
+    script.world.pass_time(0.01)
+    assert script.read(IN[1], 7)
+    script.end(block, is_commit=False)
+    assert script.consumer.positions() == dict.fromkeys(IN, 10)
+
+
+def test_c11_a_position_that_is_lost_while_it_is_open_aborts() -> None:
+    """What was read there could not be committed, so it would be read again."""
+    script = Script()
+    block = script.worked()
+    script.consumer.assignment.reset(IN[0], "earliest")
+    script.end(block)
+    assert block.committed is False
+    assert script.consumer.positions()[IN[0]] == 10
+
+
+def test_c12_after_a_commit_the_position_is_the_committed_offset() -> None:
+    script = Script()
+    for end in (15, 20, 25):
+        script.end(script.worked())
+        assert script.consumer.positions()[IN[0]] == script.world.committed[IN[0]] == end
+    assert "OffsetFetch" not in script.wire()
+
+
+def test_c12_a_rebalance_in_the_session_gives_nothing_twice() -> None:
+    script = Script()
+    script.end(script.worked())
+    assert script.revoke(*IN).done
+    script.rebalanced(*IN)
+    assert script.consumer.positions()[IN[0]] == 15
+    block = script.worked()
+    script.end(block)
+    assert script.world.committed[IN[0]] == 20
+
+
+def test_c12_what_is_taken_away_and_given_back_while_it_is_open_is_not_committed() -> None:
+    script = Script()
+    block = script.worked()
+    script.lose(*IN)
+    script.world.pass_time(0.1)
+    script.rebalanced(*IN)
+    assert script.read(IN[0], 2)
+    script.end(block)
+    assert block.committed is False
+    assert script.world.committed[IN[0]] == script.consumer.positions()[IN[0]] == 10
+
+
+# ------------------------------------------------------------------------------------------------------------ C13, C14
+
+
+@pytest.mark.parametrize("fault", [CUT, LOST])
+@pytest.mark.parametrize("version", [0, 2])
+def test_c13_an_unknown_outcome_is_said_and_a_new_epoch_comes_before_anything_else(version: int, fault: str) -> None:
+    """CUT: the coordinator has carried it out, LOST: it has not. The committed offsets know."""
+    script = Script(SessionWorld(version))
+    block = script.worked()
+    script.plan("EndTxn", *[fault] * 100)
+    with pytest.raises(UnknownOutcomeError):
+        script.end(block, timeout=2.0)
+    assert block.committed is None
+    with pytest.raises(TransactionStateError):
+        block.check_open("poll")
+    before = len(script.world.asked)
+    script.world.plans.clear()
+    following = script.begin()
+    apis = [one.api for one in script.world.asked[before:] if one.api != "FindCoordinator"]
+    assert apis == ["InitProducerId", "OffsetFetch"]
+    assert script.consumer.positions()[IN[0]] == (15 if fault == CUT else 10)
+    script.end(following)
+    assert "EndTxn" not in [one.api for one in script.world.asked[before:]]
+
+
+def test_c13_a_commit_that_is_given_up_while_it_is_under_way_is_unknown_too() -> None:
+    script = Script()
+    block = script.worked()
+    script.plan("EndTxn", HANG)
+    task = script.ending(block)
+    task.when_done(lambda _: None)
+    script.world.pass_time(1.0)
+    task.cancel()
+    assert block.committed is None
+    assert script.session.is_rewind_due
+    script.begin()
+    assert script.consumer.positions()[IN[0]] == 15, "the copy that was given up had been carried out"
+
+
+def test_c13_where_nothing_is_committed_it_goes_on_where_the_transaction_began() -> None:
+    """With auto_offset_reset="latest" it must not begin at an end that lies behind what it had read."""
+    script = Script()
+    block = script.worked()
+    script.plan("EndTxn", *[LOST] * 100)
+    with pytest.raises(UnknownOutcomeError):
+        script.end(block, timeout=2.0)
+    script.world.plans.clear()
+    found = script.consumer.fetch
+
+    def nothing(partitions: object, timeout: float) -> object:
+        yield from found([], timeout)
+        return dict.fromkeys(IN)
+
+    script.consumer.fetch = nothing  # type: ignore[assignment,method-assign]
+    script.begin()
+    assert script.consumer.positions()[IN[0]] == 10
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_c14_an_unknown_server_error_is_never_a_commit(version: int) -> None:
+    script = Script(SessionWorld(version))
+    block = script.worked()
+    script.plan("EndTxn", *[-1] * 100)
+    with pytest.raises(UnknownOutcomeError):
+        script.end(block, timeout=2.0)
+    assert block.committed is None
+
+
+def test_moved_positions_are_committed_also_where_nothing_was_delivered() -> None:
+    """Markers and aborted records move a position: committed, the group's lag is 0."""
+    script = Script()
+    block = script.begin()
+    state = script.consumer.assignment.partitions[IN[1]]
+    state.position = 12
+    assert block.moved(script.consumer.assignment.partitions) == {IN[1]: OffsetAndMetadata(12, "", 3)}
+    script.end(block)
+    assert script.world.committed[IN[1]] == 12
