@@ -147,6 +147,12 @@ class ScriptedConsumer:
         """Assign it, at its committed offset."""
         self.assignment.add([partition])
         self.assignment.seek(partition, self.world.committed[partition], 3)
+        self.validate()
+
+    def validate(self) -> None:
+        """What `Positions` does after a seek."""
+        for state in self.assignment.partitions.values():
+            state.awaiting = None
 
     def fetch(self, partitions: Iterable[TopicPartition], timeout: float) -> Flow[Any]:
         yield from call(1, offsets.OffsetFetchRequest(group_id=GROUP), timeout=timeout)
@@ -185,9 +191,9 @@ class NotingBuffer(Buffer):
 class Script:
     """A session with its world; `read`, `write`, `begin` and `end` are what a block does."""
 
-    def __init__(self, world: SessionWorld | None = None, *, times: SessionTimes | None = None, **options: Any) -> None:
+    def __init__(self, world: SessionWorld | None = None, *, times: SessionTimes | None = None) -> None:
         self.world = world or SessionWorld()
-        self.manager = TransactionManager(self.world.cluster, "copier-1", **({"transaction_timeout_ms": 5000} | options))
+        self.manager = TransactionManager(self.world.cluster, "copier-1", transaction_timeout_ms=5000)
         self.buffer = NotingBuffer(self.world)
         self.manager.attach(self.buffer)
         self.world.spawn(self.manager.run())
@@ -211,6 +217,7 @@ class Script:
         """What poll does where records are there; False: nothing may be taken now."""
         if not self.session.may_take():
             return False
+        self.consumer.validate()
         state = self.consumer.assignment.partitions.get(partition)
         found = 0
         if state is not None and state.is_fetchable and state.position is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group transact session must do, point by point (C1 to C14: the group's side), against a scripted coordinator in
-virtual time. The same points against real brokers: test_session_broker.py.
+"""What a group transact session must do, point by point (C1 to C14: the group's side), against a scripted coordinator
+in virtual time. The same points against real brokers: test_session_broker.py.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from kcodec.client.sync import Carrier
 from kcodec.consumer.notices import Notice
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
+from kcodec.errors import KcodecError
 from kcodec.txn.producer_id import ProducerIdSource
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class SessionTransaction(SessionTransactionViews):
         block = self._sending()
         try:
             return self._session._producer.send(topic, value, key, headers, partition, timestamp)
-        except Exception as error:
+        except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded(Delivery, topic, error)
 
@@ -113,7 +114,7 @@ class SessionTransaction(SessionTransactionViews):
         block = self._sending()
         try:
             return self._session._producer.send_arrow(topic, table, framing=framing)
-        except Exception as error:
+        except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded_table(TableDelivery, topic, error)
 

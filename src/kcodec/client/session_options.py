@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a group transact session: those of a consumer and of a producer, with what would not be safe refused."""
+"""The options of a group transact session: a consumer's and a producer's, and what would not be safe is refused."""
 
 from __future__ import annotations
 

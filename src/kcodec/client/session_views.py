@@ -11,7 +11,7 @@ from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.group_session import GroupSession, Listener
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
-from kcodec.errors import KcodecError, ProducerFencedError, TransactionStateError, TransportError
+from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow
 from kcodec.txn import delivery as txn_delivery
@@ -89,9 +89,9 @@ class SessionTransactionViews:
         return block
 
     @staticmethod
-    def _check_discarded(block: SessionBlock, error: Exception) -> None:
+    def _check_discarded(block: SessionBlock, error: KcodecError) -> None:
         """Raise what a send raised, unless a rebalance has ruled the commit out: then nothing is lost by it."""
-        if block.failed is None or not isinstance(error, KcodecError) or isinstance(error, ProducerFencedError):
+        if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
 
     def _lock(self) -> AbstractContextManager[Any]:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.gate import Gate
+from kcodec.consumer.group_session_timeout import group_session_timeout
 from kcodec.consumer.rebalance import Heartbeat, Membership
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_safety import SessionTimes, check_times, has_kip447
@@ -93,6 +95,7 @@ class GroupSession:
     end_gate:  held from before EndTxn to its answer, and by what takes partitions away: neither comes between the
                other's steps.
     is_rebalancing: nothing is delivered until the rebalance that has begun is over.
+    is_safe:   the time-outs were looked at with the brokers that are there.
     is_rewind_due:  the outcome of a transaction is unknown: go on at the committed offsets, once a new epoch makes sure
                that they are the truth.
     """
@@ -108,7 +111,7 @@ class GroupSession:
         self.end_gate = Gate(clock)
         self.changed = Signal()
         self.is_rebalancing = self.is_rewind_due = False
-        self.is_safe = self.is_warned = False
+        self.is_safe = self._are_times_checked = False
         self._polls = 0
         self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -148,7 +151,10 @@ class GroupSession:
         deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
         transaction = yield from self.manager.begin(timeout)
         try:
-            self._check_times()
+            if not self.is_safe:
+                if not self.knows_generations:
+                    yield from self.check_times(deadline)
+                self.is_safe = True
             if self.is_rewind_due:
                 yield from self._rewind_to_committed(deadline)
         except (KcodecError, ValueError, GeneratorExit):
@@ -179,11 +185,17 @@ class GroupSession:
                 event="BEGIN",
             )
 
-    def _check_times(self) -> None:
-        """Once brokers are known: are the time-outs safe with them?"""
-        if not self.is_safe:
-            seconds = self.manager.transaction_timeout_ms / 1000
-            self.is_safe = self.knows_generations or check_times(self.times, seconds)
+    def check_times(self, deadline: float) -> Flow[None]:
+        """With a broker without KIP-447, once: raises ValueError where the time-outs are not safe, and warns where they
+        are."""
+        if self._are_times_checked:
+            return
+        if self.times.session is None:
+            left = max(deadline - self.clock(), 0.0)
+            found = yield from group_session_timeout(self.manager.cluster, self.group_id, left)
+            self.times = replace(self.times, session=found.session_timeout)
+        check_times(self.times, self.manager.transaction_timeout_ms / 1000)
+        self._are_times_checked = True
 
     def _rewind_to_committed(self, deadline: float) -> Flow[None]:
         """After an unknown outcome: the committed offsets say what became of it."""
@@ -253,8 +265,8 @@ class GroupSession:
         return frozenset(self.consumer.assignment.partitions)
 
     def until_polled(self) -> Flow[None]:
-        """Before a rejoin: until no transaction is at work on what it has read; or it polls, as in Java a rejoin is part
-        of poll. From here on nothing is delivered until the rebalance is over."""
+        """Before a rejoin: until no transaction is at work on what it has read; or it polls, as in Java, where a rejoin
+        is part of poll. From here on nothing is delivered until the rebalance is over."""
         with self.consumer.assignment.lock:
             self.is_rebalancing = True
         self.consumer.wake.set()

@@ -99,7 +99,7 @@ class SessionEnd:
             yield from manager.commit(self._left())
         except UnknownOutcomeError:
             raise
-        except KcodecError as failed:
+        except (KcodecError, ValueError) as failed:
             if block.failed is not None:
                 log.info("beside a rebalance: %s", failed)
                 return None
@@ -141,6 +141,7 @@ class SessionEnd:
         highest = self.session.times.txn_offset_commit_highest_version
         if not self.session.knows_generations:
             # The versions below know no member: whoever commits last is believed.
+            yield from self.session.check_times(self.deadline)
             group, highest = ConsumerGroupMetadata(group.group_id), min(highest, GENERATION_VERSION - 1)
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)

@@ -51,16 +51,16 @@ def _offers(versions: BrokerVersions, times: SessionTimes) -> bool:
     return commit >= GENERATION_VERSION and fetch >= REQUIRE_STABLE_VERSION
 
 
-def check_times(times: SessionTimes, transaction_timeout: float) -> bool:
-    """For a broker without KIP-447. True: the times are safe, and a warning says what they are worth. Raises ValueError
-    where they are not."""
+def check_times(times: SessionTimes, transaction_timeout: float) -> None:
+    """For a broker without KIP-447: a warning says what times that are safe are worth. Raises ValueError where they are
+    not."""
     if times.session is None:
         log.warning(
             "this broker knows no generations with offsets (KIP-447), and the session time-out of the group is its own "
             "and could not be read: it must be longer than transaction_timeout_ms + %d + request_timeout_ms",
             times.scan * 1000,
         )
-        return True
+        return
     least = transaction_timeout + times.scan + times.request
     if times.session <= least:
         raise ValueError(
@@ -76,4 +76,3 @@ def check_times(times: SessionTimes, transaction_timeout: float) -> bool:
         "timing here. A commit holds the rebalances after it back for %g s",
         SETTLE_SECONDS,
     )
-    return True

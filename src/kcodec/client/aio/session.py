@@ -22,6 +22,7 @@ from kcodec.client.session_views import SessionTransactionViews, SessionViews, m
 from kcodec.consumer.notices import Notice
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
+from kcodec.errors import KcodecError
 from kcodec.txn.producer_id import ProducerIdSource
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class SessionTransaction(SessionTransactionViews):
         block = self._sending()
         try:
             return await self._session._producer.send(topic, value, key, headers, partition, timestamp)
-        except Exception as error:
+        except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded(Delivery, topic, error)
 
@@ -103,7 +104,7 @@ class SessionTransaction(SessionTransactionViews):
         block = self._sending()
         try:
             return await self._session._producer.send_arrow(topic, table, framing=framing)
-        except Exception as error:
+        except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded_table(TableDelivery, topic, error)
 
