@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from producer_faces import stored
-from session_faces import BOTH_FACES, Threaded
+from session_faces import BOTH_FACES, Looped, Threaded
 
-from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.errors import (
     AbortableTransactionError,
@@ -27,7 +27,8 @@ from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 Make = Callable[..., Any]
-PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+# Each face with one of the protocols: what the two have to do with each other is the same flow.
+PAIRS = pytest.mark.parametrize(("face", "protocol"), [(Threaded, "classic"), (Looped, "consumer")])
 SECONDS = 20.0
 PARTITIONS = 2
 
@@ -99,8 +100,8 @@ class Job:
     def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets."""
         with Admin(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
-            found = admin.list_group_offsets([self.group])[self.group]
-        return {partition: value.offset for partition, value in found.items() if isinstance(value, OffsetAndMetadata)}
+            found = admin.list_group_offsets(self.group)
+        return {partition: value.offset for partition, value in found.items() if value is not None}
 
 
 def first_poll(session: Any, job: Job) -> None:
@@ -130,8 +131,7 @@ def watched(face: Any) -> Iterator[list[str]]:
 # --------------------------------------------------------------------------------------------------------- one session
 
 
-@BOTH_FACES
-@PROTOCOLS
+@PAIRS
 def test_all_is_copied_once_and_the_lag_is_0(apache_kafka: ApacheKafka, face: Make, protocol: str) -> None:
     job = Job(apache_kafka, 40)
     with face(**job.options(group_protocol=protocol)) as session:
@@ -170,25 +170,21 @@ def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, face: Make)
     job = Job(apache_kafka)
     with face(**job.options()) as session:
         first_poll(session, job)
-        for way in ("abort", "error"):
-            job.seed(6)
-            before = job.committed()
-            with session.transaction() as txn:
-                assert job.copy(txn, 10.0)
-                if way == "abort":
-                    txn.abort()
-                    with pytest.raises(TransactionStateError, match="was aborted: poll"):
-                        txn.poll(0.1)
-                    with pytest.raises(TransactionStateError, match="was aborted: send"):
-                        txn.send(job.target, b"0")
-            if way == "error":
-                with pytest.raises(RuntimeError, match="mine"), session.transaction() as txn:
-                    job.copy(txn, 10.0)
-                    raise RuntimeError("mine")
-                assert txn.committed is False
-            else:
-                assert txn.committed is False
-                assert job.committed() == before
+        job.seed(6)
+        before = job.committed()
+        with session.transaction() as txn:
+            assert job.copy(txn, 10.0)
+            txn.abort()
+            with pytest.raises(TransactionStateError, match="was aborted: poll"):
+                txn.poll(0.1)
+            with pytest.raises(TransactionStateError, match="was aborted: send"):
+                txn.send(job.target, b"0")
+        assert txn.committed is False
+        with pytest.raises(RuntimeError, match="mine"), session.transaction() as txn:
+            assert job.copy(txn, 10.0)
+            raise RuntimeError("mine")
+        assert txn.committed is False
+        assert job.committed() == before
         job.copy_all(session)
     job.check()
 
@@ -196,8 +192,7 @@ def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, face: Make)
 # -------------------------------------------------------------------------------------------------------- the group
 
 
-@BOTH_FACES
-@PROTOCOLS
+@PAIRS
 def test_c07_a_rebalance_that_has_begun_lets_the_block_commit(
     apache_kafka: ApacheKafka, face: Make, protocol: str
 ) -> None:
@@ -253,54 +248,53 @@ def test_c01_a_rebalance_in_a_poll_aborts_what_the_block_has_read(apache_kafka: 
     job.check()
 
 
-@BOTH_FACES
-def test_c03_who_was_thrown_out_commits_nothing_and_comes_back(apache_kafka: ApacheKafka, face: Make) -> None:
+def test_c03_who_was_thrown_out_commits_nothing_and_comes_back(apache_kafka: ApacheKafka) -> None:
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         job = Job(apache_kafka, servers=proxy.bootstrap_servers)
-        options = job.options(heartbeat_interval_ms=400, session_timeout_ms=1_500, client_id=f"id-{job.group}")
-        with face(**options) as session:
+        with Threaded(**job.options(heartbeat_interval_ms=300, session_timeout_ms=1_000)) as session:
             first_poll(session, job)
             job.seed(6)
             with session.transaction() as txn:
                 assert job.copy(txn, 10.0)
                 held = proxy.on_request("Heartbeat", count=None).drop()
-                time.sleep(2.5)  # the group has forgotten it, and its own heartbeats do not say so
+                time.sleep(1.5)  # the group has forgotten it, and its own heartbeats do not say so
                 held.remove()
             assert txn.committed is False
             job.copy_all(session)
     job.check()
 
 
-@BOTH_FACES
-def test_c10_pending_offsets_are_waited_for_and_raise_nothing(apache_kafka: ApacheKafka, face: Make) -> None:
+@PAIRS
+def test_c10_pending_offsets_are_waited_for_and_raise_nothing(
+    apache_kafka: ApacheKafka, face: Make, protocol: str
+) -> None:
     job = Job(apache_kafka)
     offsets = {TopicPartition(job.source, number): 4 for number in range(PARTITIONS)}
     with Producer(bootstrap_servers=job.servers, transactional_id=f"{job.group}-other") as other:
         with other.transaction() as txn:
             txn.send_offsets(offsets, ConsumerGroupMetadata(job.group))
-            with face(**job.options()) as session:
+            with face(**job.options(group_protocol=protocol)) as session:
                 begin = time.monotonic()
-                while time.monotonic() - begin < 1.5:
+                while time.monotonic() - begin < 0.8:
                     with session.transaction() as own:
                         assert own.poll(0.2) == []
                     assert own.committed
                 assert session.assignment()
         assert txn.committed
-        with face(**job.options()) as session, session.transaction() as own:
+        with face(**job.options(group_protocol=protocol)) as session, session.transaction() as own:
             assert own.poll(10.0)[0].offset == 4
 
 
 # ------------------------------------------------------------------------------------------------------- the producer
 
 
-@BOTH_FACES
-@pytest.mark.parametrize("fault", ["before the broker", "after the broker"])
+@pytest.mark.parametrize(("face", "fault"), [(Threaded, "before the broker"), (Looped, "after the broker")])
 def test_c13_an_unknown_outcome_and_the_committed_offsets_tell_the_truth(
     apache_kafka: ApacheKafka, face: Make, fault: str
 ) -> None:
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         job = Job(apache_kafka, servers=proxy.bootstrap_servers)
-        with face(**job.options(request_timeout_ms=700, max_block_ms=1_500)) as session:
+        with face(**job.options(request_timeout_ms=500, max_block_ms=1_200)) as session:
             first_poll(session, job)
             job.seed(6)
             choose = proxy.on_request if fault.startswith("before") else proxy.on_response
@@ -311,7 +305,7 @@ def test_c13_an_unknown_outcome_and_the_committed_offsets_tell_the_truth(
             rule.remove()
             with watched(session) as sent, session.transaction(10.0) as txn:
                 known = [api for api in sent if api in {"InitProducerId", "OffsetFetch"}]
-                assert known == ["InitProducerId", "OffsetFetch"]
+                assert list(dict.fromkeys(known)) == ["InitProducerId", "OffsetFetch"]
             job.copy_all(session)
     job.check()
 

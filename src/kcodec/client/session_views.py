@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -146,6 +147,7 @@ class SessionViews:
             metrics=client.options.metrics,
             lock=lock,
             post=post,
+            now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
         )
         self._flows.attach(self._core, Listener(**options.callbacks))
