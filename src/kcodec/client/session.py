@@ -195,7 +195,7 @@ class GroupTransactSession(SessionViews):
             while True:
                 taken = self._take(block, take)
                 if taken is not None and len(taken):
-                    return taken
+                    return taken  # type: ignore[no-any-return]
                 left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
                 notice = self._run(self._flows.wait_for_work(left))
                 if notice is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kcodec._fast import decode_fetch
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.group_session import GroupSession, Listener
 from kcodec.consumer.session_block import SessionBlock
@@ -191,7 +192,16 @@ class SessionViews:
 
     def _no_rows(self) -> DecodedRecords:
         """What poll_arrow gives in place of nothing."""
-        return self._core.fetcher.no_rows()
+        own: Any = self._core.settings
+        return decode_fetch(
+            b"",
+            topic="",
+            partition=0,
+            start_offset=0,
+            columns=own.columns,
+            binary_type=own.binary_type,
+            framing=own.framing,
+        )
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are this session's now."""
