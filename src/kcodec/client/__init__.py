@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
     from kcodec.client.consumer import Consumer
     from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
         TransactionHandle,
         TransactionWriter,
@@ -43,6 +44,7 @@ _HOMES: dict[str, str] = {
     "ConfigResource": "admin.values",
     "Consumer": "consumer",
     "Delivery": "producer",
+    "GroupTransactSession": "session",
     "NewTopic": "admin.values",
     "PatternType": "admin.security",
     "Producer": "producer",
@@ -51,6 +53,7 @@ _HOMES: dict[str, str] = {
     "ScramCredentialDeletion": "admin.security",
     "ScramCredentialUpsertion": "admin.security",
     "ScramMechanism": "admin.security",
+    "SessionTransaction": "session",
     "TableDelivery": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",
@@ -72,6 +75,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "Delivery",
+    "GroupTransactSession",
     "NewTopic",
     "PatternType",
     "Producer",
@@ -80,6 +84,7 @@ __all__ = [
     "ScramCredentialDeletion",
     "ScramCredentialUpsertion",
     "ScramMechanism",
+    "SessionTransaction",
     "TableDelivery",
     "Transaction",
     "TransactionHandle",

@@ -285,6 +285,7 @@ class GroupSession:
         if not going:
             return
         yield from self.until_polled()
+        going &= self.owned
         log.info("revoked: %s", ", ".join(map(str, sorted(going))))
         yield from self._take_away(going, "revoked")
         self._tell(self.listener.on_revoked, going)
@@ -328,7 +329,7 @@ class GroupSession:
             try:
                 yield from self.consumer.notices.tell(told, new)
             finally:
-                self.consumer.assignment.set_revoking(new, False)
+                self.consumer.assignment.hold_back(new, False)
 
     def _tell(self, function: Callable[..., Any] | None, partitions: frozenset[TopicPartition]) -> None:
         if function is not None:

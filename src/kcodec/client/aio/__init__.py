@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.client.aio.admin import Admin
     from kcodec.client.aio.consumer import Consumer
     from kcodec.client.aio.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
         TransactionHandle,
         TransactionWriter,
@@ -24,8 +25,10 @@ _HOMES: dict[str, str] = {
     "BatchMetadata": "producer",
     "Consumer": "consumer",
     "Delivery": "producer",
+    "GroupTransactSession": "session",
     "Producer": "producer",
     "RecordMetadata": "producer",
+    "SessionTransaction": "session",
     "TableDelivery": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",
@@ -41,8 +44,10 @@ __all__ = [
     "BatchMetadata",
     "Consumer",
     "Delivery",
+    "GroupTransactSession",
     "Producer",
     "RecordMetadata",
+    "SessionTransaction",
     "TableDelivery",
     "Transaction",
     "TransactionHandle",
