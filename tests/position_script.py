@@ -77,12 +77,11 @@ class PositionScript(AdminScript):
     def state(self, partition: TopicPartition) -> PartitionState:
         return self.assignment.partitions[partition]
 
-    def out_of_range(self, partition: TopicPartition, version: int) -> None:
+    def out_of_range(self, partition: TopicPartition) -> None:
         """The fetcher hears that the log does not have the position."""
         state = self.state(partition)
-        if state.version == version:
-            state.awaiting, state.reset_to = RESET, None
-            self.assignment.changed.set()
+        state.awaiting, state.reset_to = RESET, None
+        self.assignment.changed.set()
 
     def at(self, partition: TopicPartition) -> int | None:
         state = self.state(partition)

@@ -84,19 +84,14 @@ def test_seeks_to_the_ends_and_to_a_time() -> None:
         assert world.at(A) == offset
 
 
-def test_out_of_range_follows_the_policy_and_a_stale_report_is_passed_over() -> None:
+def test_out_of_range_follows_the_policy() -> None:
     world = PositionScript(group=None, auto_offset_reset="earliest")
     world.log(A, start=3)
     world.assign(A)
-    world.settle()
     world.assignment.seek(A, 99)
-    version = world.state(A).version
-    world.out_of_range(A, version)
+    world.out_of_range(A)
     world.settle()
     assert world.at(A) == 3
-    world.assignment.seek(A, 5)
-    world.out_of_range(A, version)
-    assert world.at(A) == 5
 
 
 def test_out_of_range_under_none_names_position_start_and_end() -> None:
@@ -104,7 +99,7 @@ def test_out_of_range_under_none_names_position_start_and_end() -> None:
     world.log(A, start=3, end=10)
     world.assign(A)
     world.assignment.seek(A, 99)
-    world.out_of_range(A, world.state(A).version)
+    world.out_of_range(A)
     world.settle()
     error = world.state(A).error
     assert isinstance(error, OffsetOutOfRangeError) and error.code == 1
@@ -319,7 +314,7 @@ def test_whatever_interleaves_the_last_word_counts(seed: int) -> None:
         elif what < 0.9:
             world.move(at, random.randint(1, 3), world.epochs[at] + 1)
         else:
-            world.out_of_range(at, world.state(at).version)
+            world.out_of_range(at)
             expected[at] = ends[policy](at)
         world.pass_time(random.choice([0.0, 0.02, 0.3, 2.0]))
     world.settle(600.0)
