@@ -131,6 +131,12 @@ def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see groups-DATE.txt")
 
 
+def prove_truncation(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A log cut by an unclean election: consumers go on where the logs part, or say so; a control misses records."""
+    program = ROOT / "tests" / "prove_truncation.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -152,6 +158,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "restarts": prove_restarts,
     "stopped": prove_stopped,
     "outbox": prove_outbox,
+    "truncation": prove_truncation,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
 }
