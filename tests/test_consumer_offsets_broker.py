@@ -14,11 +14,19 @@ from typing import Any
 import pytest
 from client_runners import Threaded
 
-from kcodec import ConsumerGroupMetadata, DeliveryTimeoutError, OffsetAndMetadata, TopicPartition
-from kcodec.client import Admin, Producer
+from kcodec import (
+    ConsumerGroupMetadata,
+    DeliveryTimeoutError,
+    NoOffsetForPartitionError,
+    OffsetAndMetadata,
+    OffsetOutOfRangeError,
+    TopicPartition,
+)
+from kcodec.client import Admin, Consumer, Producer
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets, commit_question, fetch_question
+from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.list_offsets import list_offsets, list_offsets_question
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.settings import ConsumerSettings
@@ -47,15 +55,17 @@ def unused() -> str:
     return f"offsets-{uuid.uuid4().hex[:8]}"
 
 
-def topic_of(kafka: ApacheKafka, values: int = 10, transactional_id: str | None = None) -> TopicPartition:
-    """A partition with so many records, a second apart, in one transaction if there is an id."""
+def topic_of(
+    kafka: ApacheKafka, values: int = 10, transactional_id: str | None = None, apart_ms: int = 1000
+) -> TopicPartition:
+    """A partition with so many records, in one transaction if there is an id."""
     topic = kafka.create_topic(unused(), partitions=1)
     with Producer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=transactional_id) as producer:
         if transactional_id is not None:
             producer.init_transactions()
             producer.begin_transaction()
         for number in range(values):
-            producer.send(topic, b"%d" % number, partition=0, timestamp=TIME + number * 1000)
+            producer.send(topic, b"%d" % number, partition=0, timestamp=TIME + number * apart_ms)
         if transactional_id is not None:
             producer.commit_transaction()
         producer.flush()
@@ -185,3 +195,42 @@ def test_the_end_for_readers_of_committed_records_is_the_last_stable_offset(
         ]
         producer.abort_transaction()
     assert ends == [2, 3]
+
+
+def test_a_transactional_topic_that_is_fully_read_has_no_lag(apache_kafka: ApacheKafka, admin: Admin) -> None:
+    """The last record of the log is a marker: the position moves past it, and so does what is committed."""
+    place, group, servers = topic_of(apache_kafka, 3, unused()), unused(), apache_kafka.bootstrap_servers
+    with Consumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while consumer.position(place) < 4 and time.monotonic() < deadline:
+            values += [record.value for record in consumer.poll(0.2)]
+        assert values == [b"0", b"1", b"2"] and consumer.position(place) == 4
+        assert consumer.lag()[place] == PartitionLag(4, None, 4, 4)
+        consumer.commit()
+        assert consumer.lag()[place] == PartitionLag(4, 4, 4, 4)
+    assert admin.list_group_offsets(group)[place] == OffsetAndMetadata(4, "", 0)
+    assert admin.describe_group_lag(group)[place].lag == 0
+
+
+def test_where_a_consumer_begins_without_a_committed_offset(apache_kafka: ApacheKafka) -> None:
+    place, servers = topic_of(apache_kafka, apart_ms=60_000), apache_kafka.bootstrap_servers
+    since = (time.time_ns() // 1_000_000 - TIME - 270_000) // 1000
+    wanted = {"earliest": 0, "latest": 10, f"by_duration:PT{since}S": 5, "by_duration:PT1S": 10}
+    for policy, offset in wanted.items():
+        with Consumer(bootstrap_servers=servers, auto_offset_reset=policy) as consumer:
+            consumer.assign([place])
+            assert consumer.position(place) == offset, policy
+    with Consumer(bootstrap_servers=servers, group_id=unused(), auto_offset_reset="none") as consumer:
+        consumer.assign([place])
+        with pytest.raises(NoOffsetForPartitionError, match="seek to where reading is to begin"):
+            consumer.poll(10.0)
+        consumer.seek(place, 500)
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            while True:
+                consumer.poll(10.0)
+        assert (raised.value.position, raised.value.log_start_offset, raised.value.log_end_offset) == (500, 0, 10)
+        consumer.seek(place, 8)
+        assert [record.offset for record in consumer.poll(10.0)] == [8, 9]
