@@ -367,6 +367,37 @@ def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Mak
         face.do("subscribe", ["orders"])
 
 
+def test_one_that_left_goes_on_being_who_it_was_until_it_assigns_by_hand(make: Make) -> None:
+    """A coordinator takes the offsets of nobody (generation -1) also in a group that has members: no zombie may pass
+    for that."""
+    face = make()
+    given(face, ONE)
+    face.do("unsubscribe")
+    assert face.do("group_metadata") == ConsumerGroupMetadata("billing", 7, "m")
+    face.do("assign", [THREE])
+    assert face.do("group_metadata") == ConsumerGroupMetadata("billing")
+
+
+def test_a_second_revocation_ends_when_the_first_has(make: Make) -> None:
+    """A rebalance must not rejoin before the commit of a revocation that somebody else began."""
+    face = make(enable_auto_commit=False)
+    told: list[Any] = []
+    member = subscribed(face, on_revoked=told.append)
+    face.flow(member.handler.assign([ONE], [ONE]))
+    face.do("poll", 0.0)
+    handler = member.handler
+    handler._core.polls._count += 1  # in a poll that tells nothing
+    try:
+        both = [face.flow(handler.revoke([ONE])) for _ in range(2)]
+        face.wait(0.05)
+        assert [one.done for one in both] == [False, False]
+    finally:
+        handler._core.polls._count -= 1
+    face.do("poll", 0.0)
+    face.wait(0.02)
+    assert [one.done for one in both] == [True, True] and told == [{ONE}]
+
+
 def test_what_the_group_met_is_raised_by_poll_even_while_it_waits(make: Make) -> None:
     face = make()
     member = given(face, ONE)

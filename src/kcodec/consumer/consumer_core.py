@@ -79,6 +79,7 @@ class ConsumerCore:
         )
         self.handler: RebalanceHandler = handler or PollingHandler(self)
         self.membership: Membership | None = None
+        self._left: ConsumerGroupMetadata | None = None
         self.commits = Commits(self)
         self.error: BaseException | None = None
         self.is_closed = False
@@ -183,6 +184,7 @@ class ConsumerCore:
         if self.membership is not None:
             raise ValueError("the group gives out the partitions, which excludes assigning them: unsubscribe() first")
         wanted = frozenset(TopicPartition(*each) for each in partitions)
+        self._left = None  # partitions chosen by hand are nobody's
         going = frozenset(self.assignment.partitions) - wanted
         if going:
             yield from self.commit_before_revocation(going)
@@ -200,7 +202,9 @@ class ConsumerCore:
         try:
             yield from self.handler.revoke(self.handler.owned)
         finally:
-            # Until here it was a member, so that what was revoked could be committed.
+            # Until here it was a member, so that what was revoked could be committed. Who it was stays its name: a
+            # coordinator takes offsets of nobody also in a group that has members, so one that left would be let in.
+            self._left = membership.group_metadata
             self.membership = None
             try:
                 yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
@@ -326,6 +330,8 @@ class ConsumerCore:
         """Who commits, as of now."""
         if self.membership is not None:
             return self.membership.group_metadata
+        if self._left is not None:
+            return self._left
         assert self.settings.group_id is not None
         return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
 

@@ -84,6 +84,7 @@ class PollingHandler:
         self.on_lost: Callable[..., Any] | None = None
         #: Revoked, and not told yet: a call of the user's and a rebalance may both want to give them away.
         self._going: frozenset[TopicPartition] = frozenset()
+        self._gone = Signal()
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -97,7 +98,10 @@ class PollingHandler:
     def revoke(self, partitions: Partitions) -> Flow[None]:
         """At the next poll: commit where that is automatic, tell, and read these no more."""
         yield from self._core.polls.until_polled()
-        going = (frozenset(partitions) & self.owned) - self._going
+        wanted = frozenset(partitions)
+        while wanted & self._going:
+            yield from wait(self._gone)
+        going = wanted & self.owned
         if not going:
             return
         self._going |= going
@@ -109,6 +113,7 @@ class PollingHandler:
         finally:
             self._going -= going
             self._core.remove(going)
+            self._gone.set()
 
     def lose(self, partitions: Partitions) -> Flow[None]:
         """Read these no more, and tell so at the next poll."""
