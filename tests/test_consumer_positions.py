@@ -208,6 +208,17 @@ def test_a_missing_permission_is_the_error_of_its_partition_only() -> None:
     world.settle()
     assert world.at(A) == 3
     assert isinstance(world.state(C).error, AuthorizationError)
+    world.code_of = lambda api, node, partition: 0
+    world.pass_time(5.0)
+    assert world.at(C) == 5 and world.state(C).error is None, "the permission was given"
+
+
+def test_a_topic_that_is_not_there_does_not_hold_others_back() -> None:
+    world = PositionScript(group=None, auto_offset_reset="earliest")
+    world.assign(*(TopicPartition("none", number) for number in range(20)), A)
+    world.scheduler.call_at(2.0, lambda: world.log(A, start=3) and None)
+    world.pass_time(4.0)
+    assert world.at(A) == 3
 
 
 def test_a_missing_permission_on_the_group_is_an_error_and_a_rebalance_is_not() -> None:

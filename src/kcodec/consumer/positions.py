@@ -9,7 +9,7 @@
 Each partition is asked about at its leader, side by side, so that one broker that does not answer holds no other back.
 What is asked is kept with the version of the partition's state: a seek makes another, and what comes for the old one
 is dropped (C11). What passes by itself is asked again for as long as the partition is assigned; what does not becomes
-`PartitionState.error`.
+`PartitionState.error`; a missing permission is that, and asked again, too.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ _PATIENT_ATTEMPT = 3
 
 #: What is under way for a partition: version, awaiting and reset_to of its state when it was asked.
 _Key = tuple[int, str | None, str | int | None]
+#: What is asked, and where: a broker, a topic whose leaders are not known, -1 for the coordinator.
+_Group = tuple[str, int | str]
 _Take = Callable[[TopicPartition, Any], None]
 
 
@@ -91,7 +93,7 @@ class Positions:
         self._wake = Signal()
         self._is_awake = False
         self._under_way: dict[TopicPartition, _Key] = {}
-        self._running: dict[tuple[str, int], int] = {}
+        self._running: dict[_Group, int] = {}
         #: Version, and leader epoch under which the position was found to stand.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -127,7 +129,7 @@ class Positions:
         self.cluster.topics_wanted({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
             del self._validated[gone]
-        groups: dict[tuple[str, int], list[PartitionState]] = {}
+        groups: dict[_Group, list[PartitionState]] = {}
         for state in list(partitions.values()):
             if state.error is not None or state.is_revoking:
                 continue
@@ -136,9 +138,7 @@ class Positions:
                 continue
             kind = self._kind(state)
             if kind is not None:
-                leader = self.cluster.leader(*state.topic_partition)
-                where = -1 if kind == COMMITTED or leader is None else leader
-                groups.setdefault((kind, where), []).append(state)
+                groups.setdefault((kind, self._where(kind, state.topic_partition)), []).append(state)
         for group, states in groups.items():
             if self._running.get(group, 0) < MAX_UNDER_WAY:
                 keys = {state.topic_partition: _key(state) for state in states}
@@ -179,12 +179,17 @@ class Positions:
             return None
         return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # there will be news of it
 
+    def _where(self, kind: str, partition: TopicPartition) -> int | str:
+        """What is asked together: the partitions of a leader; topics without one do not wait for each other."""
+        leader = self.cluster.leader(*partition)
+        return -1 if kind == COMMITTED else partition.topic if leader is None else leader
+
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
 
     # Asking
 
-    def _ask(self, group: tuple[str, int], keys: dict[TopicPartition, _Key]) -> Flow[None]:
+    def _ask(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
         """One round for some partitions; what did not come to an end is asked again by `_look`."""
         asks: dict[str, Callable[[dict[TopicPartition, _Key]], Flow[Outcome[TopicPartition, Any]]]] = {
             COMMITTED: self._ask_committed,
@@ -198,7 +203,9 @@ class Positions:
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
                 log.info("positions are asked for again after %.3g s: %s", self._clock() - began, left[0])
+            if outcome.errors:
                 yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self._random.random()))
+                self._forgive(outcome.errors)
         finally:
             for item, key in keys.items():
                 if self._under_way.get(item) == key:
@@ -223,6 +230,14 @@ class Positions:
             return False
         self.assignment.fail(state, error)
         return True
+
+    def _forgive(self, errors: Mapping[TopicPartition, KcodecError]) -> None:
+        """A permission that was missing may be there now: the error goes, and comes again if it is not."""
+        for item, error in errors.items():
+            state = self.assignment.partitions.get(item)
+            if state is not None and state.error is error and isinstance(error, AuthorizationError):
+                with self.assignment.lock:
+                    state.error = None
 
     def _settle(
         self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _Take
