@@ -31,12 +31,12 @@ class MemberEvent(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """records: partition -> (how many, the last offset); firsts: partition -> when the first record came since it was
-    assigned; failure: what the consumer raised, None while it lives."""
+    """records: partition -> the offsets delivered, in order, a range for each run of them; firsts: partition -> when
+    the first record came since it was assigned; failure: what the consumer raised, None while it lives."""
 
     owned: frozenset[TopicPartition]
     events: list[MemberEvent]
-    records: dict[TopicPartition, tuple[int, int]]
+    records: dict[TopicPartition, list[range]]
     firsts: dict[TopicPartition, float]
     failure: str | None
 
@@ -76,7 +76,7 @@ class JavaMember:
         return MemberState(
             _partitions(found["owned"]),
             [MemberEvent(kind, nanos / 1e9, _partitions(rows)) for kind, nanos, rows in found["events"]],
-            {TopicPartition(topic, part): (count, last) for topic, part, count, last in found["records"]},
+            {TopicPartition(topic, part): _runs(offsets) for topic, part, offsets in found["records"]},
             {TopicPartition(topic, part): nanos / 1e9 for topic, part, nanos in found["firsts"]},
             found["failure"],
         )
@@ -87,12 +87,20 @@ class JavaMember:
         assert state.failure is None, state.failure
         return state.owned
 
-    def close(self, *, leave: bool = True) -> None:
-        """End it. leave False: the group is not told. Once is enough."""
+    def stop(self, *, leave: bool = True) -> None:
+        """End it, but for its state. leave False: the group is not told."""
+        PROGRAM.ask("member_stop", name=self._name, leave=leave)
+
+    def close(self) -> None:
+        """End it. Once is enough."""
         if self._name:
-            PROGRAM.ask("member_close", name=self._name, leave=leave)
+            PROGRAM.ask("member_close", name=self._name)
             self._name = ""
 
 
 def _partitions(rows: Sequence[tuple[str, int]]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic, partition) for topic, partition in rows)
+
+
+def _runs(offsets: Sequence[int]) -> list[range]:
+    return [range(first, last + 1) for first, last in zip(offsets[::2], offsets[1::2], strict=True)]

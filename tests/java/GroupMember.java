@@ -26,8 +26,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * A member of a group that polls in a thread of its own until it is closed, and remembers what it was told.
  *
  * <p>{@code state} gives {@code owned} as [topic, partition]; {@code events} as [kind, nanoseconds, partitions], kind one
- * of revoked, assigned, lost; {@code records} as [topic, partition, count, last offset]; {@code firsts} as [topic,
- * partition, nanoseconds of the first record since it was assigned]; {@code failure} if the thread ended by itself.
+ * of revoked, assigned, lost; {@code records} as [topic, partition, [first offset, last offset, ...]], a pair for each
+ * run of offsets that followed one another; {@code firsts} as [topic, partition, nanoseconds of the first record since
+ * it was assigned]; {@code failure} if the thread ended by itself.
  * Nanoseconds are those of the machine's monotonic clock.
  */
 final class GroupMember implements ConsumerRebalanceListener {
@@ -37,15 +38,10 @@ final class GroupMember implements ConsumerRebalanceListener {
 
     private record Event(String kind, long nanos, List<TopicPartition> partitions) {}
 
-    private static final class Progress {
-        long count;
-        long lastOffset = -1;
-    }
-
     private final KafkaConsumer<byte[], byte[]> consumer;
     private final Thread thread;
     private final List<Event> events = new ArrayList<>();
-    private final Map<TopicPartition, Progress> progress = new TreeMap<>(ORDER);
+    private final Map<TopicPartition, List<Long>> progress = new TreeMap<>(ORDER);
     private final Map<TopicPartition, Long> firsts = new HashMap<>();
     private final List<TopicPartition> owned = new ArrayList<>();
     private String failure;
@@ -89,9 +85,14 @@ final class GroupMember implements ConsumerRebalanceListener {
     private synchronized void note(ConsumerRecord<byte[], byte[]> record) {
         TopicPartition partition = new TopicPartition(record.topic(), record.partition());
         firsts.putIfAbsent(partition, System.nanoTime());
-        Progress found = progress.computeIfAbsent(partition, unused -> new Progress());
-        found.count++;
-        found.lastOffset = record.offset();
+        List<Long> runs = progress.computeIfAbsent(partition, unused -> new ArrayList<>());
+        int last = runs.size() - 1;
+        if (last >= 0 && runs.get(last) + 1 == record.offset()) {
+            runs.set(last, record.offset());
+        } else {
+            runs.add(record.offset());
+            runs.add(record.offset());
+        }
     }
 
     @Override
@@ -122,7 +123,10 @@ final class GroupMember implements ConsumerRebalanceListener {
             event.partitions.forEach(partition -> place(partitions, partition));
         }
         ArrayNode records = answer.putArray("records");
-        progress.forEach((partition, found) -> place(records, partition).add(found.count).add(found.lastOffset));
+        progress.forEach((partition, runs) -> {
+            ArrayNode row = place(records, partition).addArray();
+            runs.forEach(row::add);
+        });
         ArrayNode first = answer.putArray("firsts");
         firsts.forEach((partition, nanos) -> place(first, partition).add(nanos));
         answer.put("failure", failure);

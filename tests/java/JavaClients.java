@@ -50,7 +50,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  *       replicas, then an election of the first of them
  *   <li>{@code cluster}: {@code properties}: the ids of the nodes, after logging in as they say
  *   <li>{@code member}: {@code name}, {@code properties}, {@code topics} or {@code pattern}: a {@link GroupMember} that
- *       polls; {@code member_state}: {@code name}; {@code member_close}: {@code name}, {@code leave}
+ *       polls; {@code member_state}: {@code name}; {@code member_stop}: {@code name}, {@code leave}; {@code member_close}
  * </ul>
  *
  * <p>Bytes are base64 as Jackson writes them. An exception of Kafka's is an answer, {@code {"error": class, "message":
@@ -105,8 +105,9 @@ public final class JavaClients {
             case "member" -> members.put(question.get("name").asText(),
                     new GroupMember(question, properties(question)));
             case "member_state" -> members.get(question.get("name").asText()).state(answer);
-            case "member_close" -> members.remove(question.get("name").asText())
+            case "member_stop" -> members.get(question.get("name").asText())
                     .close(question.get("leave").asBoolean());
+            case "member_close" -> members.remove(question.get("name").asText()).close(true);
             default -> throw new IOException("unknown command " + question);
         }
     }

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers, groups and group transact sessions on a real Apache Kafka on this machine: how long things take.
+
+Usage: python benchmarks/bench_session.py [--part NAME,...] [--rounds N] [--json FILE]
+
+rebalance: from the moment a member joins, or begins to leave, a group of two to the first record that the new owner of
+           a partition delivers; classic and consumer protocol, kcodec and Java's consumer in groups side by side
+           (`session_rebalance`).
+
+Each part prints p50 and p99 in milliseconds; the JSON keeps what other parts wrote there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results" / "session.json"
+#: part -> the module whose `measure(kafka, rounds)` gives what goes to the JSON; its KAFKA: properties of the broker.
+PARTS = {"rebalance": "session_rebalance"}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    from kcodec.testing.kafka import ApacheKafka
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default=",".join(PARTS))
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
+    given = parser.parse_args()
+    told: dict[str, Any] = {}
+    if given.json is not None and given.json.exists():
+        told = json.loads(given.json.read_text())
+    for name in given.part.split(","):
+        part = importlib.import_module(PARTS[name])
+        machine = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+        with ApacheKafka(heap="256m", **getattr(part, "KAFKA", {})) as kafka:
+            told[name] = machine | part.measure(kafka, given.rounds) | {"load_after": os.getloadavg()}
+        if given.json is not None:
+            given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
