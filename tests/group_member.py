@@ -16,6 +16,7 @@ from client_runners import options
 from kcodec.client.client import Client
 from kcodec.client.sync import Carrier
 from kcodec.consumer.classic_membership import ClassicMembership
+from kcodec.consumer.consumer_membership import ConsumerMembership
 from kcodec.consumer.rebalance import Membership
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.offsets import TopicPartition
@@ -29,6 +30,10 @@ WAIT_SECONDS = 20.0
 
 def make_classic(client: Client, settings: ConsumerSettings, handler: Any) -> Membership:
     return ClassicMembership(client.cluster, settings, handler, clock=client.clock, random=client.random)
+
+
+def make_consumer(client: Client, settings: ConsumerSettings, handler: Any) -> Membership:
+    return ConsumerMembership(client.cluster, settings, handler, clock=client.clock, random=client.random)
 
 
 class GroupMember:
@@ -65,6 +70,7 @@ class GroupMember:
         def begin() -> None:
             self.membership.subscribe(topics, pattern)
             self.task = self.client.scheduler.spawn(self.membership.run(), "membership")
+            self.client.scheduler.spawn(self._poll(), "polls")
 
         self.carrier.post(begin)
 
@@ -76,6 +82,12 @@ class GroupMember:
     @property
     def is_stable(self) -> bool:
         return self.membership.is_stable
+
+    def _poll(self) -> Flow[None]:
+        while True:
+            if self.is_polling:
+                self.membership.note_poll(self.client.clock())
+            yield from sleep(0.1)
 
     def until_polled(self) -> Flow[None]:
         while not self.is_polling:

@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from group_member import GroupMember, Make, make_classic, partitions_of, settled
+from group_member import GroupMember, Make, make_classic, make_consumer, partitions_of, settled
 from transaction_load import add_results
 
 from kcodec.offsets import TopicPartition
@@ -48,6 +48,23 @@ class Kind:
     settings: dict[str, Any] = field(default_factory=dict)
     is_control: bool = False
 
+    def is_there(self, version: str) -> bool:
+        """Whether this Kafka has it: the consumer protocol from 4 on."""
+        return self.make is not make_consumer or int(version.partition(".")[0]) >= 4
+
+
+def as_quick_as_classic(kafka: ApacheKafka, group: str) -> None:
+    """What a classic member says itself the broker has to be told of a group of the consumer protocol."""
+    from kcodec.client import Admin, ConfigResource
+
+    quick = {
+        "consumer.heartbeat.interval.ms": "200",
+        "consumer.session.timeout.ms": str(int(1000 * SESSION_SECONDS)),
+        "consumer.assignment.interval.ms": "0",
+    }
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        admin.alter_configs({ConfigResource.group(group): dict(quick)})
+
 
 KINDS: dict[str, Kind] = {
     "classic, range": Kind(("range",)),
@@ -55,7 +72,10 @@ KINDS: dict[str, Kind] = {
     "classic, sticky": Kind(("sticky",)),
     "classic, cooperative-sticky": Kind(("cooperative-sticky",)),
     "classic, range and cooperative-sticky": Kind(("range", "cooperative-sticky")),
+    "consumer, uniform": Kind((), make_consumer, as_quick_as_classic, {"group_remote_assignor": "uniform"}),
+    "consumer, range": Kind((), make_consumer, as_quick_as_classic, {"group_remote_assignor": "range"}),
     "control, members read on for a second": Kind(("cooperative-sticky",), is_control=True),
+    "control of the consumer protocol": Kind((), make_consumer, as_quick_as_classic, is_control=True),
 }
 
 
@@ -234,7 +254,7 @@ def main() -> int:
     lines, wrong = [f"{arguments.version}, {arguments.seconds:g} s a row, seed {arguments.seed}"], 0
     with ApacheKafka(arguments.version) as kafka:
         for name, kind in KINDS.items():
-            if any(part in name for part in arguments.only):
+            if any(part in name for part in arguments.only) and kind.is_there(arguments.version):
                 line, violations = prove(kafka, name, kind, arguments.seconds, arguments.seed)
                 lines.append(f"  {line}")
                 wrong += not violations if kind.is_control else len(violations)

@@ -119,6 +119,12 @@ def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see outbox.txt")
 
 
+def prove_rebalances(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Members, ours and Java's, come and go in both protocols: every record delivered, in calm rounds none twice."""
+    program = ROOT / "tests" / "prove_rebalances.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see rebalances.txt")
+
+
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
     program = ROOT / "tests" / "prove_read_topic.py"
@@ -159,6 +165,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "stopped": prove_stopped,
     "outbox": prove_outbox,
     "truncation": prove_truncation,
+    "rebalances": prove_rebalances,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
 }
