@@ -39,7 +39,7 @@ OPTIONS = {
     "fetch_max_wait_ms": 100,
     "linger_ms": 0,
     "max_poll_records": 4,
-    "max_poll_interval_ms": 4_000,  # a JoinGroup waits for its answer as long as a rebalance may take
+    "max_poll_interval_ms": 8_000,  # a JoinGroup waits for its answer as long as a rebalance may take
 }
 CLASSIC = {"session_timeout_ms": 4_000, "heartbeat_interval_ms": 300}
 STEPS = {

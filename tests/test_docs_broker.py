@@ -48,6 +48,12 @@ class Examples:
     def producer(self, **options: Any) -> Producer:
         return Producer(bootstrap_servers=self.kafka.bootstrap_servers, **options)
 
+    def consumer(self, topic: str) -> Consumer:
+        """Of all that is committed there."""
+        consumer = Consumer(bootstrap_servers=self.kafka.bootstrap_servers, auto_offset_reset="earliest")
+        consumer.assign([TopicPartition(topic, partition) for partition in range(3)])
+        return consumer
+
 
 def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("producer.md", apache_kafka)
@@ -132,6 +138,25 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
         consumer.unsubscribe()
         examples.run(rebalances, consumer=consumer)
         assert len(consumer.assignment()) == 3
+
+
+def test_session_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("session.md", apache_kafka)
+    blocking, aborted, with_asyncio, arrow, by_hand = examples.blocks
+    source, target = examples.topics["orders"], examples.topics["invoices"]
+    with examples.producer() as producer:
+        for value in (b"one", b"two", b"three"):
+            producer.send(source, value, key=value)
+    abort = textwrap.indent(aborted, "    ")
+    assert "    assert done == 3\n" in blocking
+    for text in (blocking + abort, with_asyncio, arrow, by_hand):
+        examples.run(text)
+    with examples.consumer(target) as consumer:
+        found: list[bytes | None] = []
+        while len(found) < 12:
+            found += [record.value for record in consumer.poll(5.0)]
+        assert consumer.poll(0.3) == []
+    assert sorted(found) == sorted([b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 3)
 
 
 def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:

@@ -113,6 +113,24 @@ def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
+def prove_session_faults(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Every request and answer of a group transact session cut, late and swallowed: each record once, calls in time."""
+    program = ROOT / "tests" / "prove_session_faults.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
+def prove_session_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A session stopped at each wire step until another one has done its work: nothing twice, usable, or it says so."""
+    program = ROOT / "tests" / "prove_stopped_sessions.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
+def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Before KIP-447: EndTxn held back until another member took over; time-outs that kcodec refuses show duplicates."""
+    program = ROOT / "tests" / "prove_session_times.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
 def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/outbox.py: each row once while relay, Kafka and PostgreSQL are killed; the usual query loses rows."""
     program = ROOT / "tests" / "prove_outbox.py"
@@ -163,6 +181,9 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "wire-faults": prove_wire_faults,
     "restarts": prove_restarts,
     "stopped": prove_stopped,
+    "session-faults": prove_session_faults,
+    "session-stopped": prove_session_stopped,
+    "session-times": prove_session_times,
     "outbox": prove_outbox,
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
