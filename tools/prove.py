@@ -126,7 +126,7 @@ def prove_session_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Before KIP-447: EndTxn held back until another member took over; time-outs that kcodec refuses show duplicates."""
+    """Before KIP-447: EndTxn held until another member took over; time-outs that kcodec refuses show duplicates."""
     program = ROOT / "tests" / "prove_session_times.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
