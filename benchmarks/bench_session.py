@@ -6,7 +6,7 @@ Usage: python benchmarks/bench_session.py [--part NAME,...] [--rounds N] [--json
 rebalance: from the moment a member joins, or begins to leave, a group of two to the first record that the new owner of
            a partition delivers; classic and consumer protocol, kcodec and Java's consumer in groups side by side
            (`session_rebalance`).
-commit:    the end of a transaction with and without offsets, and from EndTxn to the record at a read_committed consumer;
+commit:    the end of a transaction with and without offsets, and from EndTxn to the record at a read_committed reader;
            a session, a plain producer of ours, Java's clients (`session_commit`).
 
 Each part prints p50 and p99 in milliseconds; the JSON keeps what other parts wrote there before.
