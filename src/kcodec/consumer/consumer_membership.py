@@ -38,6 +38,7 @@ from kcodec.consumer.consumer_heartbeat import (
 )
 from kcodec.consumer.consumer_reconciliation import Reconciliation, Release
 from kcodec.consumer.gate import Gate
+from kcodec.consumer.heartbeat_pace import HeartbeatPace
 from kcodec.consumer.rebalance import Heartbeat, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
@@ -46,11 +47,6 @@ from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task
 from kcodec.txn.cluster import Cluster
 
 log = logging.getLogger("kcodec.client")
-#: What a broker says of the interval is believed within these bounds, in seconds.
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
-#: One that has joined asks sooner than it was told to, as others have to give up first what it is to get, and a broker
-#: from 4.3 on assigns a little later: after this part of the interval, then with pauses so many times as long.
-FIRST_PAUSE, PAUSE_GROWTH = 0.04, 1.5
 #: Seconds for a last heartbeat that nobody waits for.
 LONGEST_GOODBYE = 5.0
 
@@ -114,8 +110,8 @@ class ConsumerMembership:
         self._incarnation = 0
         self._is_due = self._has_joined = self._is_fatal = self._is_retired = False
         self._told: BaseException | None = None
-        self._next_at = self._not_before = 0.0
-        self._pause = 0.0
+        self._not_before = 0.0
+        self._pace = HeartbeatPace()
         self._attempt = 0
 
     # What is asked of a membership
@@ -216,7 +212,7 @@ class ConsumerMembership:
     def _seconds_to_next(self) -> float:
         now = self._clock()
         is_now = self._is_due or self.state is State.JOINING or self._fields.is_news(self._subscription)
-        due = max(now if is_now else self._next_at, self._not_before)
+        due = max(now if is_now else self._pace.next_at, self._not_before)
         # A little later than the limit, so that it is over then.
         return min(due, self._polled_at + self._settings.max_poll_interval + 0.001) - now
 
@@ -224,7 +220,7 @@ class ConsumerMembership:
         incarnation = self._incarnation
         try:
             node = yield from self._cluster.coordinator("group", self._identity.group_id, self._cluster.times.request)
-            is_held = yield from self.gate.acquire(max(self._pause, SHORTEST_INTERVAL))
+            is_held = yield from self.gate.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not State.LEFT:
                     reply = yield from self._ask(node)
@@ -249,7 +245,7 @@ class ConsumerMembership:
         request = self._fields.build(self.member_id, self.member_epoch, self._subscription, owned, is_ack=self._is_due)
         self._is_due = False
         self._has_joined = True
-        self._next_at = self._clock() + self._pause
+        self._pace.sent(self._clock())
         lowest = 0 if self._subscription.pattern is None else REGEX_VERSION
         timeout = self._cluster.times.request
         reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel=CHANNEL)
@@ -273,12 +269,9 @@ class ConsumerMembership:
         self._metadata = ConsumerGroupMetadata(
             self._identity.group_id, self.member_epoch, self.member_id, self._identity.instance_id
         )
-        interval = min(max(answer.heartbeat_interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+        self._pace.answered(self._clock(), answer.heartbeat_interval_ms, is_join=self.state is State.JOINING)
         if self.state is State.JOINING:
             self.state = State.MEMBER
-            self._pause = interval * FIRST_PAUSE / PAUSE_GROWTH
-        self._pause = min(max(self._pause * PAUSE_GROWTH, SHORTEST_INTERVAL), interval)
-        self._next_at = self._clock() + self._pause
         partitions = assigned(answer)
         if partitions is not None and self.state is State.MEMBER:
             self._reconciliation.aim(partitions)
