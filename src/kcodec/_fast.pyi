@@ -219,6 +219,14 @@ class RecordCursor:
 
 # -------------------------------------------------------------------------------------------------------- consumers
 
+class FrameBuffer:
+    """Memory of so many bytes, used again once the last view of it is gone. Internal."""
+
+    def __new__(cls, size: int) -> FrameBuffer: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __reduce__(self) -> Never: ...
+
 DEFAULT_FETCH_COLUMNS: Final[tuple[str, ...]]
 
 def decode_fetch(

@@ -63,6 +63,8 @@ include "_fast/source.pxi"
 include "_fast/packages.pxi"
 # AbortedTransaction, AbortedTransactions
 include "_fast/aborted.pxi"
+# FrameBuffer: where a connection receives
+include "_fast/frame_buffer.pxi"
 # Record
 include "_fast/record.pxi"
 # column names and layouts; Column

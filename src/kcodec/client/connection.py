@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kcodec.client.scheduler import Timer
 
 MAX_CORRELATION_ID = 2**31 - 1
+# What one read of a TLS connection takes; records of TLS are of 16 KiB.
+CIPHER_BYTES = 256 * 1024
 
 
 class Transport(Protocol):
@@ -77,6 +79,7 @@ class Connection:
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
         self._reader = FrameReader(network.options.max_response_bytes)
+        self._cipher = memoryview(b"")
         self._waiting: deque[_Pending] = deque()
         self._in_flight: deque[_Pending] = deque()
         self._correlation_id = 0
@@ -189,15 +192,23 @@ class Connection:
             return
         self._run_tls(b"")
 
-    def received(self, data: bytes) -> None:
-        """Bytes came."""
+    def room(self) -> memoryview:
+        """Where the transport puts the next bytes that come; `received` says how many."""
+        if self._tls is None:
+            return self._reader.room()
+        if not self._cipher:
+            self._cipher = memoryview(bytearray(CIPHER_BYTES))
+        return self._cipher
+
+    def received(self, count: int) -> None:
+        """Bytes came into `room`."""
         if self.is_closed:
             return
-        self.network.metrics.count("bytes.received", len(data), node=self.node_id)
+        self.network.metrics.count("bytes.received", count, node=self.node_id)
         if self._tls is not None:
-            self._run_tls(data)
+            self._run_tls(bytes(self._cipher[:count]))
         else:
-            self._take(data)
+            self._take(lambda: self._reader.arrived(count))
 
     def closed(self, error: BaseException | None) -> None:
         """The other side closed, or the transport could not be opened."""
@@ -270,7 +281,7 @@ class Connection:
         if tls.is_established and not was_established:
             self._negotiate()
         if plain:
-            self._take(plain)
+            self._take(lambda: self._reader.feed(plain))
         if tls.is_ended:
             self.closed(None)
 
@@ -288,9 +299,9 @@ class Connection:
             self._tls.send(part)
         self._flush_tls()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, frames: Callable[[], list[bytes | memoryview]]) -> None:
         try:
-            for frame in self._reader.feed(data):
+            for frame in frames():
                 self._answered(frame)
                 if self.is_closed:
                     return
@@ -299,7 +310,7 @@ class Connection:
             failure.__cause__ = error  # a frame above a limit, say: who asked for it can ask for less
             self.close(failure)
 
-    def _answered(self, frame: bytes) -> None:
+    def _answered(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)
         if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
             wanted = self._in_flight[0].correlation_id if self._in_flight else "none"
@@ -391,7 +402,7 @@ def _as_sent(error: BaseException) -> BaseException:
     return sent
 
 
-def _decode_response(frame: bytes, request_class: Any, version: int) -> Any:
+def _decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
     """The message of an answer. ApiVersions with error 35 has the form of version 0, whatever was asked for."""
     body = response_body(frame, request_class, version)
     if request_class.api_key == 18 and version > 0 and body[:2] == UNSUPPORTED_VERSION.to_bytes(2, "big"):

@@ -17,7 +17,6 @@ from kcodec.protocol.flow import Address
 if TYPE_CHECKING:
     from kcodec.client.scheduler import Scheduler
 
-RECEIVE_BYTES = 256 * 1024
 # One sendmsg takes at most so many pieces (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
 MAX_PIECES = 64
 # One address of a host that has several gets so many seconds; the connection's own deadline is above all of them.
@@ -124,14 +123,14 @@ class SocketTransport:
             self._send()
         if events & selectors.EVENT_READ and self._is_open:
             try:
-                data = self._socket.recv(RECEIVE_BYTES)
+                count = self._socket.recv_into(self._connection.room())
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 self._fail(error)
                 return
-            if data:
-                self._connection.received(data)
+            if count:
+                self._connection.received(count)
             else:
                 self._fail(None)
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
+from kcodec._fast import FrameBuffer
 from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
 
 LENGTH_BYTES = 4
+#: Where a connection receives what is not a large frame.
+SCRATCH_BYTES = 64 * 1024
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
 # api key, version, correlation id, length of the client id
@@ -108,44 +111,73 @@ def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
 class FrameReader:
     """Cuts what arrives into frames (without their lengths). max_frame_bytes: a longer one is LimitExceededError.
 
-    Memory is bounded by what has arrived, not by what a length claims.
+    Bytes are received where they stay: whoever reads a socket puts them into `room` and says by `arrived` how many.
+    Small frames are copied out of there; a large one has memory of its own, which is used again once nobody holds the
+    frame or a part of it (the records of an answer are views into it). Resident memory is bounded by what has arrived,
+    not by what a length claims.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        # of a frame that is not whole; small pieces do not stay objects of their own
-        self._begun = bytearray()
+        # of small frames and of the beginning of a large one: its first bytes, up to _filled
+        self._scratch = memoryview(b"")
+        self._filled = 0
+        # a large frame that is not whole
+        self._frame: memoryview | None = None
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        if not self._scratch:
+            self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        return self._scratch[self._filled :]
+
+    def arrived(self, count: int) -> list[bytes | memoryview]:
+        """So many bytes were put into `room`; the frames that are whole now, in order."""
+        self._filled += count
+        if self._frame is None:
+            return self._cut()
+        if self._filled < len(self._frame):
+            return []
+        frame, self._frame, self._filled = self._frame, None, 0
+        return [frame.toreadonly()]
+
+    def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
         """Take bytes as they came; give the frames that are whole now, in order."""
-        if not self._begun:
-            frames, position = self._cut(data)
-            self._begun += memoryview(data)[position:]
-            return frames
-        self._begun += data
-        if len(self._begun) < LENGTH_BYTES:
-            return []
-        if len(self._begun) < LENGTH_BYTES + self._checked(self._begun[:LENGTH_BYTES]):
-            return []
-        frames, position = self._cut(self._begun)
-        del self._begun[:position]
-        return frames
-
-    def _cut(self, content: bytes | bytearray) -> tuple[list[bytes], int]:
-        """The whole frames that it begins with, and where they end."""
         frames = []
         position = 0
-        with memoryview(content) as view:
-            while len(view) - position >= LENGTH_BYTES:
-                size = self._checked(view[position : position + LENGTH_BYTES])
-                if len(view) - position - LENGTH_BYTES < size:
-                    break
-                position += LENGTH_BYTES
-                frames.append(bytes(view[position : position + size]))
-                position += size
-        return frames, position
+        while position < len(data):
+            room = self.room()
+            count = min(len(room), len(data) - position)
+            room[:count] = data[position : position + count]
+            frames += self.arrived(count)
+            position += count
+        return frames
 
-    def _checked(self, length: bytes | bytearray | memoryview) -> int:
+    def _cut(self) -> list[bytes | memoryview]:
+        """The whole frames in the scratch memory; what is left moves to its beginning, or to a frame of its own."""
+        frames: list[bytes | memoryview] = []
+        view, position, size = self._scratch[: self._filled], 0, -1
+        while len(view) - position >= LENGTH_BYTES:
+            size = self._checked(view[position : position + LENGTH_BYTES])
+            if len(view) - position - LENGTH_BYTES < size:
+                break
+            position += LENGTH_BYTES
+            frames.append(bytes(view[position : position + size]))
+            position += size
+            size = -1
+        rest = len(view) - position
+        if size > SCRATCH_BYTES - LENGTH_BYTES:
+            self._frame = memoryview(FrameBuffer(size))
+            rest -= LENGTH_BYTES
+            self._frame[:rest] = view[position + LENGTH_BYTES :]
+        elif position:
+            self._scratch[:rest] = bytes(view[position:])
+        self._filled = rest
+        return frames
+
+    def _checked(self, length: memoryview) -> int:
         size = int.from_bytes(length, "big", signed=True)
         if size < 0:
             raise DecodeError(f"a frame of {size} bytes: the other side speaks something else (TLS, HTTP?)")
@@ -162,4 +194,4 @@ class FrameReader:
     @property
     def unfinished_bytes(self) -> int:
         """What has arrived of a frame that is not whole."""
-        return len(self._begun)
+        return self._filled + (LENGTH_BYTES if self._frame is not None else 0)

@@ -169,7 +169,7 @@ class Carrier:
             self.turn()
 
 
-class _Protocol(asyncio.Protocol):
+class _Protocol(asyncio.BufferedProtocol):
     """Between asyncio's transport and a connection."""
 
     def __init__(self, carrier: Carrier, connection: Connection) -> None:
@@ -183,8 +183,11 @@ class _Protocol(asyncio.Protocol):
         self._connection.connected(self)
         self._carrier.turn()
 
-    def data_received(self, data: bytes) -> None:
-        self._connection.received(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.received(nbytes)
         self._carrier.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:

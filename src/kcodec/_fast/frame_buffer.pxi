@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Memory for what a connection receives, out of the pool that output comes from.
+
+cdef class FrameBuffer:
+    """FrameBuffer(size)
+    --
+
+    So many bytes by the buffer protocol, contents undefined. They go back to the pool when the last view of them goes:
+    fresh memory costs a page fault for every 4 KiB, which is more than decoding what is received into it.
+    """
+
+    cdef Buffer buffer
+    cdef Py_ssize_t size
+
+    def __cinit__(self, size):
+        self.size = _int64(size, "size")
+        if self.size < 0:
+            raise ValueError(f"size {size} is negative")
+        if buffer_acquire(&self.buffer, self.size + 1):
+            raise MemoryError(f"no memory for a frame of {size} bytes")
+
+    def __dealloc__(self):
+        buffer_release(&self.buffer, self.size)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.buffer.data, self.size, 0, flags)
+
+    def __reduce__(self):
+        raise TypeError("a FrameBuffer cannot be pickled: take its bytes")
