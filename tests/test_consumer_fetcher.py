@@ -213,6 +213,38 @@ def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way() -> None:
     assert world.drain() == [b"%d" % number for number in range(45, 50)]
 
 
+def test_a_seek_need_not_wait_for_a_request_that_is_held() -> None:
+    world = FetchScript(fetch_max_wait=5.0, request_timeout=20.0)
+    world.log(partitions=2)
+    expected = numbered(world.log(partitions=2), 50)
+    world.assign(ORDERS)
+    assert world.drain(1.0) == expected
+    world.run(1.0)
+    world.assignment.seek(ORDERS, 45)
+    assert world.poll(seconds=0.02) == expected[45:]
+    assert [request.session_epoch for _, _, _, request in world.fetches][-1] == -1
+    numbered(world.logs()[1], 5)
+    world.assignment.add([TopicPartition("orders", 1)])
+    world.assignment.seek(TopicPartition("orders", 1), 0)
+    assert len(world.poll(seconds=0.02)) == 5
+    asked = len(world.fetches)
+    world.assignment.seek(TopicPartition("orders", 1), 5)  # nothing there: asked once, then by the next whole request
+    world.run(1.0)
+    assert len(world.fetches) == asked + 1
+
+
+def test_no_broker_takes_all_the_room() -> None:
+    world = FetchScript(nodes=3, fetch_max_wait=1.0, fetch_ahead_max_bytes=3_000_000)
+    world.log(partitions=3)
+    world.assign(*(("orders", n) for n in range(3)))
+    world.run(0.05)
+    assert {node for _, node, _, _ in world.fetches} == {1, 2, 3}
+    world.run(5.0)
+    for log in world.logs():
+        numbered(log, 5)
+    assert len(world.drain(0.1)) == 15
+
+
 def test_what_is_revoked_or_removed_is_not_given_out() -> None:
     world = FetchScript()
     numbered(world.log(), 50)

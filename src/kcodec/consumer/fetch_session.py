@@ -47,11 +47,15 @@ class Wanted(NamedTuple):
 
 
 class FetchSession:
-    """The session with one broker. `request` and then `accept`, `refuse` or `fail`, in turn."""
+    """The session with one broker. `request` and then `accept`, `refuse` or `fail`, in turn.
 
-    def __init__(self) -> None:
+    is_kept: False for a single request that leaves nothing behind.
+    """
+
+    def __init__(self, *, is_kept: bool = True) -> None:
         self.session_id = NO_SESSION
-        self.epoch = INITIAL_EPOCH
+        self._first_epoch = INITIAL_EPOCH if is_kept else FINAL_EPOCH
+        self.epoch = self._first_epoch
         self._partitions: dict[TopicPartition, Wanted] = {}
         self._by_id: dict[UUID, str] = {}
         self._sent_epoch = INITIAL_EPOCH
@@ -61,7 +65,7 @@ class FetchSession:
         """A request for these partitions, with the other fields given."""
         has_ids = version >= FIRST_WITH_TOPIC_IDS
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
-            self.epoch = INITIAL_EPOCH  # names and ids do not mix: the old session is given up
+            self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
         self._has_ids = has_ids
         self._by_id = {one.topic_id: partition.topic for partition, one in wanted.items()} if has_ids else {}
         changed, left = self._changes(wanted)
@@ -91,7 +95,7 @@ class FetchSession:
         self, wanted: Mapping[TopicPartition, Wanted]
     ) -> tuple[list[tuple[TopicPartition, Wanted]], list[tuple[TopicPartition, Wanted]]]:
         """What to name, and what to have forgotten."""
-        if self.epoch == INITIAL_EPOCH:
+        if self.epoch <= INITIAL_EPOCH:
             return list(wanted.items()), []
         known = self._partitions
         changed = [(partition, one) for partition, one in wanted.items() if known.get(partition) != one]
@@ -114,7 +118,7 @@ class FetchSession:
                     self.fail()
                     return [], f"{name or topic.topic_id} partition {data.partition_index} was not asked for"
                 found.append((partition, data))
-        if self._sent_epoch == INITIAL_EPOCH:
+        if self._sent_epoch <= INITIAL_EPOCH:
             if len(found) < len(self._partitions):
                 self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
                 if not found and message.throttle_time_ms > 0:

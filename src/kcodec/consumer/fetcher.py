@@ -4,8 +4,9 @@
 One Fetch is under way to each broker, on a connection of its own, as it may be held there until data comes. It names
 all partitions to be read from that broker, so that its session (KIP-227) stays as it is; a broker one of whose
 partitions has answers enough is left alone until that is taken, or a partition that comes free meanwhile would have to
-wait for a request that does not name it. What is fetched and not taken is bounded by `fetch_ahead_max_bytes`, except
-that a broker gives a batch that is larger whole.
+wait for a request that does not name it. What comes to be wanted while a request is under way, by a seek, a new
+assignment or the end of a pause, is asked for at once on the side, without session and without waiting there. What is
+fetched and not taken is bounded by `fetch_ahead_max_bytes`, except that a broker gives a batch that is larger whole.
 
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
 fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_answers`.
@@ -32,7 +33,9 @@ from kcodec.protocol.messages.fetch import FetchRequest
 from kcodec.txn.cluster import NO_UUID, Cluster
 
 log = logging.getLogger("kcodec.consumer")
+#: Requests that may be held at the broker; those that are not go where all others go.
 CHANNEL: Final = "fetch"
+ASIDE: Final = ""
 #: 4 is the first whose answers hold record batches; aborted transactions come with it.
 LOWEST_VERSION, HIGHEST_VERSION = 4, 18
 #: Errors of a whole answer that say that the session is to begin anew, at once: 70, 71, 106.
@@ -72,9 +75,11 @@ class Fetcher:
             metrics=metrics,
         )
         self._sessions: dict[int, FetchSession] = {}
-        #: Brokers that were asked, and how many bytes they may answer with.
-        self._flying: dict[int, int] = {}
-        self._tasks: dict[int, Task[None]] = {}
+        #: Requests under way, by broker and channel.
+        self._flying: dict[tuple[int, str], Plan] = {}
+        self._tasks: dict[tuple[int, str], Task[None]] = {}
+        #: What was asked for on the side last: state and offset.
+        self._asked_aside: dict[TopicPartition, tuple[int, int]] = {}
         #: By broker whose answer became too large: the partitions that it is then asked for one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         self._signal = Signal()
@@ -160,15 +165,17 @@ class Fetcher:
         now = self._clock()
         with self.assignment.lock:
             plans, due = self._plan(now)
-            room = self.settings.fetch_ahead_max_bytes - self._buffer.waiting_bytes() - sum(self._flying.values())
-        for node, plan in plans.items():
-            if room <= 0:
-                break
+            waiting = self._buffer.waiting_bytes()
+        # Half of the room is for what waits, the rest is shared out to requests: were it given to the first that ask,
+        # brokers that hold theirs for long would leave nothing to others.
+        half = self.settings.fetch_ahead_max_bytes // 2
+        brokers = len({node for node, _ in plans.keys() | self._flying.keys()})
+        for (node, channel), plan in plans.items() if waiting <= half else ():
             plan = self._alone(node, plan)
-            most = min(self.settings.fetch_max_bytes, room)
-            room -= most
-            self._flying[node] = most
-            self._tasks[node] = yield from spawn(self._fetch(node, plan, most), f"fetch from broker {node}")
+            most = max(min(self.settings.fetch_max_bytes, half // (2 * brokers)), 1)
+            self._flying[node, channel] = plan
+            flow = self._fetch(node, channel, plan, most)
+            self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
         return None if due is None else max(due - now, 0.0)
 
     def _alone(self, node: int, plan: Plan) -> Plan:
@@ -180,10 +187,10 @@ class Fetcher:
                 return {partition: plan[partition]}
         return plan
 
-    def _plan(self, now: float) -> tuple[dict[int, Plan], float | None]:
-        """By broker, what is to be asked for now; and when something else comes due."""
+    def _plan(self, now: float) -> tuple[dict[tuple[int, str], Plan], float | None]:
+        """By broker and channel, what is to be asked for now; and when something else comes due."""
         plans: dict[int, Plan] = {}
-        busy = set(self._flying)
+        busy: set[int] = set()
         due: list[float] = []
         self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
         for partition, state in self.assignment.partitions.items():
@@ -205,7 +212,25 @@ class Fetcher:
             else:
                 asked = Asked(state, state.version, self._wanted(partition, offset, epoch))
                 plans.setdefault(node, {})[partition] = asked
-        return {node: plan for node, plan in plans.items() if node not in busy}, min(due, default=None)
+        free = {}
+        for node, plan in plans.items():
+            channel, under_way = CHANNEL, self._flying.get((node, CHANNEL))
+            if under_way is not None:
+                channel, plan = ASIDE, self._news(plan, under_way)
+            if plan and node not in busy and (node, channel) not in self._flying:
+                free[node, channel] = plan
+        return free, min(due, default=None)
+
+    def _news(self, plan: Plan, under_way: Plan) -> Plan:
+        """What the request under way does not ask for; each once, as there may be nothing yet."""
+        news = {}
+        for partition, asked in plan.items():
+            known, key = under_way.get(partition), (asked.version, asked.wanted.offset)
+            is_named = known is not None and (known.version, known.wanted.offset) == key
+            if not is_named and self._asked_aside.get(partition) != key:
+                self._asked_aside[partition] = key
+                news[partition] = asked
+        return news
 
     def _next(self, state: PartitionState) -> tuple[int, int, bool]:
         """The offset to ask for and the leader epoch before it; and whether it has to be taken from first."""
@@ -237,8 +262,9 @@ class Fetcher:
 
     # One request
 
-    def _fetch(self, node: int, plan: Plan, most: int) -> Flow[None]:
-        session = self._sessions.setdefault(node, FetchSession())
+    def _fetch(self, node: int, channel: str, plan: Plan, most: int) -> Flow[None]:
+        is_aside = channel == ASIDE
+        session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
         has_ids = all(asked.wanted.topic_id != NO_UUID for asked in plan.values())
 
@@ -246,7 +272,7 @@ class Fetcher:
             return session.request(
                 {partition: asked.wanted for partition, asked in plan.items()},
                 version,
-                max_wait_ms=int(settings.fetch_max_wait * 1000),
+                max_wait_ms=0 if is_aside else int(settings.fetch_max_wait * 1000),
                 min_bytes=settings.fetch_min_bytes,
                 max_bytes=most,
                 isolation_level=int(settings.is_committed_only),
@@ -260,15 +286,18 @@ class Fetcher:
                 timeout=settings.request_timeout,
                 lowest=LOWEST_VERSION,
                 highest=HIGHEST_VERSION if has_ids else FIRST_WITH_TOPIC_IDS - 1,
-                channel=CHANNEL,
+                channel=channel,
             )
             self._answered(node, session, plan, reply)
         except KcodecError as error:
             session.fail()
-            self._failed(node, plan, error)
+            if is_aside:
+                log.debug("fetching from broker %d on the side: %s", node, error)
+            else:
+                self._failed(node, plan, error)
         finally:
-            self._flying.pop(node, None)
-            self._tasks.pop(node, None)
+            self._flying.pop((node, channel), None)
+            self._tasks.pop((node, channel), None)
             self._wake()
 
     def _failed(self, node: int, plan: Plan, error: KcodecError) -> None:
