@@ -139,6 +139,7 @@ class ScriptedConsumer:
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
         self.committed: Any = self
         self.dropped: list[TopicPartition] = []
+        self.polls = 0
         for partition in IN:
             world.committed[partition] = 10
             self.give(partition)
@@ -168,6 +169,9 @@ class ScriptedConsumer:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         self.dropped += partitions
+
+    def note_poll(self) -> None:
+        self.polls += 1
 
     def raise_errors(self) -> None:
         if self.membership is not None and self.membership.error is not None:

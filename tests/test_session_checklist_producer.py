@@ -341,3 +341,44 @@ def test_only_one_transaction_at_a_time() -> None:
         script.end(block)
         with pytest.raises(TransactionStateError, match="was committed: send"):
             block.check_open("send")
+
+
+def test_a_begin_that_nobody_got_is_in_nobodys_way() -> None:
+    """Its caller was interrupted when it had just begun."""
+    script = Script()
+    block = script.world.run(script.session.begin(None, lambda: True))
+    following = script.begin()
+    assert following is not block
+    script.end(following)
+    assert following.committed
+
+
+@pytest.mark.parametrize("moment", ["flush", "EndTxn"])
+def test_an_abort_that_is_given_up_is_no_commit(moment: str) -> None:
+    script = Script()
+    block = script.worked()
+    if moment == "flush":
+        script.buffer.pending = 1
+    script.plan("EndTxn", HANG)
+    task = script.ending(block, is_commit=False)
+    task.when_done(lambda _: None)
+    script.world.pass_time(0.5)
+    task.cancel()
+    assert block.committed is False
+    assert script.consumer.positions()[IN[0]] == 10
+    script.buffer.end(script.buffer.pending)
+    again = script.worked()
+    script.end(again)
+    assert again.committed
+
+
+def test_a_poll_that_waits_for_a_rebalance_counts_as_a_poll_all_the_time() -> None:
+    script = Script()
+    block = script.begin()
+    script.membership.is_stable = False
+    script.world.run(script.session.until_polled())
+    begin = script.world.now
+    assert script.world.run(script.session.wait_for_work(5.0)) is None
+    assert script.world.now - begin == pytest.approx(5.0)
+    assert script.consumer.polls >= 4
+    script.end(block)

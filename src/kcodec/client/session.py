@@ -68,8 +68,14 @@ class SessionTransaction(SessionTransactionViews):
         self._check_new()
         producer = self._session._producer
         with producer._lock:
-            block = None if producer._core.is_closed else self._flows.begin_at_once()
-        self._block = block if block is not None else self._session._run(self._flows.begin(self._timeout))
+            block = None if producer._core.is_closed else self._flows.begin_at_once(self._is_gone)
+        if block is None:
+            try:
+                block = self._session._run(self._flows.begin(self._timeout, self._is_gone))
+            except BaseException:
+                self._is_interrupted = True
+                raise
+        self._block = block
         return self
 
     def __exit__(

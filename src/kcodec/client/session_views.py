@@ -53,6 +53,11 @@ class SessionTransactionViews:
         self._flows = flows
         self._timeout = timeout
         self._block: SessionBlock | None = None
+        self._is_interrupted = False
+
+    def _is_gone(self) -> bool:
+        """Whether the begin was interrupted: nobody has the block that came of it."""
+        return self._is_interrupted
 
     @property
     def committed(self) -> bool | None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kcodec.consumer.notices import Notice, Notices
 
 Partitions = Iterable[TopicPartition]
+#: A poll that waits for a rebalance says so often that it is one.
+LONGEST_WAIT_SECONDS = 1.0
 log = logging.getLogger("kcodec.session")
 
 
@@ -67,6 +69,9 @@ class SessionConsumer(Protocol):
 
     def drop(self, partitions: Partitions) -> None:
         """Forget what was fetched of these."""
+
+    def note_poll(self) -> None:
+        """The application polls."""
 
     def raise_errors(self) -> None:
         """Raises what the group or the loop met."""
@@ -142,9 +147,10 @@ class GroupSession:
 
     # Begin
 
-    def begin(self, timeout: float | None = None) -> Flow[SessionBlock]:
+    def begin(self, timeout: float | None = None, is_gone: Callable[[], bool] = lambda: False) -> Flow[SessionBlock]:
         """Begin a transaction, after InitProducerId where that is due. timeout: seconds; max_block without one.
 
+        is_gone: tells whether the caller was interrupted, and does not know that it has begun.
         Raises as TransactionManager.begin; ValueError where the time-outs are not safe with this broker.
         """
         self.check_idle()
@@ -160,24 +166,26 @@ class GroupSession:
         except (KcodecError, ValueError, GeneratorExit):
             self.manager.abandon(transaction)
             raise
-        return self.begun(transaction)
+        return self.begun(transaction, is_gone)
 
-    def begin_at_once(self) -> SessionBlock | None:
+    def begin_at_once(self, is_gone: Callable[[], bool] = lambda: False) -> SessionBlock | None:
         """`begin` where nothing is to be sent, from any thread that holds the producer's lock; None: it takes the
         flow."""
         if self.block is not None or self.is_rewind_due or not self.is_safe:
             return None
         transaction = self.manager.begin_at_once()
-        return None if transaction is None else self.begun(transaction)
+        return None if transaction is None else self.begun(transaction, is_gone)
 
-    def begun(self, transaction: OpenTransaction) -> SessionBlock:
+    def begun(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
         """The transaction is open."""
-        block = self.block = SessionBlock(transaction)
+        block = self.block = SessionBlock(transaction, is_gone)
         self.note_starts()
         return block
 
     def check_idle(self) -> None:
         """Raises TransactionStateError while a transaction runs."""
+        if self.block is not None and self.block.is_gone():
+            self.leave(self.block)  # nothing was done in it
         if self.block is not None:
             raise TransactionStateError(
                 "a transaction of this session is open: end it before the next one begins",
@@ -246,7 +254,8 @@ class GroupSession:
                 left = deadline - self.clock()
                 if left <= 0:
                     return None
-                yield from wait(self.consumer.wake, left)
+                yield from wait(self.consumer.wake, min(left, LONGEST_WAIT_SECONDS))
+                self.consumer.note_poll()  # it is a poll all the time
             return (yield from self.consumer.wait_for_work(max(deadline - self.clock(), 0.0)))
         finally:
             self._polls -= 1

@@ -5,7 +5,7 @@ ruled its commit out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kcodec.consumer.assignment import PartitionState
@@ -30,13 +30,15 @@ class SessionBlock:
     has_read:   poll gave records out; is_reading: poll may be about to.
     has_sent:   something was sent: it may stand for what was assigned then.
     is_ending:  its end has begun, or is over: it polls and sends no more.
+    is_gone:    tells whether who asked for its begin was interrupted before he got it: nobody will end it.
     starts:     where it began to read each partition.
     """
 
-    __slots__ = ("failed", "has_read", "has_sent", "is_ending", "is_reading", "starts", "transaction")
+    __slots__ = ("failed", "has_read", "has_sent", "is_ending", "is_gone", "is_reading", "starts", "transaction")
 
-    def __init__(self, transaction: OpenTransaction) -> None:
+    def __init__(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> None:
         self.transaction = transaction
+        self.is_gone = is_gone
         self.failed: str | None = None
         self.has_read = self.is_reading = self.has_sent = self.is_ending = False
         self.starts: dict[TopicPartition, Start] = {}

@@ -72,6 +72,7 @@ class SessionEnd:
             if block.transaction.is_commit_unanswered and block.committed is None:
                 session.rewind_later(block)
             else:
+                block.transaction.committed = False  # whatever became of the abort
                 session.rewind(block)
         session.leave(block)
         self._unlock()

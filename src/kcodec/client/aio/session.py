@@ -60,8 +60,14 @@ class SessionTransaction(SessionTransactionViews):
     async def __aenter__(self) -> SessionTransaction:
         self._check_new()
         self._session._start()
-        block = None if self._session._carrier.is_closed else self._flows.begin_at_once()
-        self._block = block if block is not None else await self._session._run(self._flows.begin(self._timeout))
+        block = None if self._session._carrier.is_closed else self._flows.begin_at_once(self._is_gone)
+        if block is None:
+            try:
+                block = await self._session._run(self._flows.begin(self._timeout, self._is_gone))
+            except BaseException:
+                self._is_interrupted = True
+                raise
+        self._block = block
         return self
 
     async def __aexit__(
