@@ -192,6 +192,20 @@ def test_c05_what_takes_partitions_away_waits_from_the_lock_to_the_answer_of_end
     assert IN[0] not in script.consumer.assignment.partitions
 
 
+def test_c05_a_rejoin_waits_for_an_end_that_has_begun() -> None:
+    script = Script()
+    block = script.worked()
+    script.plan("EndTxn", HANG)
+    script.ending(block, timeout=20.0)
+    script.session._polls = 1  # whoever polls then, it is not for this transaction
+    rejoin = script.world.spawn(script.session.until_polled())
+    script.world.pass_time(1.0)
+    assert not rejoin.done
+    script.world.pass_time(10.0)
+    assert rejoin.done
+    assert block.committed
+
+
 @pytest.mark.parametrize("way", ["fenced", "unknown", "cancelled", "abort cancelled", "aborted", "deadline"])
 def test_c05_it_is_released_on_every_way_out(way: str) -> None:
     script = Script()
@@ -276,8 +290,8 @@ def test_c07_a_rebalance_that_has_begun_may_commit_with_kip447_only(has_kip447: 
 def test_c08_kip447_is_decided_by_the_versions_that_are_offered() -> None:
     assert Script().session.knows_generations
     assert not old_script().session.knows_generations
-    capped = SessionTimes(session=60.0, request=5.0, offset_fetch_highest_version=6)
-    assert not Script(times=capped).session.knows_generations
+    for bound in ({"offset_fetch_highest_version": 6}, {"txn_offset_commit_highest_version": 2}):
+        assert not Script(times=SessionTimes(session=60.0, request=5.0, **bound)).session.knows_generations
     nobody_met = Script()
     nobody_met.world.cluster.versions.clear()
     assert not nobody_met.session.knows_generations
@@ -369,6 +383,19 @@ def test_c11_partitions_that_come_while_it_is_open_go_back_as_well() -> None:
     assert script.read(IN[1], 7)
     script.end(block, is_commit=False)
     assert script.consumer.positions() == dict.fromkeys(IN, 10)
+
+
+def test_c11_what_was_given_back_is_read_from_where_it_stands_now() -> None:
+    """Somebody else had it meanwhile, and has committed."""
+    script = Script()
+    block = script.worked()
+    script.lose(*IN)
+    script.world.pass_time(0.1)
+    script.world.committed[IN[0]] = 30
+    script.rebalanced(*IN)
+    assert block.moved(script.consumer.assignment.partitions) == {}
+    script.end(block)
+    assert script.consumer.positions()[IN[0]] == 30
 
 
 def test_c11_a_position_that_is_lost_while_it_is_open_aborts() -> None:

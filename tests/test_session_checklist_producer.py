@@ -168,6 +168,19 @@ def test_c20_beside_a_rebalance_nobody_hears_of_it() -> None:
     assert block.committed is False
 
 
+def test_c20_an_error_that_comes_after_the_loss_is_not_raised_either() -> None:
+    script = Script()
+    block = script.worked()
+    script.plan("TxnOffsetCommit", *[LOST] * 100)
+    task = script.ending(block, timeout=2.0)
+    script.world.pass_time(1.0)
+    script.lose(IN[0])
+    script.world.pass_time(20.0)
+    assert task.done
+    assert task.error is None
+    assert block.committed is False
+
+
 # ------------------------------------------------------------------------------------------------------------ C21, C22
 
 
@@ -262,6 +275,18 @@ def test_c23_a_session_time_out_of_the_brokers_that_is_not_known_is_warned_of(ca
 def test_c23_with_kip447_no_time_out_is_refused() -> None:
     script = Script(times=SessionTimes(session=6.0, request=30.0))
     script.end(script.worked())
+
+
+def test_c23_a_coordinator_that_turns_out_to_be_older_is_looked_at_again() -> None:
+    """Its group moved, in a cluster of brokers of two versions."""
+    script = Script(times=SessionTimes(session=20.0, request=30.0))
+    script.end(script.worked())
+    block = script.worked()
+    script.world.cluster.versions[1] = SessionWorld(0, has_kip447=False).cluster.versions[1]
+    with pytest.raises(ValueError, match="is not safe with this broker"):
+        script.end(block)
+    assert block.committed is False
+    assert script.wire()[-1] == "EndTxn"
 
 
 @pytest.mark.parametrize("fault", [HANG, LOST, REFUSED, 51, 14])

@@ -310,9 +310,6 @@ class GroupSession:
 
     def _take_away(self, gone: frozenset[TopicPartition], how: str) -> Flow[None]:
         self.consumer.assignment.set_revoking(gone)  # nothing more is delivered of them
-        if (block := self.block) is not None and not self.end_gate.is_held:
-            # At once, so that an end that waits for a heartbeat hears of it.
-            self._fail(block, gone, how)
         yield from self.end_gate.acquire()
         try:
             if (block := self.block) is not None:

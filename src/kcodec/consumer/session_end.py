@@ -95,7 +95,7 @@ class SessionEnd:
                     beat = yield from self._heartbeat()
             if self._may_go_on():
                 yield from self._lock()
-            if not self._decide(beat, offsets):
+            if not self._decide(beat):
                 return None if block.failed is not None else manager.kept_error
             yield from manager.commit(self._left())
         except UnknownOutcomeError:
@@ -187,12 +187,12 @@ class SessionEnd:
             self._is_locked = False
             self.session.end_gate.release()
 
-    def _decide(self, beat: Heartbeat, offsets: Offsets) -> bool:
-        """Whether to commit. Without generations a rebalance that has begun may be over before the markers are
-        written, so it takes a plain OK."""
+    def _decide(self, beat: Heartbeat) -> bool:
+        """Whether to commit; OK stands for no question, too. Without generations a rebalance that has begun may be over
+        before the markers are written, so it takes a plain OK."""
         if not self._may_go_on():
             return False
-        if not offsets or beat is Heartbeat.OK or (beat in STILL_MEMBER and self.session.knows_generations):
+        if beat is Heartbeat.OK or (beat in STILL_MEMBER and self.session.knows_generations):
             return True
         self.block.fail(f"the heartbeat before the commit: {beat.value}")
         return False
