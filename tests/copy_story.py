@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's own system test of transactions, re-made: numbered records are copied from a topic to another by the members
+of a group, while members and brokers are killed at points of the progress, and two read_committed readers, Kafka's and
+kcodec's, run beside.
+
+    story = CopyStory(kafka, count=100_000, sessions=3, protocol="consumer", seed=1)
+    report = story.run([kill_session] * 6 + [kill_broker] * 4)
+    assert report.faults() == [], story.told()
+    story.forget()
+
+The judge is what Kafka's own consumer finds afterwards: partition by partition it must be the input, in its order.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from copy_processes import (
+    HERE,
+    Reader,
+    Worker,
+    java_copier_command,
+    java_reader,
+    kcodec_reader,
+    wait_until,
+)
+from java_clients import consume, end_offsets
+
+from kcodec import TopicPartition
+from kcodec.client import Admin, Producer
+from kcodec.testing.kafka import ApacheKafka, Node
+
+WORKER = HERE / "copy_worker.py"
+# What may be open when the workers have ended is ended by the coordinator within the time-out of a transaction.
+SETTLE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 1.0
+KAFKA_OPTIONS: dict[str, Any] = {
+    "group_consumer_session_timeout_ms": 6_000,
+    "group_consumer_min_session_timeout_ms": 1_000,
+    "group_consumer_heartbeat_interval_ms": 500,
+    "group_consumer_min_heartbeat_interval_ms": 100,
+}
+
+Values = dict[int, list[str]]  # partition -> values in order
+
+
+@dataclass
+class CopyReport:
+    """What was done and what was found.
+
+    open:   partitions of the output that a transaction still holds back when all is over.
+    lag:    records of the input behind the offsets that the group committed.
+    unlike: readers that saw something else, or otherwise, than is there.
+    late:   records that had not come through when time was up; then not all harm may have been done.
+    """
+
+    count: int
+    harm: Counter[str] = field(default_factory=Counter)
+    said: Counter[str] = field(default_factory=Counter)
+    lives: Counter[str] = field(default_factory=Counter)
+    errors: list[str] = field(default_factory=list)
+    lost: int = 0
+    duplicates: int = 0
+    disorder: int = 0
+    strange: int = 0
+    open: int = 0
+    lag: int = 0
+    late: int = 0
+    harm_left: int = 0
+    unlike: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def judge(self, expected: Values, found: Values) -> None:
+        """Count what makes the one differ from the other."""
+        for partition, wanted in expected.items():
+            place = {value: number for number, value in enumerate(wanted)}
+            times = Counter(found[partition])
+            self.lost += sum(value not in times for value in wanted)
+            self.duplicates += sum(count - 1 for value, count in times.items() if value in place)
+            self.strange += sum(count for value, count in times.items() if value not in place)
+            order = [place[value] for value in dict.fromkeys(found[partition]) if value in place]
+            self.disorder += sum(later < earlier for earlier, later in zip(order, order[1:], strict=False))
+        faultless = not (self.lost or self.duplicates or self.strange or self.disorder)
+        assert faultless == (expected == found)
+
+    def faults(self) -> list[str]:
+        """What must not be."""
+        names = ("lost", "duplicates", "disorder", "strange", "open", "lag", "late", "harm_left")
+        found = [f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
+        return found + [f"{name} saw otherwise" for name in self.unlike]
+
+
+class CopyStory:
+    """One copy.
+
+    sessions:     how many of ours work in the group; `java_copiers` of Kafka's own beside them.
+    size:         records of a transaction, of which `abort_share` are aborted on purpose.
+    control:      offsets are committed outside the transactions.
+    seconds:      how long it may take.
+    """
+
+    def __init__(
+        self,
+        kafka: ApacheKafka,
+        *,
+        count: int,
+        sessions: int = 3,
+        java_copiers: int = 0,
+        protocol: str = "classic",
+        partitions: int = 6,
+        size: int = 750,
+        abort_share: float = 1 / 3,
+        session_timeout_ms: int = 6_000,
+        control: bool = False,
+        seed: int = 1,
+        seconds: float = 170.0,
+    ) -> None:
+        self.kafka = kafka
+        self.partitions = partitions
+        self.random = random.Random(seed)
+        self.seconds = seconds
+        self.report = CopyReport(count)
+        self.source, self.target = (kafka.create_topic(partitions=partitions) for _ in range(2))
+        self.group = f"group-{self.source}"
+        self._options = {"--protocol": protocol, "--size": size, "--abort-share": abort_share}
+        self._options["--session-timeout-ms"] = session_timeout_ms
+        self._control = control
+        self._scratch = tempfile.TemporaryDirectory(prefix="kcodec-copy-")
+        self._repairs: list[threading.Thread] = []
+        self._failed: list[BaseException] = []
+        ids = [f"copier-{number}-of-{self.source}" for number in range(sessions + java_copiers)]
+        self.ids = ids[:sessions] or ids
+        self.workers = [self._session(name, seed) for name in ids[:sessions]]
+        self.workers += [self._java_copier(name) for name in ids[sessions:]]
+
+    # -------------------------------------------------------------------------------------------------------- the run
+
+    def run(self, harm: Sequence[Callable[[CopyStory], None]]) -> CopyReport:
+        """Fill the input, let it be copied, do each harm once at a random point of the progress, judge."""
+        expected = self._fill()
+        began = time.monotonic()
+        points = sorted(self.random.sample(range(self.report.count * 9 // 10), len(harm)))
+        todo = list(zip(points, self.random.sample(list(harm), len(harm)), strict=True))
+        try:
+            readers = self._start_readers()
+            for worker in self.workers:
+                worker.start()
+            self._watch(readers[0], todo, began + self.seconds)
+        finally:
+            self._end_workers()
+        self.report.seconds = time.monotonic() - began
+        self.report.late = self.report.count - len(readers[0].values)
+        self.report.harm_left = len(todo)
+        self._judge(readers, expected)
+        return self.report
+
+    def forget(self) -> None:
+        """Remove what the processes said."""
+        self._scratch.cleanup()
+
+    def _watch(self, reader: Reader, todo: list[tuple[int, Callable[[CopyStory], None]]], deadline: float) -> None:
+        """Until the reader has seen all that is to be copied, and all harm is done, or time is up."""
+        died_at: dict[str, float] = {}
+        while len(reader.values) < self.report.count and time.monotonic() < deadline:
+            if self._failed:
+                raise self._failed[0]
+            if todo and len(reader.values) >= todo[0][0]:
+                _, action = todo.pop(0)
+                time.sleep(self.random.uniform(0, 0.3))  # anywhere in the transactions that follow
+                action(self)
+                self.report.harm[action.__name__.replace("_", " ")] += 1
+            for worker in self.workers:
+                if not worker.is_running:  # killed; or Kafka's tool, which ends where it finds nothing to do
+                    since = died_at.setdefault(worker.name, time.monotonic() + self.random.uniform(0, 1))
+                    if time.monotonic() > since:
+                        del died_at[worker.name]
+                        worker.start()
+            time.sleep(0.01)
+
+    def _judge(self, readers: Sequence[Reader], expected: Values) -> None:
+        servers = self.kafka.admin_servers
+        wait_until(lambda: not self._held_back(), SETTLE_SECONDS)
+        self.report.open = self._held_back()
+        there: dict[int, list[tuple[int, str]]] = {partition: [] for partition in range(self.partitions)}
+        for record in consume(servers, self.target):
+            there[record.partition].append((record.offset, (record.value or b"").decode()))
+        found = {partition: [value for _, value in records] for partition, records in there.items()}
+        self.report.judge(expected, found)
+        committed = committed_offsets(self)
+        self.report.lag = sum(len(values) - committed[partition] for partition, values in expected.items())
+        for reader in readers:
+            reader.end()
+            if not reader.is_done or reader.found != there:
+                self.report.unlike.append(reader.name)
+        for worker in self.workers:
+            self.report.said.update(worker.said)
+            self.report.lives[worker.name] = worker.lives
+            self.report.errors += worker.errors
+
+    def _held_back(self) -> int:
+        """How many partitions of the output have records behind their last stable offset."""
+        stable, ends = (
+            end_offsets(self.kafka.admin_servers, self.target, level) for level in ("read_committed", "read_uncommitted")
+        )
+        return sum(stable[partition] < end for partition, end in ends.items())
+
+    def _fill(self) -> Values:
+        values: Values = {partition: [] for partition in range(self.partitions)}
+        with Producer(bootstrap_servers=self.kafka.admin_servers) as producer:
+            for number in range(self.report.count):
+                value = f"{number:07d} {self.random.getrandbits(160):040x}"
+                values[number % self.partitions].append(value)
+                producer.send(self.source, value.encode(), partition=number % self.partitions)
+        return values
+
+    # ------------------------------------------------------------------------------------------------- processes, harm
+
+    def _session(self, name: str, seed: int) -> Worker:
+        fixed = {"--servers": self.kafka.bootstrap_servers, "--source": self.source, "--target": self.target}
+        fixed |= {"--group": self.group, "--id": name, **self._options}
+        command = [sys.executable, str(WORKER), *_flat(fixed), *["--control"] * self._control]
+        return Worker(name, lambda life: [*command, "--seed", f"{seed} {name} {life}"], self._log(name))
+
+    def _java_copier(self, name: str) -> Worker:
+        own = (self.kafka.bootstrap_servers, self.source, self.target, self.group, name, int(self._options["--size"]))
+        command = java_copier_command(*own, aborts=bool(self._options["--abort-share"]))
+        return Worker(name, lambda _: command, self._log(name))
+
+    def _start_readers(self) -> list[Reader]:
+        own = (self.kafka.bootstrap_servers, self.target, self.partitions)
+        return [java_reader(*own, self._log("java-reader")), kcodec_reader(*own, self._log("kcodec-reader"))]
+
+    def _log(self, name: str) -> Path:
+        return Path(self._scratch.name, f"{name}.log")
+
+    def _end_workers(self) -> None:
+        ending = [threading.Thread(target=worker.end) for worker in self.workers]
+        try:
+            self.repair()
+        finally:
+            for thread in ending:
+                thread.start()
+            for thread in ending:
+                thread.join()
+
+    def told(self) -> str:
+        """What the processes said on stderr, for whoever looks for a fault."""
+        logs = sorted(Path(self._scratch.name).glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+    def down_for_a_while(self, node: Node) -> None:
+        """SIGKILL this node, and have it back after a second or less."""
+        self.repair()
+        node.kill()
+        pause = self.random.uniform(0, LONGEST_PAUSE_SECONDS)
+
+        def bring_back() -> None:
+            try:
+                time.sleep(pause)
+                node.start()
+            except BaseException as error:
+                self._failed.append(error)
+                raise
+
+        self._repairs.append(threading.Thread(target=bring_back))
+        self._repairs[-1].start()
+
+    def repair(self) -> None:
+        """Wait until all nodes are back and the output's replicas in sync."""
+        for thread in self._repairs:
+            thread.join()
+        self._repairs.clear()
+        for partition in range(self.partitions):
+            self.kafka.wait_in_sync(self.target, partition)
+
+
+def _flat(options: Mapping[str, object]) -> list[str]:
+    return [str(part) for pair in options.items() for part in pair]
+
+
+def kill_session(story: CopyStory) -> None:
+    """SIGKILL a copier that runs; it comes back within a second."""
+    running = [worker for worker in story.workers if worker.is_running]
+    if running:
+        story.random.choice(running).signal(signal.SIGKILL)
+
+
+def kill_broker(story: CopyStory) -> None:
+    """SIGKILL the only broker."""
+    story.down_for_a_while(story.kafka.node(1))
+
+
+def kill_group_coordinator(story: CopyStory) -> None:
+    """SIGKILL the node that coordinates the group."""
+    story.down_for_a_while(story.kafka.coordinator("group", story.group))
+
+
+def kill_transaction_coordinator(story: CopyStory) -> None:
+    """SIGKILL the node that coordinates the transactions of a copier."""
+    story.down_for_a_while(story.kafka.coordinator("transaction", story.random.choice(story.ids)))
+
+
+def kill_leader(story: CopyStory) -> None:
+    """SIGKILL the leader of a partition of the input or the output."""
+    topic = story.random.choice([story.source, story.target])
+    story.down_for_a_while(story.kafka.leader(topic, story.random.randrange(story.partitions)))
+
+
+def committed_offsets(story: CopyStory) -> dict[int, int]:
+    """What the group has committed, by partition of the input; 0 for nothing."""
+    partitions = [TopicPartition(story.source, partition) for partition in range(story.partitions)]
+    with Admin(bootstrap_servers=story.kafka.admin_servers) as admin:
+        offsets = admin.list_group_offsets(story.group, partitions, require_stable=True)
+    return {tp.partition: found.offset if (found := offsets.get(tp)) else 0 for tp in partitions}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that copies a topic to another, partition to partition, until its input ends; to be killed at any time.
+
+It is what Kafka's own TransactionalMessageCopier is, with a GroupTransactSession: so many records a transaction, a
+share of them aborted at random. On stdout, a line each: `copied N` (a transaction of N records committed), `aborted N`
+(on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with a new session.
+
+With --control offsets are committed outside the transactions, every fourth time: whoever takes over after a kill
+copies again what had been copied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from kcodec import TopicPartition
+from kcodec.client import Consumer, GroupTransactSession, Producer
+from kcodec.errors import KcodecError
+
+POLL_SECONDS = 0.2
+# A transaction that finds too little to copy ends all the same.
+TRANSACTION_SECONDS = 1.0
+RECORDS_A_POLL = 250
+CONTROL_COMMITS_EVERY = 4
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of a member of the group; under KIP-848 the session time-out is the broker's."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": arguments.servers,
+        "group_id": arguments.group,
+        "group_protocol": arguments.protocol,
+        "auto_offset_reset": "earliest",
+        "max_poll_records": RECORDS_A_POLL,
+    }
+    if arguments.protocol == "classic":
+        options |= {"session_timeout_ms": arguments.session_timeout_ms, "heartbeat_interval_ms": 500}
+    return options
+
+
+def producer_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """As the system test has them: small batches, several in flight."""
+    return {
+        "transactional_id": arguments.id,
+        "transaction_timeout_ms": arguments.transaction_timeout_ms,
+        "batch_size": 4096,
+    }
+
+
+class Copier:
+    """One life of the process."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.is_over = threading.Event()
+        self.chance = random.Random(arguments.seed)
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+
+    def _wait_for_end(self) -> None:
+        sys.stdin.read()
+        self.is_over.set()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            try:
+                if self.arguments.control:
+                    self.copy_without_session()
+                else:
+                    self.copy()
+            except KcodecError as error:
+                say("error", type(error).__name__, str(error).replace("\n", " "))
+
+    def copy(self) -> None:
+        """With one session, until the input ends or it is of no use any more."""
+        options = {**consumer_options(self.arguments), **producer_options(self.arguments)}
+        with GroupTransactSession(topics=[self.arguments.source], **options) as session:
+            while not self.is_over.is_set():
+                wants_abort = self.chance.random() < self.arguments.abort_share
+                copied = 0
+                with session.transaction() as txn:
+                    until = time.monotonic() + TRANSACTION_SECONDS
+                    while copied < self.arguments.size and time.monotonic() < until and not self.is_over.is_set():
+                        copied += self.send(txn, txn.poll(timeout=POLL_SECONDS))
+                    if wants_abort:
+                        txn.abort()
+                if copied:
+                    say("aborted" if wants_abort else "copied" if txn.committed else "undone", copied)
+
+    def send(self, transaction: Any, records: Iterable[Any]) -> int:
+        """Each record to the partition of its own number; how many."""
+        count = 0
+        for record in records:
+            transaction.send(self.arguments.target, record.value, key=record.key, partition=record.partition)
+            count += 1
+        return count
+
+    def copy_without_session(self) -> None:
+        """The control: transactions, and offsets that are committed now and then, beside them."""
+        options = consumer_options(self.arguments)
+        own = {"bootstrap_servers": self.arguments.servers, **producer_options(self.arguments)}
+        with Consumer(enable_auto_commit=False, **options) as consumer, Producer(**own) as producer:
+            producer.init_transactions()
+            consumer.subscribe([self.arguments.source])
+            times = 0
+            while not self.is_over.is_set():
+                records = consumer.poll(POLL_SECONDS)
+                if not records:
+                    continue
+                with producer.transaction() as txn:
+                    copied = self.send(txn, records)
+                    if self.chance.random() < self.arguments.abort_share:
+                        txn.abort()
+                if txn.committed:
+                    say("copied", copied)
+                    times += 1
+                    if times % CONTROL_COMMITS_EVERY == 0:
+                        consumer.commit()
+                else:
+                    say("aborted", copied)
+                    rewind(consumer, records)
+
+
+def rewind(consumer: Consumer, records: Iterable[Any]) -> None:
+    """Back to where these begin."""
+    first: dict[TopicPartition, int] = {}
+    for record in records:
+        first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+    for partition, offset in first.items():
+        consumer.seek(partition, offset)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--id", required=True, help="the transactional id")
+    parser.add_argument("--protocol", default="classic", choices=("classic", "consumer"))
+    parser.add_argument("--size", type=int, default=750, help="records of a transaction")
+    parser.add_argument("--abort-share", type=float, default=1 / 3)
+    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
+    parser.add_argument("--transaction-timeout-ms", type=int, default=20_000)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--control", action="store_true")
+    Copier(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's own system test of transactions on GroupTransactSession: 100,000 numbered records copied from topic to topic
+by three sessions of a group, 750 records a transaction, a third of them aborted, while sessions and brokers are killed.
+
+    python tests/prove_copy.py [--only NAME ...] [--count 100000] [--seed 1] [--results FOLDER]
+
+Each row is a run of tests/copy_story.py; the output must be the input, partition by partition, in order, and both
+read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
+a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier; its lives
+are counted, as it ends where it finds nothing to do. "Kafka's copiers alone": the same harm done to three of those, for
+comparison. Three nodes: SIGKILL in turn of the group's coordinator, a transaction coordinator, a leader of data. The
+control commits offsets outside its transactions: it must show duplicates, or the proof proves nothing. The exit status
+is 0 if every row is as it should be.
+
+Written to copy.txt in tests/results (or FOLDER), after each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from copy_story import (
+    KAFKA_OPTIONS,
+    CopyReport,
+    CopyStory,
+    kill_broker,
+    kill_group_coordinator,
+    kill_leader,
+    kill_session,
+    kill_transaction_coordinator,
+)
+
+from kcodec.testing.kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent
+ONE_NODE = [kill_session] * 6 + [kill_broker] * 4
+THREE_NODES = [kill_group_coordinator, kill_transaction_coordinator, kill_leader] * 3 + [kill_session]
+COLUMNS = ("lost", "duplicates", "disorder", "strange", "open", "lag")
+TRANSACTIONS = ("copied", "aborted", "undone")
+
+
+class Row(NamedTuple):
+    """One run: which Kafka, who copies, which harm; the control must show duplicates."""
+
+    name: str
+    kafka: dict[str, Any]
+    copy: dict[str, Any]
+    harm: Sequence[Callable[[CopyStory], None]] = ONE_NODE
+    is_control: bool = False
+
+
+OLD_FLOW: dict[str, Any] = {"transaction_version": 0}
+KIP_848: dict[str, Any] = {"protocol": "consumer"}
+MIXED: dict[str, Any] = {"sessions": 2, "java_copiers": 1}
+ROWS = (
+    Row("4.3.1 version 2, classic", {}, {}),
+    Row("4.3.1 version 2, KIP-848", {}, KIP_848),
+    Row("4.3.1 version 0, classic", OLD_FLOW, {}),
+    Row("4.3.1 version 0, KIP-848", OLD_FLOW, KIP_848),
+    Row("3.9.1, classic", {"version": "3.9.1"}, {}),
+    Row("with Kafka's copier, version 2", {}, MIXED),
+    Row("with Kafka's copier, version 0", OLD_FLOW, MIXED),
+    Row("with Kafka's copier, KIP-848", {}, MIXED | KIP_848),
+    Row("Kafka's copiers alone", {}, {"sessions": 0, "java_copiers": 3}),
+    Row("three nodes, classic", {"nodes": 3}, {}, THREE_NODES),
+    Row("three nodes, KIP-848", {"nodes": 3}, KIP_848, THREE_NODES),
+    Row("three nodes, version 0", {"nodes": 3, **OLD_FLOW}, {}, THREE_NODES),
+    Row("three nodes, 3.9.1", {"nodes": 3, "version": "3.9.1"}, {}, THREE_NODES),
+    Row("control: offsets committed beside", {}, {"control": True}, is_control=True),
+)
+
+
+def run(row: Row, count: int, seed: int) -> CopyReport:
+    """One row."""
+    with ApacheKafka(broker_session_timeout_ms=2000, heap="160m", **KAFKA_OPTIONS, **row.kafka) as kafka:
+        story = CopyStory(kafka, count=count, seed=seed, **row.copy)
+        report = story.run(row.harm)
+        if report.faults() and not row.is_control:
+            print(story.told(), kafka.log_tail(30), sep="\n", file=sys.stderr)
+        story.forget()
+        return report
+
+
+def verdict(row: Row, report: CopyReport) -> str:
+    """ok, or what is wrong."""
+    if row.is_control:
+        good = report.duplicates > 0
+        return f"{'ok (as it must)' if good else 'FAILED: a control without duplicates'}"
+    return "FAILED: " + ", ".join(report.faults()) if report.faults() else "ok"
+
+
+def lines_of(row: Row, report: CopyReport) -> list[str]:
+    """The row, and below it what was done and said."""
+    figures = "".join(f"{getattr(report, column):>12,}" for column in COLUMNS)
+    harm = ", ".join(f"{name} x{times}" for name, times in sorted(report.harm.items()))
+    said = ", ".join(f"{report.said[word]:,} {word}" for word in TRANSACTIONS)
+    errors = {word.removeprefix("error "): times for word, times in report.said.items() if word.startswith("error")}
+    met = ", ".join(f"{name} x{times}" for name, times in sorted(errors.items())) or "none"
+    readers = "differ" if report.unlike else "the same"
+    lives = "+".join(str(times) for _, times in sorted(report.lives.items()))
+    return [
+        f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
+        f"    {harm}; transactions: {said}; lives {lives}; errors the sessions raised: {met}; readers beside: {readers}",
+    ]
+
+
+def heading(seed: int) -> list[str]:
+    """What the figures were found on, and the names of the columns."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    found = f"{datetime.date.today()}, commit {commit.stdout.strip() or 'unknown'}, seed {seed}"
+    return [
+        f"tests/prove_copy.py, {found}",
+        f"{system}, Python {platform.python_version()}",
+        "",
+        f"{'':<34}{'records':>10}{''.join(f'{column:>12}' for column in COLUMNS)}{'seconds':>9}",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = [row.name for row in ROWS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of: {'; '.join(names)}")
+    parser.add_argument("--count", type=int, default=100_000, help="records of each row (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the points at which harm is done")
+    parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
+    arguments = parser.parse_args()
+    lines, failed = heading(arguments.seed), 0
+    for row in ROWS:
+        if arguments.only and row.name not in arguments.only:
+            continue
+        print(f"{row.name} ...", flush=True)
+        report = run(row, arguments.count, arguments.seed)
+        failed += verdict(row, report).startswith("FAILED")
+        lines += lines_of(row, report)
+        print("\n".join(lines[-2:]), *report.errors[:10], sep="\n", flush=True)
+        (arguments.results / "copy.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{failed} rows failed" if failed else f"{len(names) if not arguments.only else len(arguments.only)} rows ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
