@@ -60,7 +60,7 @@ class Worker:
             self._process.wait()
 
     def end(self) -> None:
-        """Close its input; then SIGTERM, which Kafka's tool waits for; then SIGKILL. What it said is read to the end."""
+        """Close its input; then SIGTERM, for which Kafka's tool waits; then SIGKILL. What it said is read."""
         process = self._process
         if process is None:
             return
@@ -169,5 +169,3 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-

@@ -13,6 +13,7 @@ The judge is what Kafka's own consumer finds afterwards: partition by partition 
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import sys
@@ -89,7 +90,7 @@ class CopyReport:
             self.duplicates += sum(count - 1 for value, count in times.items() if value in place)
             self.strange += sum(count for value, count in times.items() if value not in place)
             order = [place[value] for value in dict.fromkeys(found[partition]) if value in place]
-            self.disorder += sum(later < earlier for earlier, later in zip(order, order[1:], strict=False))
+            self.disorder += sum(later < earlier for earlier, later in itertools.pairwise(order))
         faultless = not (self.lost or self.duplicates or self.strange or self.disorder)
         assert faultless == (expected == found)
 
@@ -210,7 +211,8 @@ class CopyStory:
     def _held_back(self) -> int:
         """How many partitions of the output have records behind their last stable offset."""
         stable, ends = (
-            end_offsets(self.kafka.admin_servers, self.target, level) for level in ("read_committed", "read_uncommitted")
+            end_offsets(self.kafka.admin_servers, self.target, level)
+            for level in ("read_committed", "read_uncommitted")
         )
         return sum(stable[partition] < end for partition, end in ends.items())
 

@@ -6,9 +6,9 @@ by three sessions of a group, 750 records a transaction, a third of them aborted
 
 Each row is a run of tests/copy_story.py; the output must be the input, partition by partition, in order, and both
 read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
-a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier; its lives
-are counted, as it ends where it finds nothing to do. "Kafka's copiers alone": the same harm done to three of those, for
-comparison. Three nodes: SIGKILL in turn of the group's coordinator, a transaction coordinator, a leader of data. The
+a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier, which
+ends where it finds nothing to do and is started again. "Kafka's copiers alone": the same harm done to three of those.
+Three nodes: SIGKILL in turn of the group's coordinator, a transaction coordinator, a leader of data. The
 control commits offsets outside its transactions: it must show duplicates, or the proof proves nothing. The exit status
 is 0 if every row is as it should be.
 
@@ -108,7 +108,7 @@ def lines_of(row: Row, report: CopyReport) -> list[str]:
     lives = "+".join(str(times) for _, times in sorted(report.lives.items()))
     return [
         f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
-        f"    {harm}; transactions: {said}; lives {lives}; errors the sessions raised: {met}; readers beside: {readers}",
+        f"    {harm}; transactions: {said}; lives {lives}; errors raised: {met}; readers beside: {readers}",
     ]
 
 

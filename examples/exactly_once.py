@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three guarantees, one workload, the same kills: what is lost, what comes twice. Then three sessions share a copy.
+
+    python examples/exactly_once.py                  # on a Kafka of its own: takes Java and Kafka's jars
+    python examples/exactly_once.py -b HOST:PORT     # on yours, in topics of its own
+
+A process copies a topic to another, partition to partition, and is killed (SIGKILL) at the critical point: between its
+two steps, commit and produce, or with a session in the middle of its transaction. Started again, it goes on where its
+group's committed offsets say. `commit_then_produce`, `produce_then_commit` and `in_one_transaction` are all that
+differs. Ends with 1 if a session lost or doubled a record, or the others did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcodec import TopicPartition
+from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
+
+PARTITIONS = 3
+CHUNK = 100
+END_SECONDS = 60.0
+Strike = Callable[[int], None]
+
+
+# ------------------------------------------------------------------------------------------------ the three guarantees
+
+
+def commit_then_produce(consumer: Consumer, producer: Producer, target: str, strike: Strike) -> None:
+    """At most once: what was committed and not yet produced is lost."""
+    records = consumer.poll(0.5)
+    consumer.commit()
+    strike(len(records))
+    for record in records:
+        producer.send(target, record.value, partition=record.partition)
+    producer.flush()
+
+
+def produce_then_commit(consumer: Consumer, producer: Producer, target: str, strike: Strike) -> None:
+    """At least once: what was produced and not yet committed comes again."""
+    records = consumer.poll(0.5)
+    for record in records:
+        producer.send(target, record.value, partition=record.partition)
+    producer.flush()
+    strike(len(records))
+    consumer.commit()
+
+
+def in_one_transaction(session: GroupTransactSession, target: str, strike: Strike, wants_abort: bool) -> None:
+    """Exactly once: records and offsets are committed together, or not at all."""
+    with session.transaction() as txn:
+        sent = [txn.send(target, each.value, partition=each.partition) for each in txn.poll(0.5)]
+        for delivery in sent:
+            delivery.result()  # in the log by now; without a kill to come nobody would wait for that
+        strike(len(sent))
+        if wants_abort:
+            txn.abort()
+
+
+# ------------------------------------------------------------------------------------------------ a process to be killed
+
+
+def work(given: argparse.Namespace) -> None:
+    """Copy until the input ends; die at the critical point of the chunk with the number that --dies-at names."""
+    is_over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
+    chance, chunks = random.Random(given.instance), Counter[str]()
+
+    def strike(records: int) -> None:
+        chunks["done"] += records > 0
+        if records and chunks["done"] == given.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    # A static member: whoever is killed and started again has its partitions back without a rebalance.
+    options: dict[str, Any] = {"bootstrap_servers": given.bootstrap_server, "group_id": given.group}
+    options |= {"group_instance_id": given.instance, "auto_offset_reset": "earliest", "max_poll_records": CHUNK}
+    if given.work == "session":
+        name = f"{given.group}-{given.instance}"
+        with GroupTransactSession(topics=[given.source], transactional_id=name, **options) as session:
+            while not is_over.is_set():
+                in_one_transaction(session, given.target, strike, chance.random() < given.abort_share)
+        return
+    step = {"commit-first": commit_then_produce, "produce-first": produce_then_commit}[given.work]
+    with (
+        Consumer(enable_auto_commit=False, **options) as consumer,
+        Producer(bootstrap_servers=given.bootstrap_server) as producer,
+    ):
+        consumer.subscribe([given.source])
+        while not is_over.is_set():
+            step(consumer, producer, given.target, strike)
+
+
+# ------------------------------------------------------------------------------------------------------- what drives it
+
+
+@dataclass
+class Run:
+    """A copy of so many records by so many processes of a group, of which some are killed."""
+
+    servers: str
+    work: str
+    count: int
+    kills: int
+    processes: int = 1
+    abort_share: float = 0.0
+    killed: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    disordered: int = 0
+    invisible: int = 0
+    seconds: float = 0.0
+    source: str = field(init=False)
+    target: str = field(init=False)
+    group: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = uuid.uuid4().hex[:8]
+        self.source, self.target, self.group = f"numbers-{own}", f"copied-{own}", f"copy-{own}"
+
+    def run(self) -> Run:
+        """Copy, and count what a read_committed reader finds afterwards."""
+        with Admin(bootstrap_servers=self.servers) as admin, Producer(bootstrap_servers=self.servers) as producer:
+            admin.create_topics(NewTopic(name, partitions=PARTITIONS) for name in (self.source, self.target))
+            for number in range(self.count):
+                producer.send(self.source, b"%d" % number, partition=number % PARTITIONS)
+            producer.flush()
+            began = time.monotonic()
+            self._copy(admin)
+            self.seconds = time.monotonic() - began
+        self._judge()
+        return self
+
+    def _copy(self, admin: Admin) -> None:
+        """Start the processes, and again after their deaths, until the group has committed all of the input."""
+        lives = [self._start(number) for number in range(self.processes)]
+        deadline = time.monotonic() + END_SECONDS
+        try:
+            while self._committed(admin) < self.count:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.work}: {self._committed(admin)} of {self.count} after {END_SECONDS:g} s")
+                for number, life in enumerate(lives):
+                    if life.poll() is not None:
+                        if life.returncode != -signal.SIGKILL:
+                            raise RuntimeError(f"{self.work}: a process ended with {life.returncode}")
+                        lives[number] = self._start(number)
+                time.sleep(0.02)
+        finally:
+            for life in lives:
+                life.stdin.close()  # it ends behind the step it is at
+            for life in lives:
+                life.wait(END_SECONDS)
+
+    def _start(self, number: int) -> Any:
+        """A process; while there are kills left it is one that will die at its third chunk."""
+        dies_at = 3 if self.killed < self.kills else 0
+        self.killed += bool(dies_at)
+        own = {"--work": self.work, "--bootstrap-server": self.servers, "--source": self.source}
+        own |= {"--target": self.target, "--group": self.group, "--instance": f"copier-{number}"}
+        own |= {"--dies-at": str(dies_at), "--abort-share": str(self.abort_share)}
+        command = [sys.executable, __file__, *(text for pair in own.items() for text in pair)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def _committed(self, admin: Admin) -> int:
+        partitions = [TopicPartition(self.source, number) for number in range(PARTITIONS)]
+        offsets = admin.list_group_offsets(self.group, partitions)
+        return sum(found.offset for found in offsets.values() if found is not None)
+
+    def _judge(self) -> None:
+        found = read_topic(self.servers, self.target, "read_committed")
+        times = Counter(number for numbers in found.values() for number in numbers)
+        self.lost = self.count - len(times)
+        self.duplicated = times.total() - len(times)
+        self.disordered = sum(numbers != sorted(numbers) for numbers in found.values())
+        everything = read_topic(self.servers, self.target, "read_uncommitted")
+        self.invisible = sum(map(len, everything.values())) - times.total()
+
+
+def read_topic(servers: str, topic: str, isolation_level: str) -> dict[int, list[int]]:
+    """The numbers in each partition, in order."""
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    with Consumer(bootstrap_servers=servers, isolation_level=isolation_level, auto_offset_reset="earliest") as consumer:
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(each) < ends[each] for each in partitions):
+            for record in consumer.poll(0.5):
+                found[record.partition].append(int(record.value))
+    return found
+
+
+def show(servers: str) -> bool:
+    """Both tables; whether each guarantee came out as it must."""
+    rows = [("", "records", "killed", "lost", "duplicated", "aborted, not visible")]
+    names = {
+        "commit-first": "commit, then produce",
+        "produce-first": "produce, then commit",
+        "session": "GroupTransactSession",
+    }
+    runs = {work: Run(servers, work, count=1500, kills=4).run() for work in names}
+    for work, run in runs.items():
+        rows.append((names[work], run.count, run.killed, run.lost, run.duplicated, run.invisible))
+    copy = Run(servers, "session", count=9000, kills=4, processes=3, abort_share=1 / 3).run()
+    rows.append(("three in a group", copy.count, copy.killed, copy.lost, copy.duplicated, copy.invisible))
+    for row in rows:
+        print("  " + f"{row[0]:<22}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], WIDTHS, strict=True)))
+    first, second, session = runs.values()
+    kept = not (session.lost or session.duplicated or copy.lost or copy.duplicated or copy.disordered)
+    return bool(first.lost and not first.duplicated and second.duplicated and not second.lost and kept)
+
+
+WIDTHS = (9, 8, 7, 12, 22)
+
+
+@contextmanager
+def own_kafka() -> Iterator[str]:
+    """A Kafka for as long as this lasts. MissingTool: there is no Java or no jars."""
+    from kcodec.testing.kafka import ApacheKafka
+
+    with ApacheKafka() as kafka:
+        yield kafka.bootstrap_servers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT")
+    for name in ("work", "source", "target", "group", "instance"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--dies-at", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--abort-share", type=float, default=0.0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        work(given)
+    elif given.bootstrap_server:
+        sys.exit(not show(given.bootstrap_server))
+    else:
+        with own_kafka() as servers:
+            sys.exit(not show(servers))
+
+
+if __name__ == "__main__":
+    main()
