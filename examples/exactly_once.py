@@ -70,7 +70,7 @@ def in_one_transaction(session: GroupTransactSession, target: str, strike: Strik
             txn.abort()
 
 
-# ------------------------------------------------------------------------------------------------ a process to be killed
+# ------------------------------------------------------------------------------------------- a process that is killed
 
 
 def work(given: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ class Run:
     def run(self) -> Run:
         """Copy, and count what a read_committed reader finds afterwards."""
         with Admin(bootstrap_servers=self.servers) as admin, Producer(bootstrap_servers=self.servers) as producer:
-            admin.create_topics(NewTopic(name, partitions=PARTITIONS) for name in (self.source, self.target))
+            admin.create_topics(NewTopic(name, PARTITIONS) for name in (self.source, self.target))
             for number in range(self.count):
                 producer.send(self.source, b"%d" % number, partition=number % PARTITIONS)
             producer.flush()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -51,6 +51,12 @@ class Worker:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended by a fault of its own; Kafka's tool may, as where it is fenced, and is started again."""
+        code = None if self._process is None else self._process.poll()
+        return self._takes_end and code not in (None, 0, -signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send it a signal; SIGKILL is waited for."""
@@ -145,6 +151,11 @@ def java_reader(servers: str, topic: str, partitions: int, log: Path) -> Reader:
     java, libs = java_and_jars()
     command = [str(java), *JVM_OPTIONS, "-cp", f"{compile_judge()}:{class_path(libs)}", "kcodec.clients.TopicReader"]
     return Reader("Java", [*command, servers, topic, str(partitions)], partitions, log)
+
+
+def session_command(options: Mapping[str, object]) -> list[str]:
+    """tests/copy_worker.py with these options."""
+    return [sys.executable, str(HERE / "copy_worker.py"), *(str(part) for pair in options.items() for part in pair)]
 
 
 def java_copier_command(

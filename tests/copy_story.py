@@ -16,23 +16,22 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from copy_processes import (
-    HERE,
     Reader,
     Worker,
     java_copier_command,
     java_reader,
     kcodec_reader,
+    session_command,
     wait_until,
 )
 from java_clients import consume, end_offsets
@@ -41,7 +40,6 @@ from kcodec import TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka, Node
 
-WORKER = HERE / "copy_worker.py"
 # What may be open when the workers have ended is ended by the coordinator within the time-out of a transaction.
 SETTLE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1.0
@@ -181,6 +179,8 @@ class CopyStory:
                 action(self)
                 self.report.harm[action.__name__.replace("_", " ")] += 1
             for worker in self.workers:
+                if worker.has_failed:
+                    raise AssertionError(f"{worker.name} ended by itself\n{self.told()}")
                 if not worker.is_running:  # killed; or Kafka's tool, which ends where it finds nothing to do
                     since = died_at.setdefault(worker.name, time.monotonic() + self.random.uniform(0, 1))
                     if time.monotonic() > since:
@@ -230,7 +230,7 @@ class CopyStory:
     def _session(self, name: str, seed: int) -> Worker:
         fixed = {"--servers": self.kafka.bootstrap_servers, "--source": self.source, "--target": self.target}
         fixed |= {"--group": self.group, "--id": name, **self._options}
-        command = [sys.executable, str(WORKER), *_flat(fixed), *["--control"] * self._control]
+        command = [*session_command(fixed), *["--control", "beside"] * self._control]
         return Worker(name, lambda life: [*command, "--seed", f"{seed} {name} {life}"], self._log(name))
 
     def _java_copier(self, name: str) -> Worker:
@@ -284,10 +284,6 @@ class CopyStory:
         self._repairs.clear()
         for partition in range(self.partitions):
             self.kafka.wait_in_sync(self.target, partition)
-
-
-def _flat(options: Mapping[str, object]) -> list[str]:
-    return [str(part) for pair in options.items() for part in pair]
 
 
 def kill_session(story: CopyStory) -> None:

@@ -5,8 +5,9 @@ It is what Kafka's own TransactionalMessageCopier is, with a GroupTransactSessio
 share of them aborted at random. On stdout, a line each: `copied N` (a transaction of N records committed), `aborted N`
 (on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with a new session.
 
-With --control offsets are committed outside the transactions, every fourth time: whoever takes over after a kill
-copies again what had been copied.
+Controls do it by hand and wrong. --control beside commits offsets outside the transactions, every fourth time: whoever
+takes over after a kill copies again what had been copied. --control nameless sends them within, without saying which
+generation of the group it belongs to (as before KIP-447): nothing fences it when its partitions are another's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from kcodec import TopicPartition
+from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Consumer, GroupTransactSession, Producer
 from kcodec.errors import KcodecError
 
@@ -35,9 +36,10 @@ def say(*words: object) -> None:
 
 
 def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of a member of the group; under KIP-848 the session time-out is the broker's."""
+    """Of a member of the group. Under KIP-848 the session time-out is the broker's."""
     options: dict[str, Any] = {
         "bootstrap_servers": arguments.servers,
+        "client_id": arguments.id,
         "group_id": arguments.group,
         "group_protocol": arguments.protocol,
         "auto_offset_reset": "earliest",
@@ -74,7 +76,7 @@ class Copier:
         while not self.is_over.is_set():
             try:
                 if self.arguments.control:
-                    self.copy_without_session()
+                    self.copy_wrongly()
                 else:
                     self.copy()
             except KcodecError as error:
@@ -104,10 +106,15 @@ class Copier:
             count += 1
         return count
 
-    def copy_without_session(self) -> None:
-        """The control: transactions, and offsets that are committed now and then, beside them."""
+    def copy_wrongly(self) -> None:
+        """The controls."""
+        is_nameless = self.arguments.control == "nameless"
         options = consumer_options(self.arguments)
-        own = {"bootstrap_servers": self.arguments.servers, **producer_options(self.arguments)}
+        own = {
+            "bootstrap_servers": self.arguments.servers,
+            "client_id": self.arguments.id,
+            **producer_options(self.arguments),
+        }
         with Consumer(enable_auto_commit=False, **options) as consumer, Producer(**own) as producer:
             producer.init_transactions()
             consumer.subscribe([self.arguments.source])
@@ -118,16 +125,23 @@ class Copier:
                     continue
                 with producer.transaction() as txn:
                     copied = self.send(txn, records)
+                    if is_nameless:
+                        txn.send_offsets(ends_of(records), ConsumerGroupMetadata(self.arguments.group))
                     if self.chance.random() < self.arguments.abort_share:
                         txn.abort()
                 if txn.committed:
                     say("copied", copied)
                     times += 1
-                    if times % CONTROL_COMMITS_EVERY == 0:
+                    if not is_nameless and times % CONTROL_COMMITS_EVERY == 0:
                         consumer.commit()
                 else:
                     say("aborted", copied)
                     rewind(consumer, records)
+
+
+def ends_of(records: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Where one goes on behind these."""
+    return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
 
 
 def rewind(consumer: Consumer, records: Iterable[Any]) -> None:
@@ -145,14 +159,14 @@ def main() -> None:
     parser.add_argument("--source", required=True)
     parser.add_argument("--target", required=True)
     parser.add_argument("--group", required=True)
-    parser.add_argument("--id", required=True, help="the transactional id")
+    parser.add_argument("--id", required=True, help="the transactional id, and the client's")
     parser.add_argument("--protocol", default="classic", choices=("classic", "consumer"))
     parser.add_argument("--size", type=int, default=750, help="records of a transaction")
     parser.add_argument("--abort-share", type=float, default=1 / 3)
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     parser.add_argument("--transaction-timeout-ms", type=int, default=20_000)
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--control", action="store_true")
+    parser.add_argument("--control", choices=("beside", "nameless"))
     Copier(parser.parse_args()).run()
 
 

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's own system test of transactions in small: sessions of a group copy a topic, one is killed, readers beside.
+
+tests/prove_copy.py is the long form: more records, brokers killed too, other brokers, Kafka's own copier in the group.
+"""
+
+from __future__ import annotations
+
+import pytest
+from copy_story import CopyReport, CopyStory, kill_session
+
+from kcodec.testing.kafka import ApacheKafka
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_of_sessions_copies_each_record_once(apache_kafka: ApacheKafka, protocol: str) -> None:
+    # The broker's own time-out of KIP-848 is long: whoever dies there stays a member, so nobody is killed.
+    harm = [kill_session] if protocol == "classic" else []
+    options = {"count": 4000, "sessions": 2, "size": 200, "session_timeout_ms": 1500, "seconds": 60.0}
+    story = CopyStory(apache_kafka, protocol=protocol, **options)
+    report = story.run(harm)
+    assert report.faults() == [], story.told()
+    assert report.said["aborted"] > 0
+    story.forget()
+
+
+def test_the_judge_sees_each_kind_of_fault() -> None:
+    report = CopyReport(6)
+    report.judge({0: ["a", "b", "c"], 1: ["x", "y", "z"]}, {0: ["a", "c", "b", "b"], 1: ["x", "a"]})
+    assert (report.lost, report.duplicates, report.disorder, report.strange) == (2, 1, 1, 1)
+    assert report.faults() == ["2 lost", "1 duplicates", "1 disorder", "1 strange"]
