@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: what a real broker wrote, read into Python, Arrow and Spark, beside what Kafka's own consumer delivered.
+"""`make demo`: what a real broker wrote, read into Python, Arrow and Spark, beside what Kafka's own consumer delivered;
+then a copy from topic to topic by processes that are killed, on a real broker.
 
 The bytes are captures of Apache Kafka 4.3.1 (tests/golden): transactions of several clients and codecs, interleaved,
-committed, aborted and still open. Ends with 1 if any row of any reader differs from what the consumer delivered.
+committed, aborted and still open. The copy is examples/exactly_once.py; it takes the jars of `make jars`, and the demo
+says so where they are not. Ends with 1 if any row of any reader differs from what the consumer delivered, or the copy
+lost or doubled a record.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
+import exactly_once  # noqa: E402
 import golden_data  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import shapes  # noqa: E402
@@ -221,6 +225,20 @@ def show_speed() -> None:
     table(rows, "<>>>")
 
 
+def show_exactly_once() -> bool:
+    """Three guarantees under the same kills; whether each came out as it must. True where it cannot be shown."""
+    title(
+        "exactly once",
+        "with session.transaction() as txn: ...   a copy on a real Kafka, its processes killed (SIGKILL)",
+    )
+    missing = exactly_once.missing_for_kafka()
+    if missing:
+        print(f"  not shown: {missing}")
+        return True
+    with exactly_once.own_kafka() as servers:
+        return exactly_once.show(servers)
+
+
 def main() -> None:
     folder = {each.name: each for each in golden_data.partitions() if each.cluster == "tv2"}
     chosen = {name: folder[name] for name in PARTITIONS}
@@ -237,10 +255,13 @@ def main() -> None:
     truths = {name: each.consumed(ISOLATION) or [] for name, each in chosen.items()}
     equal = show_rows(readers, truths)
     show_speed()
+    is_exact = show_exactly_once()
     print("\nNEXT  point kcodec.open() at a partition directory of yours; options of the Spark source: docs/spark.md")
     print('      make test (everything a change must pass)   make bench ARGS="--quick" (all shapes, codecs and peers)')
     if not equal:
         sys.exit("what was read differs from what Kafka's consumer delivered")
+    if not is_exact:
+        sys.exit("a copy lost or doubled records that it must not, or a kill had no effect")
 
 
 if __name__ == "__main__":

@@ -224,6 +224,21 @@ def show(servers: str) -> bool:
 WIDTHS = (9, 8, 7, 12, 22)
 
 
+def missing_for_kafka() -> str:
+    """What a Kafka of its own lacks on this machine; empty if nothing. Nothing is fetched for that."""
+    from kcodec.testing import jars
+    from kcodec.testing.java import MissingTool, find_java
+
+    wanted = ((jars.broker_libs(), jars.broker_artifacts()), (jars.logging_libs(), jars.LOGGING))
+    try:
+        find_java()
+    except MissingTool as missing:
+        return str(missing)
+    if not all(jars.is_complete(libs, artifacts) for libs, artifacts in wanted):
+        return f"the jars of Apache Kafka {jars.KAFKA_VERSION} are not there: `make jars` fetches them"
+    return ""
+
+
 @contextmanager
 def own_kafka() -> Iterator[str]:
     """A Kafka for as long as this lasts. MissingTool: there is no Java or no jars."""
