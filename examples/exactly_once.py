@@ -203,7 +203,7 @@ def read_topic(servers: str, topic: str, isolation_level: str) -> dict[int, list
 
 def show(servers: str) -> bool:
     """Both tables; whether each guarantee came out as it must."""
-    rows = [("", "records", "killed", "lost", "duplicated", "aborted, not visible")]
+    rows: list[tuple[object, ...]] = [("", "records", "killed", "lost", "duplicated", "aborted, not visible")]
     names = {
         "commit-first": "commit, then produce",
         "produce-first": "produce, then commit",

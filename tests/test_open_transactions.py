@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary producer in a topic where a transaction is open: who reads uncommitted sees its records at once, who reads
-committed when the transaction has ended, in the order of offsets.
+"""An ordinary producer in a topic where a transaction is open: who reads uncommitted sees its records at once, who
+reads committed when the transaction has ended, in the order of offsets.
 """
 
 from __future__ import annotations

@@ -161,6 +161,24 @@ def prove_truncation(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation.txt")
 
 
+def prove_copy(arguments: argparse.Namespace) -> tuple[str, str]:
+    """100,000 records copied by sessions of a group, Kafka's own copier among them, while all are killed."""
+    program = ROOT / "tests" / "prove_copy.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see copy.txt")
+
+
+def prove_guarantees(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/exactly_once.py: commit first loses, produce first doubles, a session does neither; the same kills."""
+    program = ROOT / "tests" / "prove_guarantees.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see guarantees.txt")
+
+
+def prove_kip447(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Members that lose their partitions within a transaction, late markers: fenced, or the next one waits."""
+    program = ROOT / "tests" / "prove_kip447.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see kip447.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -189,6 +207,9 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "rebalances": prove_rebalances,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
+    "copy": prove_copy,
+    "guarantees": prove_guarantees,
+    "kip447": prove_kip447,
 }
 
 
