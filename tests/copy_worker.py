@@ -3,7 +3,8 @@
 
 It is what Kafka's own TransactionalMessageCopier is, with a GroupTransactSession: so many records a transaction, a
 share of them aborted at random. On stdout, a line each: `copied N` (a transaction of N records committed), `aborted N`
-(on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with a new session.
+(on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with the same session, after
+one that says that it is of no use any more with a new one.
 
 Controls do it by hand and wrong. --control beside commits offsets outside the transactions, every fourth time: whoever
 takes over after a kill copies again what had been copied. --control nameless sends them within, without saying which
@@ -22,7 +23,7 @@ from typing import Any
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Consumer, GroupTransactSession, Producer
-from kcodec.errors import KcodecError
+from kcodec.errors import FatalTransactionError, KcodecError, ProducerFencedError
 
 POLL_SECONDS = 0.2
 # A transaction that finds too little to copy ends all the same.
@@ -33,6 +34,10 @@ CONTROL_COMMITS_EVERY = 4
 
 def say(*words: object) -> None:
     print(*words, flush=True)
+
+
+def say_error(error: KcodecError) -> None:
+    say("error", type(error).__name__, str(error).replace("\n", " "))
 
 
 def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -80,23 +85,32 @@ class Copier:
                 else:
                     self.copy()
             except KcodecError as error:
-                say("error", type(error).__name__, str(error).replace("\n", " "))
+                say_error(error)
 
     def copy(self) -> None:
         """With one session, until the input ends or it is of no use any more."""
         options = {**consumer_options(self.arguments), **producer_options(self.arguments)}
         with GroupTransactSession(topics=[self.arguments.source], **options) as session:
             while not self.is_over.is_set():
-                wants_abort = self.chance.random() < self.arguments.abort_share
-                copied = 0
-                with session.transaction() as txn:
-                    until = time.monotonic() + TRANSACTION_SECONDS
-                    while copied < self.arguments.size and time.monotonic() < until and not self.is_over.is_set():
-                        copied += self.send(txn, txn.poll(timeout=POLL_SECONDS))
-                    if wants_abort:
-                        txn.abort()
-                if copied:
-                    say("aborted" if wants_abort else "copied" if txn.committed else "undone", copied)
+                try:
+                    self.transact(session)
+                except (ProducerFencedError, FatalTransactionError):
+                    raise
+                except KcodecError as error:
+                    say_error(error)
+
+    def transact(self, session: GroupTransactSession) -> None:
+        """One transaction."""
+        wants_abort = self.chance.random() < self.arguments.abort_share
+        copied = 0
+        with session.transaction() as txn:
+            until = time.monotonic() + TRANSACTION_SECONDS
+            while copied < self.arguments.size and time.monotonic() < until and not self.is_over.is_set():
+                copied += self.send(txn, txn.poll(timeout=POLL_SECONDS))
+            if wants_abort:
+                txn.abort()
+        if copied:
+            say("aborted" if wants_abort else "copied" if txn.committed else "undone", copied)
 
     def send(self, transaction: Any, records: Iterable[Any]) -> int:
         """Each record to the partition of its own number; how many."""
