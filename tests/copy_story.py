@@ -43,6 +43,8 @@ from kcodec.testing.kafka import ApacheKafka, Node
 # What may be open when the workers have ended is ended by the coordinator within the time-out of a transaction.
 SETTLE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1.0
+# Harm comes a moment after a point of the progress, anywhere in the transactions that follow.
+LONGEST_DELAY_SECONDS = 0.3
 KAFKA_OPTIONS: dict[str, Any] = {
     "group_consumer_session_timeout_ms": 6_000,
     "group_consumer_min_session_timeout_ms": 1_000,
@@ -145,16 +147,29 @@ class CopyStory:
     # -------------------------------------------------------------------------------------------------------- the run
 
     def run(self, harm: Sequence[Callable[[CopyStory], None]]) -> CopyReport:
-        """Fill the input, let it be copied, do each harm once at a random point of the progress, judge."""
-        expected = self._fill()
+        """Let the input be copied, do each harm once at a random point of the progress, judge.
+
+        The input comes in portions, each when the harm of the one before was done: so none is done behind the end.
+        """
+        expected = self._make_values()
         began = time.monotonic()
-        points = sorted(self.random.sample(range(self.report.count * 9 // 10), len(harm)))
+        share = self.report.count // (len(harm) + 1)
+        points = [at * share + self.random.randrange(share) for at in range(len(harm))]
         todo = list(zip(points, self.random.sample(list(harm), len(harm)), strict=True))
         try:
-            readers = self._start_readers()
-            for worker in self.workers:
-                worker.start()
-            self._watch(readers[0], todo, began + self.seconds)
+            with Producer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:
+                readers = self._start_readers()
+                self._write(producer, expected, 0, share if todo else self.report.count)
+                for worker in self.workers:
+                    worker.start()
+                for point, action in list(todo):
+                    if not self._watch(readers[0], point, began + self.seconds):
+                        break
+                    self._harm(action)
+                    todo.pop(0)
+                    done = len(harm) - len(todo)
+                    self._write(producer, expected, done * share, (done + 1) * share if todo else self.report.count)
+                self._watch(readers[0], self.report.count, began + self.seconds)
         finally:
             self._end_workers()
         self.report.seconds = time.monotonic() - began
@@ -167,17 +182,19 @@ class CopyStory:
         """Remove what the processes said."""
         self._scratch.cleanup()
 
-    def _watch(self, reader: Reader, todo: list[tuple[int, Callable[[CopyStory], None]]], deadline: float) -> None:
-        """Until the reader has seen all that is to be copied, and all harm is done, or time is up."""
+    def _harm(self, action: Callable[[CopyStory], None]) -> None:
+        time.sleep(self.random.uniform(0, LONGEST_DELAY_SECONDS))
+        action(self)
+        self.report.harm[action.__name__.replace("_", " ")] += 1
+
+    def _watch(self, reader: Reader, count: int, deadline: float) -> bool:
+        """Start again what was killed, until the reader has seen so many records. False: time was up before."""
         died_at: dict[str, float] = {}
-        while len(reader.values) < self.report.count and time.monotonic() < deadline:
+        while len(reader.values) < count:
+            if time.monotonic() > deadline:
+                return False
             if self._failed:
                 raise self._failed[0]
-            if todo and len(reader.values) >= todo[0][0]:
-                _, action = todo.pop(0)
-                time.sleep(self.random.uniform(0, 0.3))  # anywhere in the transactions that follow
-                action(self)
-                self.report.harm[action.__name__.replace("_", " ")] += 1
             for worker in self.workers:
                 if worker.has_failed:
                     raise AssertionError(f"{worker.name} ended by itself\n{self.told()}")
@@ -187,6 +204,7 @@ class CopyStory:
                         del died_at[worker.name]
                         worker.start()
             time.sleep(0.01)
+        return True
 
     def _judge(self, readers: Sequence[Reader], expected: Values) -> None:
         servers = self.kafka.admin_servers
@@ -216,14 +234,17 @@ class CopyStory:
         )
         return sum(stable[partition] < end for partition, end in ends.items())
 
-    def _fill(self) -> Values:
+    def _make_values(self) -> Values:
         values: Values = {partition: [] for partition in range(self.partitions)}
-        with Producer(bootstrap_servers=self.kafka.admin_servers) as producer:
-            for number in range(self.report.count):
-                value = f"{number:07d} {self.random.getrandbits(160):040x}"
-                values[number % self.partitions].append(value)
-                producer.send(self.source, value.encode(), partition=number % self.partitions)
+        for number in range(self.report.count):
+            values[number % self.partitions].append(f"{number:07d} {self.random.getrandbits(160):040x}")
         return values
+
+    def _write(self, producer: Producer, values: Values, first: int, end: int) -> None:
+        """These records of the input. Nobody waits for them: a broker that is away comes back."""
+        for number in range(first, end):
+            index, partition = divmod(number, self.partitions)
+            producer.send(self.source, values[partition][index].encode(), partition=partition)
 
     # ------------------------------------------------------------------------------------------------- processes, harm
 

@@ -23,6 +23,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,11 +83,24 @@ def run(row: Row, count: int, seed: int) -> CopyReport:
     """One row."""
     with ApacheKafka(broker_session_timeout_ms=2000, heap="160m", **KAFKA_OPTIONS, **row.kafka) as kafka:
         story = CopyStory(kafka, count=count, seed=seed, **row.copy)
-        report = story.run(row.harm)
-        if report.faults() and not row.is_control:
-            print(story.told(), kafka.log_tail(30), sep="\n", file=sys.stderr)
+        try:
+            report = story.run(row.harm)
+            if report.faults() and not row.is_control:
+                keep_logs(story, kafka)
+        except BaseException:
+            keep_logs(story, kafka)
+            raise
         story.forget()
         return report
+
+
+def keep_logs(story: CopyStory, kafka: ApacheKafka) -> None:
+    """What brokers and processes said, for whoever looks for the fault."""
+    kept = Path(tempfile.mkdtemp(prefix="kcodec-copy-failed-"))
+    (kept / "processes.log").write_text(story.told())
+    for node in kafka.nodes:
+        (kept / f"server-{node.id}.log").write_text(node.log_tail(20_000))
+    print(f"the logs of brokers and processes are in {kept}", file=sys.stderr)
 
 
 def verdict(row: Row, report: CopyReport) -> str:
