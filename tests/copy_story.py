@@ -45,6 +45,8 @@ SETTLE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1.0
 # Harm comes a moment after a point of the progress, anywhere in the transactions that follow.
 LONGEST_DELAY_SECONDS = 0.3
+# Longer than the session of a member that is stopped: so others have its partitions when it goes on.
+ZOMBIE_SECONDS = 2.0
 KAFKA_OPTIONS: dict[str, Any] = {
     "group_consumer_session_timeout_ms": 6_000,
     "group_consumer_min_session_timeout_ms": 1_000,
@@ -105,6 +107,7 @@ class CopyStory:
     """One copy.
 
     sessions:     how many of ours work in the group; `java_copiers` of Kafka's own beside them.
+    strategy:     how a classic group shares out partitions.
     size:         records of a transaction, of which `abort_share` are aborted on purpose.
     control:      offsets are committed outside the transactions.
     seconds:      how long it may take.
@@ -118,6 +121,7 @@ class CopyStory:
         sessions: int = 3,
         java_copiers: int = 0,
         protocol: str = "classic",
+        strategy: str = "range",
         partitions: int = 6,
         size: int = 750,
         abort_share: float = 1 / 3,
@@ -134,7 +138,8 @@ class CopyStory:
         self.source, self.target = (kafka.create_topic(partitions=partitions) for _ in range(2))
         self.group = f"group-{self.source}"
         self._options = {"--protocol": protocol, "--size": size, "--abort-share": abort_share}
-        self._options["--session-timeout-ms"] = session_timeout_ms
+        self._options |= {"--session-timeout-ms": session_timeout_ms, "--strategy": strategy}
+        self.session_timeout_ms = session_timeout_ms
         self._control = control
         self._scratch = tempfile.TemporaryDirectory(prefix="kcodec-copy-")
         self._repairs: list[threading.Thread] = []
@@ -285,21 +290,24 @@ class CopyStory:
         """SIGKILL this node, and have it back after a second or less."""
         self.repair()
         node.kill()
-        pause = self.random.uniform(0, LONGEST_PAUSE_SECONDS)
+        self.later(self.random.uniform(0, LONGEST_PAUSE_SECONDS), node.start)
 
-        def bring_back() -> None:
+    def later(self, seconds: float, repair: Callable[[], None]) -> None:
+        """Do this beside, so many seconds from now."""
+
+        def run() -> None:
             try:
-                time.sleep(pause)
-                node.start()
+                time.sleep(seconds)
+                repair()
             except BaseException as error:
                 self._failed.append(error)
                 raise
 
-        self._repairs.append(threading.Thread(target=bring_back))
+        self._repairs.append(threading.Thread(target=run))
         self._repairs[-1].start()
 
     def repair(self) -> None:
-        """Wait until all nodes are back and the output's replicas in sync."""
+        """Wait until all nodes are back, what was stopped goes on, and the output's replicas are in sync."""
         for thread in self._repairs:
             thread.join()
         self._repairs.clear()
@@ -312,6 +320,22 @@ def kill_session(story: CopyStory) -> None:
     running = [worker for worker in story.workers if worker.is_running]
     if running:
         story.random.choice(running).signal(signal.SIGKILL)
+
+
+def leave_session(story: CopyStory) -> None:
+    """A copier ends in an orderly way, and comes back within a second: others are in the middle of their work."""
+    running = [worker for worker in story.workers if worker.is_running]
+    if running:
+        story.random.choice(running).end()
+
+
+def stop_session(story: CopyStory) -> None:
+    """SIGSTOP a copier until the group has given it up and others have its partitions; then it goes on: a zombie."""
+    running = [worker for worker in story.workers if worker.is_running]
+    if running:
+        worker = story.random.choice(running)
+        worker.signal(signal.SIGSTOP)
+        story.later(story.session_timeout_ms / 1000 + ZOMBIE_SECONDS, lambda: worker.signal(signal.SIGCONT))
 
 
 def kill_broker(story: CopyStory) -> None:

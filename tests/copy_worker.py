@@ -51,6 +51,7 @@ def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_poll_records": RECORDS_A_POLL,
     }
     if arguments.protocol == "classic":
+        options["partition_assignment_strategy"] = [arguments.strategy]
         options |= {"session_timeout_ms": arguments.session_timeout_ms, "heartbeat_interval_ms": 500}
     return options
 
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--id", required=True, help="the transactional id, and the client's")
     parser.add_argument("--protocol", default="classic", choices=("classic", "consumer"))
+    parser.add_argument("--strategy", default="range", help="of a classic group: range, cooperative-sticky, ...")
     parser.add_argument("--size", type=int, default=750, help="records of a transaction")
     parser.add_argument("--abort-share", type=float, default=1 / 3)
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)

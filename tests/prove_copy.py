@@ -7,7 +7,8 @@ by three sessions of a group, 750 records a transaction, a third of them aborted
 Each row is a run of tests/copy_story.py; the output must be the input, partition by partition, in order, and both
 read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
 a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier, which
-ends where it finds nothing to do and is started again. "Kafka's copiers alone": the same harm done to three of those.
+ends where it finds nothing to do and is started again. "Zombies": sessions come and go all the time, and are stopped
+(SIGSTOP) until others have their partitions, then go on. "Kafka's copiers alone": the same harm done to three of those.
 Three nodes: SIGKILL in turn of the group's coordinator, a transaction coordinator, a leader of data. The
 control commits offsets outside its transactions: it must show duplicates, or the proof proves nothing. The exit status
 is 0 if every row is as it should be.
@@ -37,6 +38,8 @@ from copy_story import (
     kill_leader,
     kill_session,
     kill_transaction_coordinator,
+    leave_session,
+    stop_session,
 )
 
 from kcodec.testing.kafka import ApacheKafka
@@ -44,6 +47,7 @@ from kcodec.testing.kafka import ApacheKafka
 ROOT = Path(__file__).resolve().parent.parent
 ONE_NODE = [kill_session] * 6 + [kill_broker] * 4
 THREE_NODES = [kill_group_coordinator, kill_transaction_coordinator, kill_leader] * 3 + [kill_session]
+UNREST = [leave_session] * 6 + [stop_session] * 4
 COLUMNS = ("lost", "duplicates", "disorder", "strange", "open", "lag")
 TRANSACTIONS = ("copied", "aborted", "undone")
 
@@ -70,6 +74,10 @@ ROWS = (
     Row("with Kafka's copier, version 2", {}, MIXED),
     Row("with Kafka's copier, version 0", OLD_FLOW, MIXED),
     Row("with Kafka's copier, KIP-848", {}, MIXED | KIP_848),
+    Row("zombies, classic, range", {}, {}, UNREST),
+    Row("zombies, classic, cooperative", {}, {"strategy": "cooperative-sticky"}, UNREST),
+    Row("zombies, version 0, cooperative", OLD_FLOW, {"strategy": "cooperative-sticky"}, UNREST),
+    Row("zombies, KIP-848", {}, KIP_848, UNREST),
     Row("Kafka's copiers alone", {}, {"sessions": 0, "java_copiers": 3}),
     Row("three nodes, classic", {"nodes": 3}, {}, THREE_NODES),
     Row("three nodes, KIP-848", {"nodes": 3}, KIP_848, THREE_NODES),
