@@ -48,7 +48,7 @@ def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "group_id": arguments.group,
         "group_protocol": arguments.protocol,
         "auto_offset_reset": "earliest",
-        "max_poll_records": RECORDS_A_POLL,
+        "max_poll_records": min(RECORDS_A_POLL, arguments.size),
     }
     if arguments.protocol == "classic":
         options["partition_assignment_strategy"] = [arguments.strategy]
