@@ -16,7 +16,7 @@ from kcodec.testing.kafka import ApacheKafka
 def test_a_group_of_sessions_copies_each_record_once(apache_kafka: ApacheKafka, protocol: str) -> None:
     # The broker's own time-out of KIP-848 is long: whoever dies there stays a member, so nobody is killed.
     harm = [kill_session] if protocol == "classic" else []
-    options = {"count": 4000, "sessions": 2, "size": 200, "session_timeout_ms": 1500, "seconds": 60.0}
+    options = {"count": 1500, "sessions": 2, "size": 100, "session_timeout_ms": 1000, "seconds": 60.0}
     story = CopyStory(apache_kafka, protocol=protocol, **options)
     report = story.run(harm)
     assert report.faults() == [], story.told()
