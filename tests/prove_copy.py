@@ -87,10 +87,10 @@ ROWS = (
 )
 
 
-def run(row: Row, count: int, seed: int) -> CopyReport:
+def run(row: Row, count: int, seed: int, seconds: float) -> CopyReport:
     """One row."""
     with ApacheKafka(broker_session_timeout_ms=2000, heap="160m", **KAFKA_OPTIONS, **row.kafka) as kafka:
-        story = CopyStory(kafka, count=count, seed=seed, **row.copy)
+        story = CopyStory(kafka, count=count, seed=seed, seconds=seconds, **row.copy)
         try:
             report = story.run(row.harm)
             if report.faults() and not row.is_control:
@@ -155,6 +155,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of: {'; '.join(names)}")
     parser.add_argument("--count", type=int, default=100_000, help="records of each row (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the points at which harm is done")
+    parser.add_argument("--seconds", type=float, default=170.0, help="how long a row may take (default %(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
     arguments = parser.parse_args()
     lines, failed = heading(arguments.seed), 0
@@ -162,7 +163,7 @@ def main() -> int:
         if arguments.only and row.name not in arguments.only:
             continue
         print(f"{row.name} ...", flush=True)
-        report = run(row, arguments.count, arguments.seed)
+        report = run(row, arguments.count, arguments.seed, arguments.seconds)
         failed += verdict(row, report).startswith("FAILED")
         lines += lines_of(row, report)
         print("\n".join(lines[-2:]), *report.errors[:10], sep="\n", flush=True)
