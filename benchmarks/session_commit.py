@@ -2,7 +2,7 @@
 """Part `commit` of bench_session.py: how long a transaction takes to end, and until its record is seen.
 
 One record a transaction, with offsets of a record that was polled, or without: a session, a plain transactional
-producer of ours, and Java's clients (tests/java/CommitTimes.java) do the same, one after the other, in turns. Measured:
+producer of ours, and Java's clients (tests/java/CommitTimes.java) do the same, in turns. Measured:
 the whole end of the transaction (flush, offsets, heartbeat, EndTxn); and from EndTxn to the record at a read_committed
 consumer of one's own kind. The session's end without offsets must take no longer than the producer's: the forced
 heartbeat and the waits add nothing to it.
@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+SESSION, PLAIN = "session, produce only", "kcodec Producer, produce only"
+JAVA = {"offsets": "Java, with offsets", "produce": "Java, produce only"}
 EACH, WARM_UP = 30, 20
 PAUSE_SECONDS = 0.01
 JAVA_SECONDS = 300.0
@@ -74,87 +76,105 @@ def watch(client: Any) -> dict[str, float]:
     return asked
 
 
-def ours(servers: str, source: str, target: str, count: int, *, offsets: bool) -> Times:
-    """Of a GroupTransactSession."""
-    from kcodec.client import GroupTransactSession, Producer
+class Work:
+    """Transactions of one record, one after the other, of whoever `begin` makes them."""
 
-    name, found = uuid.uuid4().hex[:8], []
+    def __init__(self, client: Any, begin: Callable[[], Any], reader: Reader, target: str, name: str) -> None:
+        self._asked = watch(client)
+        self._begin, self._reader, self._target = begin, reader, target
+        self._name, self._number = name.encode(), 0
+        self.times: Times = []
+
+    def one(self, prepare: Callable[[Any, bytes], None] = lambda txn, value: None) -> None:
+        """One transaction; prepare: what else is done in it."""
+        value = b"%s-%d" % (self._name, self._number)
+        self._number += 1
+        with self._begin() as txn:
+            prepare(txn, value)
+            txn.send(self._target, value, partition=0)
+            begin = time.monotonic()
+        ended = time.monotonic()
+        self.times.append(((ended - begin) * 1000, (self._reader.wait(value) - self._asked["EndTxnRequest"]) * 1000))
+        time.sleep(PAUSE_SECONDS)
+
+
+def session_for(servers: str, source: str, name: str) -> Any:
+    """A session of a group of its own."""
+    from kcodec.client import GroupTransactSession
+
     options = {"group_id": name, "transactional_id": name, "topics": [source], "linger_ms": 0}
-    reader = Reader(servers, target)
-    with (
-        GroupTransactSession(bootstrap_servers=servers, **options) as session,
-        Producer(bootstrap_servers=servers, linger_ms=0) as feeder,
-    ):
-        asked = watch(session._client)
-        for number in range(count):
-            value = b"%s-%d" % (name.encode(), number)
-            if offsets:
-                feeder.send(source, value, partition=0).result()
-            block = session.transaction()
-            with block as txn:
-                while offsets and not txn.poll(0.05):
-                    pass
-                txn.send(target, value, partition=0)
-                begin = time.monotonic()
-            ended = time.monotonic()
-            found.append(((ended - begin) * 1000, (reader.wait(value) - asked["EndTxnRequest"]) * 1000))
-            time.sleep(PAUSE_SECONDS)
-    reader.close()
-    return found
+    return GroupTransactSession(bootstrap_servers=servers, **options)
 
 
-def producers(servers: str, source: str, target: str, count: int, *, offsets: bool) -> Times:
-    """Of a plain transactional producer, without offsets."""
+def with_offsets(servers: str, source: str, target: str, count: int) -> dict[str, Times]:
+    """Of a session that polls a record each time."""
     from kcodec.client import Producer
 
-    name, found = uuid.uuid4().hex[:8], []
+    name = uuid.uuid4().hex[:8]
     reader = Reader(servers, target)
-    with Producer(bootstrap_servers=servers, transactional_id=name, linger_ms=0) as producer:
-        asked = watch(producer._client)
-        for number in range(count):
-            value = b"%s-%d" % (name.encode(), number)
-            with producer.transaction() as txn:
-                txn.send(target, value, partition=0)
-                begin = time.monotonic()
-            ended = time.monotonic()
-            found.append(((ended - begin) * 1000, (reader.wait(value) - asked["EndTxnRequest"]) * 1000))
-            time.sleep(PAUSE_SECONDS)
+    with session_for(servers, source, name) as session, Producer(bootstrap_servers=servers, linger_ms=0) as feeder:
+        work = Work(session._client, session.transaction, reader, target, name)
+
+        def poll(txn: Any, value: bytes) -> None:
+            feeder.send(source, value, partition=0).result()
+            while not txn.poll(0.05):
+                pass
+
+        for _ in range(count):
+            work.one(poll)
     reader.close()
-    return found
+    return {"session, with offsets": work.times}
 
 
-def java(servers: str, source: str, target: str, count: int, *, offsets: bool) -> Times:
+def produce_only(servers: str, source: str, target: str, count: int) -> dict[str, Times]:
+    """Of a session and of a plain transactional producer, in turns: whatever else goes on here meets both."""
+    from kcodec.client import Producer
+
+    name = uuid.uuid4().hex[:8]
+    reader = Reader(servers, target)
+    options = {"transactional_id": f"{name}-plain", "linger_ms": 0}
+    with session_for(servers, source, name) as session, Producer(bootstrap_servers=servers, **options) as producer:
+        works = [
+            Work(session._client, session.transaction, reader, target, f"{name}-session"),
+            Work(producer._client, producer.transaction, reader, target, f"{name}-plain"),
+        ]
+        for number in range(count):
+            for work in works if number % 2 else reversed(works):
+                work.one()
+    reader.close()
+    return {SESSION: works[0].times, PLAIN: works[1].times}
+
+
+def java(servers: str, source: str, target: str, count: int, mode: str) -> dict[str, Times]:
     """Of Java's producer and consumer."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     from java_judge import class_path, compile_judge, java_and_jars
 
     program, jars = java_and_jars()
-    mode = "offsets" if offsets else "produce"
     command = [str(program), "-Xmx256m", "-cp", f"{compile_judge()}:{class_path(jars)}", "kcodec.clients.CommitTimes"]
     command += [servers, source, target, str(count), mode, uuid.uuid4().hex[:8]]
     run = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=True)
     rows = [tuple(int(number) / 1000 for number in line.split()) for line in run.stdout.splitlines()]
-    return [(row[0], row[2]) for row in rows if len(row) == 3]
+    return {JAVA[mode]: [(row[0], row[2]) for row in rows if len(row) == 3]}
 
 
-CONTESTANTS: dict[str, tuple[Callable[..., Times], bool]] = {
-    "session, with offsets": (ours, True),
-    "Java, with offsets": (java, True),
-    "session, produce only": (ours, False),
-    "kcodec Producer, produce only": (producers, False),
-    "Java, produce only": (java, False),
-}
+CONTESTANTS: tuple[Callable[..., dict[str, Times]], ...] = (
+    with_offsets,
+    lambda *place: java(*place, "offsets"),
+    produce_only,
+    lambda *place: java(*place, "produce"),
+)
 
 
 def measure(kafka: Any, rounds: int) -> dict[str, Any]:
     """For bench_session.py."""
-    times: dict[str, Times] = {name: [] for name in CONTESTANTS}
+    times: dict[str, Times] = {}
     topics = [kafka.create_topic(partitions=1) for _ in range(2)]
     for turn in range(rounds):
-        names = list(CONTESTANTS)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            function, offsets = CONTESTANTS[name]
-            times[name] += function(kafka.bootstrap_servers, *topics, WARM_UP + EACH, offsets=offsets)[WARM_UP:]
+        first = turn % len(CONTESTANTS)
+        for contestant in CONTESTANTS[first:] + CONTESTANTS[:first]:
+            for name, found in contestant(kafka.bootstrap_servers, *topics, WARM_UP + EACH).items():
+                times.setdefault(name, []).extend(found[WARM_UP:])
     told: dict[str, Any] = {}
     print(f"{'ms':32} {'end p50':>9} {'p99':>7} {'EndTxn to seen p50':>20} {'p99':>7}")
     for name, found in times.items():
@@ -163,9 +183,9 @@ def measure(kafka: Any, rounds: int) -> dict[str, Any]:
         told[name] = row
         numbers = [row[what][part] for what in ("end", "end_txn_to_seen") for part in ("p50", "p99")]  # type: ignore[index]
         print(f"{name:32} {numbers[0]:9.2f} {numbers[1]:7.2f} {numbers[2]:20.2f} {numbers[3]:7.2f}")
-    own, plain = (told[name]["end"]["p50"] for name in ("session, produce only", "kcodec Producer, produce only"))
-    told["heartbeat and waits add to a produce-only commit (p50, ms)"] = round(own - plain, 3)
-    print(f"the session adds {own - plain:+.2f} ms to a produce-only commit")
+    added = statistics.median(own[0] - plain[0] for own, plain in zip(times[SESSION], times[PLAIN], strict=True))
+    told["heartbeat and waits add to a produce-only commit (median of pairs, ms)"] = round(added, 3)
+    print(f"the session adds {added:+.2f} ms to a produce-only commit (median of pairs)")
     return told
 
 

@@ -5,6 +5,8 @@ checklist is in test_session_checklist.py. What is written is read off the broke
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -222,9 +224,14 @@ def test_c07_a_rebalance_that_has_begun_lets_the_block_commit(
 def test_c01_a_rebalance_in_a_poll_aborts_what_the_block_has_read(apache_kafka: ApacheKafka, face: Make) -> None:
     job = Job(apache_kafka)
     told: list[str] = []
+
+    async def note(what: str) -> None:  # the asyncio session takes coroutine functions, too
+        told.append(what)
+
+    tell: Callable[[str], Any] = note if face is Looped else told.append
     options = {
-        "on_revoked": lambda partitions: told.append("revoked"),
-        "on_assigned": lambda partitions: told.append("assigned"),
+        "on_revoked": lambda partitions: tell("revoked"),
+        "on_assigned": lambda partitions: tell("assigned"),
         "partition_assignment_strategy": "range",
     }
     with face(**job.options("a", **options)) as first:
@@ -343,6 +350,26 @@ def test_c21_c22_who_takes_the_id_over_fences_who_had_it(apache_kafka: ApacheKaf
     job.check()
 
 
+def test_a_task_that_is_cancelled_in_the_block_aborts(apache_kafka: ApacheKafka) -> None:
+    job = Job(apache_kafka)
+    with Looped(**job.options()) as session:
+        first_poll(session, job)
+        job.seed(6)
+
+        async def work() -> bool | None:
+            txn = session.session.transaction()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5), txn:
+                    while True:
+                        for record in await txn.poll(10.0):
+                            await txn.send(job.target, record.value, partition=record.partition)
+            return txn.committed  # type: ignore[no-any-return]
+
+        assert session.run(work()) is False
+        job.copy_all(session)
+    job.check()
+
+
 # --------------------------------------------------------------------------------------------------- before Kafka 2.5
 
 
@@ -394,6 +421,7 @@ def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka
         ({"transaction_scan_interval_ms": -1}, ValueError, "transaction_scan_interval_ms"),
         ({"topics": []}, ValueError, "topics is empty"),
         ({"pattern": "x.*"}, ValueError, "one of the two"),
+        ({"pattern": "x(", "topics": None}, ValueError, "no regular expression"),
     ],
 )
 @BOTH_FACES

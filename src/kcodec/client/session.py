@@ -15,10 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kcodec.client.client import Client
-from kcodec.client.consumer_views import checked_subscription
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.producer_options import ProducerOptions
-from kcodec.client.session_options import SessionOptions, take_session_options
+from kcodec.client.session_options import SessionOptions, subscription_of, take_session_options
 from kcodec.client.session_views import SessionTransactionViews, SessionViews, manager_for
 from kcodec.client.sync import Carrier
 from kcodec.consumer.notices import Notice
@@ -165,7 +164,7 @@ class GroupTransactSession(SessionViews):
         **options: Any,
     ) -> None:
         taken = take_session_options(options)
-        names, text = checked_subscription(topics, pattern)
+        names, text = subscription_of(taken, topics, pattern)
         self._client = Client(taken.client)
         self._carrier = Carrier(self._client)
         self._producer = _SessionProducer(taken, self._client, self._carrier)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kcodec.client.consumer_options import ConsumerOptions
+from kcodec.client.consumer_views import checked_subscription
 from kcodec.client.options import ClientOptions, refuse_unknown
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.client.security import SECURITY_OPTIONS
@@ -57,6 +59,19 @@ def take_session_options(given: dict[str, Any]) -> SessionOptions:
         client = dataclasses.replace(client, default_api_timeout_ms=client.request_timeout_ms)
     producer.settings(client)
     return SessionOptions(consumer, producer, client, _times(consumer.settings(client), scan / 1000), callbacks)
+
+
+def subscription_of(
+    options: SessionOptions, topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
+) -> tuple[list[str], str | None]:
+    """Names, or a pattern. Raises TypeError, ValueError; what only a broker can read (RE2) it judges later."""
+    names, text = checked_subscription(topics, pattern)
+    if text is not None and options.consumer.group_protocol == "classic":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(f"pattern {text!r} is no regular expression: {error}") from error
+    return names, text
 
 
 def _refuse_unsafe(given: dict[str, Any]) -> None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.client import Client
-from kcodec.client.consumer_views import checked_subscription
 from kcodec.client.producer_options import ProducerOptions
-from kcodec.client.session_options import SessionOptions, take_session_options
+from kcodec.client.session_options import SessionOptions, subscription_of, take_session_options
 from kcodec.client.session_views import SessionTransactionViews, SessionViews, manager_for
 from kcodec.consumer.notices import Notice
 from kcodec.consumer.session_block import SessionBlock
@@ -143,7 +142,7 @@ class GroupTransactSession(SessionViews):
         **options: Any,
     ) -> None:
         taken = take_session_options(options)
-        self._subscription = checked_subscription(topics, pattern)
+        self._subscription = subscription_of(taken, topics, pattern)
         self._client = Client(taken.client)
         self._carrier = Carrier(self._client)
         self._producer = _SessionProducer(taken, self._client, self._carrier)
