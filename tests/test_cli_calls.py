@@ -8,6 +8,7 @@ import io
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -25,7 +26,7 @@ from kcodec.cli import COMMANDS, ExitStatus
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import Example
 from kcodec.cli.render import duration_text, size_text, time_text, write_table
-from kcodec.client import Admin
+from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka
 
 BROKER = "localhost:9092"
@@ -90,6 +91,16 @@ def on_broker(words: list[str], kafka: ApacheKafka, folder: Path) -> list[str]:
     (folder / "orders.txt").write_text("key:value\n")
     (folder / "orders.jsonl").write_text('{"key":"a","value":null,"timestamp":5,"headers":[]}\n')
     names = {BROKER: kafka.bootstrap_servers, "orders": topic, "billing": group}
+    if words[1] in ("cat", "consume"):
+        with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            producer.send(topic, b"value", key=b"key")
+    if words[1] == "consume" and "-e" not in words:
+        words += ["-c", "1"]
+    if words[1] == "restore":
+        folder = folder if "orders-0" in words else folder / "backup"
+        shutil.copytree(orders(folder), folder / f"{topic}-0")
+        shutil.rmtree(folder / "orders-0")
+        names |= {"orders-0": f"{topic}-0", "orders=copy": f"{topic}=copy-{topic}"}
     return [names.get(word, word) for word in words]
 
 

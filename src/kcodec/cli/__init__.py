@@ -26,9 +26,14 @@ __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 COMMANDS = {
     "dump": ("dump", "what a file of a Kafka log directory holds: batches, records, indexes, checkpoints"),
     "check": ("check", "what is wrong with these files, and what to do about it"),
-    "cat": ("cat", "records, as kcat prints them: any format, read_committed, internal topics decoded"),
+    "cat": ("cat", "records of files or a broker, as kcat prints them: any format, internal topics decoded"),
     "convert": ("convert", "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file"),
+    "consume": (
+        "consume",
+        "records of a broker, as kcat prints them: as they come, or up to the end; alone or in a group",
+    ),
     "produce": ("produce", "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted"),
+    "restore": ("restore", "the committed records of a log directory back into topics, each once"),
     "txn": ("txn", "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it"),
     "topics": ("topics", "topics of a cluster: list, describe, create, delete, config"),
     "groups": ("groups", "consumer groups of a cluster: members, offsets, lag, and which transaction holds it back"),

@@ -78,8 +78,8 @@ class _Scan:
             partition=0,
             start_offset=0,
             columns=settings.columns,
-            binary_type=settings.binary_type,  # type: ignore[arg-type]
-            framing=settings.framing,  # type: ignore[arg-type]
+            binary_type=settings.binary_type,
+            framing=settings.framing,
         )
         self.schema = dict(polars.DataFrame(empty).schema)
 

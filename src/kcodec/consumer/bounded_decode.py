@@ -104,8 +104,8 @@ class RangeDecoder:
                 last_stable_offset=answer.last_stable_offset if settings.is_committed_only else None,
                 verify_crc=settings.check_crcs,
                 limits=settings.limits,
-                binary_type=settings.binary_type,  # type: ignore[arg-type]
-                framing=settings.framing,  # type: ignore[arg-type]
+                binary_type=settings.binary_type,
+                framing=settings.framing,
             )
         except DecodeError as error:
             if error.decoded is None:

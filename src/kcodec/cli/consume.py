@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec consume``: records of a broker with kcat's letters, as they come or up to the end; alone or in a group."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kcodec import DecodedRecords, DecodeError, Timestamp
+from kcodec.cli import internal
+from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options
+from kcodec.cli.formats import Offsets, offsets_of
+from kcodec.cli.output import Output
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError
+from kcodec.cli.record_text import RecordText, add_shape_options
+from kcodec.cli.status import ExitStatus
+
+if TYPE_CHECKING:
+    from kcodec.client.consumer import Consumer
+    from kcodec.offsets import TopicPartition
+
+TOLD = (
+    "Prints records as they are written to a topic, from its beginning or from -o on, until Ctrl-C, -c, or with -e its "
+    "end. The letters are kcat's. Aborted records, and those of open transactions, are left out: -X "
+    "isolation.level=read_uncommitted shows them. With -G it is a member of a group, which shares out the partitions "
+    "of the TOPICs and keeps the offsets. What internal topics hold is shown as JSON."
+)
+EXAMPLES = (
+    Example("the last ten, then what comes", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),
+    Example("all there is, as JSON", "kcodec consume -b localhost:9092 -t orders -e -J"),
+    Example("as a member of a group", "kcodec consume -b localhost:9092 -G billing orders"),
+)
+POLL_SECONDS = 0.5
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("consume", TOLD, EXAMPLES)
+    found.add_argument("topics", nargs="*", metavar="TOPIC", help="with -G: these topics; ^... is a regular expression")
+    add_broker_options(found)
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="without a group: this topic")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="this partition (default: all of the topic)")
+    found.add_argument(
+        *("-o", "--offset"),
+        action="append",
+        default=[],
+        metavar="WHERE",
+        help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); may be given twice",
+    )
+    found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
+    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")
+    add_shape_options(found)
+    found.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    found.add_argument("-u", "--unbuffered", action="store_true", help="write each batch at once: always so without -e")
+    found.add_argument("-G", "--group", metavar="GROUP", help="as a member of this group, which keeps the offsets")
+    found.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="at damage: end with exit status 1 (raise), or go on behind the damaged batch (skip)",
+    )
+    return found
+
+
+def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+    """Print records; FINDINGS if damage ended it or was skipped."""
+    options = parser().parse(arguments, output)
+    if options is None:
+        return ExitStatus.OK
+    if options.count is not None and options.count < 0:
+        raise UsageError(f"--count must not be negative, not {options.count}")
+    is_stored = "stored" in options.offset
+    offsets = offsets_of([one for one in options.offset if one != "stored"])
+    if options.group is not None:
+        _check_group(options, offsets)
+        return _Following(options, output).in_group(options.topics)
+    if options.topics:
+        raise UsageError(f"{options.topics[0]}: TOPICs are for a group (-G); without one name the topic with -t")
+    is_bounded = options.exit or offsets.end_timestamp is not None
+    if is_bounded and not is_stored:
+        return print_range(options, output)
+    return _Following(options, output).alone(offsets, is_stored=is_stored)
+
+
+def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
+    if not options.topics and options.topic is not None:
+        options.topics = [options.topic]
+    if not options.topics:
+        raise UsageError("-G GROUP needs TOPICs (see kcodec consume --help)")
+    if options.partition is not None:
+        raise UsageError("-p is not for a group, which shares out the partitions")
+    if any(place not in ("beginning", "end", "stored") for place in options.offset):
+        raise UsageError("a group goes on at its stored offsets: -o may only say where it begins, beginning or end")
+    assert offsets.start is None
+
+
+def client_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a reader: -b, -X and -F, and what to do at damage."""
+    given = {**DEFAULTS, **broker_options(options)}
+    return {"on_corrupt": "skip" if options.on_error == "skip" else "raise", **given}
+
+
+def places_of(offsets: Offsets) -> dict[str, Any]:
+    """start and end of `kcodec.read_topic`."""
+    found: dict[str, Any] = {}
+    if offsets.from_end or offsets.last == 0:
+        found["start"] = "latest"
+    elif offsets.last is not None:
+        found["start"] = -offsets.last
+    elif offsets.start is not None:
+        found["start"] = offsets.start
+    if offsets.start_timestamp is not None:
+        found["start"] = Timestamp(max(offsets.start_timestamp, 0))
+    if offsets.end_timestamp is not None:
+        found["end"] = Timestamp(max(offsets.end_timestamp, 0))
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- up to the end
+
+
+def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """What is there now, of ``consume -e`` and of ``cat -b``."""
+    import kcodec
+
+    if options.topic is None:
+        raise UsageError("-t TOPIC is missing")
+    printer = _Printer(options, output)
+    try:
+        records = kcodec.read_topic(
+            options.topic,
+            partitions=None if options.partition is None else [options.partition],
+            max_rows=options.count,
+            columns=printer.columns([options.topic]),
+            **places_of(offsets_of(options.offset)),
+            **client_options(options),
+        )
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+    with records:
+        try:
+            for decoded in records:
+                printer.write(decoded, len(decoded))
+        except DecodeError as error:
+            return printer.damaged(error)
+    status = printer.ended(records.counts.skipped_batches)
+    if options.count is None and getattr(options, "quiet", True) is False:
+        ends = ", ".join(f"{place} at {one.end}" for place, one in records.offsets.items())
+        output.say(f"kcodec: the end is reached: {ends}")
+    return status
+
+
+class _Printer:
+    """Batches of any partition on their way to the output."""
+
+    def __init__(self, options: argparse.Namespace, output: Output) -> None:
+        self._options = options
+        self._output = output
+        self._texts: dict[tuple[str, int], RecordText] = {}
+
+    def columns(self, topics: Sequence[str]) -> tuple[str, ...]:
+        """What has to be read: for text, and to know whose it is."""
+        wanted = {"topic", "partition", *RecordText("", 0, self._options).columns}
+        if any(topic.startswith("^") or topic in internal.TOPICS for topic in topics):
+            wanted |= set(internal.COLUMNS)
+        return tuple(sorted(wanted))
+
+    def write(self, decoded: DecodedRecords, most: int) -> None:
+        """So many records of a batch."""
+        place = decoded.column("topic")[0], decoded.column("partition")[0]
+        text = self._texts.get(place)
+        if text is None:
+            text = self._texts[place] = RecordText(*place, self._options)
+        self._output.write(text.of(decoded, most))
+        if getattr(self._options, "unbuffered", False):
+            self._output.flush()
+
+    def damaged(self, error: DecodeError) -> ExitStatus:
+        """A batch cannot be read."""
+        self._output.flush()
+        behind = "" if error.next_offset is None else f"; behind it: -o {error.next_offset}, or --on-error skip"
+        self._output.say(f"kcodec: {error}{behind}")
+        return ExitStatus.FINDINGS
+
+    def ended(self, skipped: int) -> ExitStatus:
+        """All was printed."""
+        self._output.flush()
+        if skipped:
+            self._output.say(f"kcodec: damaged batches that were skipped: {skipped}")
+            return ExitStatus.FINDINGS
+        return ExitStatus.OK
+
+
+# --------------------------------------------------------------------------------------------------- as they come
+
+
+class _Following:
+    """A consumer that prints what it polls."""
+
+    def __init__(self, options: argparse.Namespace, output: Output) -> None:
+        self._options = options
+        self._output = output
+        self._printer = _Printer(options, output)
+        self._left: int | None = options.count
+
+    def alone(self, offsets: Offsets, *, is_stored: bool) -> ExitStatus:
+        """All partitions of the topic, or one; from offsets of one's own choice, or those a group stored."""
+        topic = self._options.topic
+        if topic is None:
+            raise UsageError("-t TOPIC is missing (see kcodec consume --help)")
+        with self._consumer([topic], {"enable_auto_commit": False, "auto_offset_reset": "earliest"}) as consumer:
+            partitions = self._partitions(consumer, topic)
+            consumer.assign(partitions)
+            if not is_stored:
+                _seek(consumer, partitions, offsets)
+            return self._print(consumer)
+
+    def in_group(self, topics: Sequence[str]) -> ExitStatus:
+        """As a member."""
+        reset = "latest" if "end" in self._options.offset else "earliest"
+        given = {"group_id": self._options.group, "auto_offset_reset": reset}
+        with self._consumer(topics, given) as consumer:
+            patterns = [topic for topic in topics if topic.startswith("^")]
+            if patterns and len(topics) > 1:
+                consumer.subscribe(
+                    pattern="|".join(f"(?:{one if one in patterns else _exactly(one)})" for one in topics)
+                )
+            elif patterns:
+                consumer.subscribe(pattern=patterns[0])
+            else:
+                consumer.subscribe(list(topics))
+            return self._print(consumer)
+
+    def _consumer(self, topics: Sequence[str], given: dict[str, Any]) -> Consumer:
+        from kcodec.client.consumer import Consumer
+
+        own = {"allow_auto_create_topics": False, "columns": (*self._printer.columns(topics), "offset"), **given}
+        own["columns"] = tuple(dict.fromkeys(own["columns"]))
+        try:
+            return Consumer(**{**own, **client_options(self._options)})
+        except TypeError as error:
+            raise UsageError(str(error)) from error
+
+    def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
+        from kcodec.offsets import TopicPartition
+
+        numbers = range(consumer.partitions_for(topic))
+        if self._options.partition is None:
+            return [TopicPartition(topic, number) for number in numbers]
+        if self._options.partition not in numbers:
+            raise CommandError(f"topic {topic} has no partition {self._options.partition}, only {len(numbers)}")
+        return [TopicPartition(topic, self._options.partition)]
+
+    def _print(self, consumer: Consumer) -> ExitStatus:
+        while self._left is None or self._left > 0:
+            try:
+                decoded = consumer.poll_arrow(POLL_SECONDS)
+            except DecodeError as error:
+                return self._printer.damaged(error)
+            if not len(decoded):
+                if self._options.exit and _is_at_end(consumer):
+                    break
+                continue
+            most = len(decoded) if self._left is None else min(self._left, len(decoded))
+            self._printer.write(decoded, most)
+            self._output.flush()
+            if self._left is not None:
+                self._left -= most
+            if most < len(decoded):
+                _step_back(consumer, decoded, most)
+        return self._printer.ended(0)
+
+
+def _seek(consumer: Consumer, partitions: list[TopicPartition], offsets: Offsets) -> None:
+    if offsets.start_timestamp is not None:
+        times = dict.fromkeys(partitions, max(offsets.start_timestamp, 0))
+        ends = consumer.end_offsets(partitions)
+        for partition, found in consumer.offsets_for_times(times).items():
+            consumer.seek(partition, ends[partition] if found is None else found.offset)
+    elif offsets.from_end:
+        consumer.seek_to_end(*partitions)
+    elif offsets.last is not None:
+        first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(partition, max(first[partition], last[partition] - offsets.last))
+    elif offsets.start is not None:
+        for partition in partitions:
+            consumer.seek(partition, offsets.start)
+    else:
+        consumer.seek_to_beginning(*partitions)
+
+
+def _is_at_end(consumer: Consumer) -> bool:
+    """Whether a member has partitions, and nothing is left in them."""
+    assigned = consumer.assignment()
+    ends = consumer.end_offsets(assigned) if assigned else {}
+    return bool(ends) and all(consumer.position(partition) >= end for partition, end in ends.items())
+
+
+def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
+    """What was polled and not printed is not to be committed."""
+    from kcodec.offsets import TopicPartition
+
+    place = TopicPartition(decoded.column("topic")[0], decoded.column("partition")[0])
+    consumer.seek(place, decoded.column("offset")[most])
+
+
+def _exactly(topic: str) -> str:
+    import re
+
+    return f"^{re.escape(topic)}$"

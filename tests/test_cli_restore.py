@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec restore`` on a real Apache Kafka: what was committed in a log directory is there again, each record once."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import Ran, long_partition, program, run
+from log_files import ABORT, COMMIT, data, marker, partition, plain
+
+import kcodec
+from kcodec.cli import ExitStatus
+from kcodec.client import Admin, NewTopic, Producer
+from kcodec.log import Log
+from kcodec.testing.kafka import ApacheKafka
+
+Records = dict[int, list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def name() -> str:
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def backup(tmp_path: Path, name: str) -> Path:
+    """A log directory: two partitions with committed, aborted and open transactions, and an internal topic."""
+    folder = tmp_path / "backup"
+    batches = [
+        plain(0),
+        data(1, 3),
+        data(2, 5),
+        marker(ABORT, 2, 7),
+        plain(8),
+        marker(COMMIT, 1, 11),
+        data(3, 12),
+        plain(14),
+    ]
+    partition(folder, batches, name=f"{name}-0")
+    partition(folder, [plain(100), plain(103)], [plain(110, compression="zstd")], name=f"{name}-1")
+    partition(folder, [plain(0)], name="__consumer_offsets-3")
+    return folder
+
+
+def committed(folder: Path, name: str) -> Records:
+    found: Records = {}
+    for path in sorted(folder.glob(f"{name}-*")):
+        log = kcodec.open(path)
+        assert isinstance(log, Log)
+        assert log.partition is not None
+        found[log.partition] = [
+            (one.timestamp, one.key, one.value, one.headers) for one in log.records("read_committed")
+        ]
+    return found
+
+
+def there(kafka: ApacheKafka, topic: str) -> Records:
+    found: Records = {}
+    with kcodec.read_topic(topic, bootstrap_servers=kafka.bootstrap_servers) as records:
+        for batch in records:
+            for one in batch.records():
+                assert one.partition is not None
+                found.setdefault(one.partition, []).append((one.timestamp, one.key, one.value, one.headers))
+    return found
+
+
+def restore(kafka: ApacheKafka, *arguments: str | Path) -> Ran:
+    return run("restore", "-b", kafka.bootstrap_servers, *arguments)
+
+
+def test_a_directory_is_restored_once(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+    ran = restore(apache_kafka, backup, "--create", "--dry-run")
+    assert ran.status is ExitStatus.OK
+    assert f"{name}-0 8 11 {name}-0 topic is made" in [" ".join(line.split()) for line in ran.out.splitlines()]
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        assert name not in admin.list_topics()
+    ran = restore(apache_kafka, backup, "--create", "-c", "retention.ms=-1")
+    assert (ran.status, ran.err) == (ExitStatus.OK, "")
+    expected = committed(backup, name)
+    assert {number: len(rows) for number, rows in expected.items()} == {0: 8, 1: 9}
+    assert there(apache_kafka, name) == expected
+    again = restore(apache_kafka, backup, "--create")
+    assert again.status is ExitStatus.OK, again.err
+    assert [line.split()[2] for line in again.out.splitlines()[1:]] == ["0", "0"]
+    assert there(apache_kafka, name) == expected
+
+
+def test_into_another_topic(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+    copy = f"copy-{name}"
+    ran = restore(apache_kafka, backup / f"{name}-1", "--map", f"{name}={copy}", "--create", "--partitions", "4")
+    assert ran.status is ExitStatus.OK, ran.err
+    assert there(apache_kafka, copy) == {1: committed(backup, name)[1]}
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        assert admin.list_topics()[copy].num_partitions == 4
+
+
+def test_old_records_in_a_topic_that_forgets_are_told_of(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+    ran = restore(apache_kafka, backup, "--create", "--dry-run")
+    assert ran.err == ""
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, 2, configs={"retention.ms": "3600000", "segment.ms": "604800000"})])
+    ran = restore(apache_kafka, backup, "--dry-run")
+    assert "retention.ms=3600000 has the broker delete them again" in ran.err
+
+
+def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+    """Nothing is written by any of these."""
+    servers = apache_kafka.bootstrap_servers
+    assert f"topic {name} does not exist: --create makes it" in restore(apache_kafka, backup).err
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic(name, 1)])
+        assert f"topic {name} has 1 partitions, and 2 are needed" in restore(apache_kafka, backup).err
+        stamps = f"stamps-{name}"
+        admin.create_topics([NewTopic(stamps, 2, configs={"message.timestamp.type": "LogAppendTime"})])
+        ran = restore(apache_kafka, backup, "--map", f"{name}={stamps}")
+        assert "message.timestamp.type=LogAppendTime): theirs would be lost" in ran.err
+        full = f"full-{name}"
+        admin.create_topics([NewTopic(full, 2)])
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(full, b"mine", partition=0)
+    ran = restore(apache_kafka, backup, "--map", f"{name}={full}")
+    assert (ran.status, ran.out) == (ExitStatus.ERROR, "")
+    assert f"{full}-0 holds records, and they are not of this restore" in ran.err
+    assert len(there(apache_kafka, full)[0]) == 1
+    ran = restore(apache_kafka, backup, "--map", f"{name}={full}", "--append")
+    assert ran.status is ExitStatus.OK, ran.err
+    assert there(apache_kafka, full)[0][1:] == committed(backup, name)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-t", "odrers"), "unknown topic 'odrers'"),
+        (("--map", "other=x"), "--map other=...: no such topic is read"),
+        (("--partitions", "3"), "are for --create"),
+        (("--map", "x"), "'x' is not NAME=VALUE"),
+    ],
+)
+def test_wrong_calls(backup: Path, arguments: tuple[str, ...], told: str) -> None:
+    ran = run("restore", "-b", "localhost:1", backup, *arguments)
+    assert ran.status is ExitStatus.ERROR
+    assert told in ran.err
+
+
+def test_damage_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+    path = backup / f"{name}-1" / f"{100:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[80] ^= 0xFF
+    path.write_bytes(content)
+    ran = restore(apache_kafka, backup, "--create")
+    assert (ran.status, ran.out) == (ExitStatus.FINDINGS, "")
+    assert "nothing was written. --on-error skip" in ran.err
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        assert name not in admin.list_topics()
+    ran = restore(apache_kafka, backup, "--create", "--on-error", "skip")
+    assert ran.status is ExitStatus.FINDINGS
+    assert "damaged batches that are left out: 1" in ran.err
+    assert {number: len(rows) for number, rows in there(apache_kafka, name).items()} == {0: 8, 1: 6}
+
+
+def test_a_restore_that_is_killed_goes_on_without_duplicates(
+    apache_kafka: ApacheKafka, tmp_path: Path, name: str
+) -> None:
+    """Killed at several moments; each run that follows goes on, the last one to the end."""
+    long_partition(tmp_path / "made", 60)
+    (made,) = (tmp_path / "made").iterdir()
+    folder = tmp_path / "backup"
+    folder.mkdir()
+    shutil.copytree(made, folder / f"{name}-0")
+    servers = apache_kafka.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic(name, 1, configs={"retention.ms": "-1"})])
+    begun = there_count(apache_kafka, name)
+    for _ in range(3):
+        running = program("restore", "-b", servers, folder, "--chunk", "1000")
+        try:
+            while running.poll() is None and (now := there_count(apache_kafka, name)) <= begun:
+                time.sleep(0.05)
+            begun = now
+        finally:
+            running.send_signal(signal.SIGKILL)
+            running.communicate(timeout=10)
+    ran = restore(apache_kafka, folder)
+    assert ran.status is ExitStatus.OK, ran.err
+    assert ran.out.splitlines()[1].split()[-1] == "ok"
+    assert there(apache_kafka, name) == committed(folder, name)
+
+
+def there_count(kafka: ApacheKafka, topic: str) -> int:
+    with kcodec.read_topic(topic, bootstrap_servers=kafka.bootstrap_servers, columns=("offset",)) as records:
+        return sum(len(batch) for batch in records)
