@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -14,6 +14,9 @@ from group_member import GroupMember, partitions_of, settled, wait_until
 from java_members import JavaMember
 from other_members import HEARTBEAT_MS, SESSION_MS, AiokafkaMember, ConfluentMember
 
+from kcodec.client import Consumer
+from kcodec.consumer.assignors import GroupMember as GroupedMember
+from kcodec.consumer.assignors import Shares, Topics
 from kcodec.consumer.rebalance import Heartbeat
 from kcodec.errors import BrokerError
 from kcodec.offsets import TopicPartition
@@ -183,3 +186,34 @@ def test_a_group_that_was_joined_by_another_protocol_type_is_refused(apache_kafk
     wait_until(lambda: two.membership.error is not None, "no assignor in common")
     assert isinstance(two.membership.error, BrokerError)
     assert two.membership.error.code == 23
+
+
+class FirstTakesAll:
+    """An assignor of one's own: everything to the member with the smallest id."""
+
+    name, is_cooperative = "first-takes-all", False
+
+    def user_data(self, topics: Collection[str]) -> bytes | None:
+        return None
+
+    def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+        self.told = list(partitions)
+
+    def assign(self, topics: Topics, members: Sequence[GroupedMember]) -> Shares:
+        first = min(member.member_id for member in members)
+        shares: Shares = {member.member_id: [] for member in members}
+        shares[first] = [TopicPartition(topic, number) for topic, parts in topics.items() for number in parts]
+        return shares
+
+
+def test_a_consumer_takes_an_assignor_of_ones_own(apache_kafka: ApacheKafka, group: str) -> None:
+    topic = apache_kafka.create_topic(partitions=3)
+    assignor = FirstTakesAll()
+    with Consumer(
+        bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group, partition_assignment_strategy=[assignor]
+    ) as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 10
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        assert sorted(consumer.assignment()) == partitions_of(**{topic: 3}) == sorted(assignor.told)

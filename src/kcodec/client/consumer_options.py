@@ -12,11 +12,11 @@ from kcodec._fast import COLUMNS, schema_of
 from kcodec.client.options import ClientOptions, OptionSet, refuse_unknown
 from kcodec.client.security import SECURITY_OPTIONS
 from kcodec.constants import IsolationLevel
+from kcodec.consumer.assignors import make_assignors
 from kcodec.consumer.list_offsets import isolation_of
 from kcodec.consumer.settings import DEFAULT_COLUMNS, HIGHEST_VERSION, ConsumerSettings
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
-STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 RESETS = ("earliest", "latest", "none")
 # ISO 8601, as java.time.Duration reads it, days to seconds.
 _DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
@@ -31,7 +31,7 @@ class ConsumerOptions(OptionSet):
     group_instance_id:     of a static member: it may come back within the session time-out without a rebalance.
     group_protocol:        "classic", or "consumer" (KIP-848: the broker assigns; Kafka 4.0).
     partition_assignment_strategy: of the classic protocol, the preferred one first: "range", "roundrobin", "sticky",
-                           "cooperative-sticky".
+                           "cooperative-sticky", or a `kcodec.consumer.assignors.Assignor` of one's own.
     group_remote_assignor: of the new protocol: the broker's "uniform" or "range"; None: what the broker prefers.
     isolation_level:       "read_committed", or "read_uncommitted" (Java's default).
     auto_offset_reset:     where to begin without a committed offset: "earliest", "latest", "none" (an error), or
@@ -76,7 +76,7 @@ class ConsumerOptions(OptionSet):
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: str = "classic"
-    partition_assignment_strategy: str | Iterable[str] = ("range", "cooperative-sticky")
+    partition_assignment_strategy: str | Iterable[Any] = ("range", "cooperative-sticky")
     group_remote_assignor: str | None = None
     isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED
     auto_offset_reset: str = "latest"
@@ -121,15 +121,11 @@ class ConsumerOptions(OptionSet):
         self._reset()
         schema_of(self._columns(), self.binary_type, False, self.framing)  # the core's own check
 
-    def _strategies(self) -> tuple[str, ...]:
+    def _strategies(self) -> tuple[Any, ...]:
         given = self.partition_assignment_strategy
-        names = tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
-        wrong = [name for name in names if name not in STRATEGIES]
-        if wrong or not names:
-            raise ValueError(
-                f"partition_assignment_strategy: possible are {', '.join(STRATEGIES)}, not {wrong or names}"
-            )
-        return names
+        chosen = tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
+        make_assignors(chosen)  # its own check
+        return chosen
 
     def _reset(self) -> tuple[str, float]:
         if self.auto_offset_reset in RESETS:
