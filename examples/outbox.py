@@ -7,12 +7,12 @@ The application writes its business row and a row for the outbox in one database
         connection.execute("UPDATE accounts ...")
         PostgresOutbox.add(connection, "payments", key=b"alice", value=b"-10")
 
-A relay carries the rows over. Its progress is the committed offset of a consumer group, written in the same Kafka
-transaction as the rows, so rows and progress are there together or not at all:
+A relay carries the rows over. Its progress is a record of a compacted topic, or the committed offset of a consumer
+group, written in the same Kafka transaction as the rows, so rows and progress are there together or not at all:
 
-    Relay(PostgresOutbox("dbname=shop"), "payments-relay", TopicPartition("payments", 0), bootstrap_servers=...).run()
+    Relay(PostgresOutbox("dbname=shop"), "payments-relay", TopicProgress("relays"), bootstrap_servers=...).run()
 
-    python examples/outbox.py --postgres "dbname=shop" -b localhost:9092 --name payments-relay --progress payments
+    python examples/outbox.py --postgres "dbname=shop" -b localhost:9092 --name payments-relay --progress-topic relays
 
 Readers use isolation_level read_committed. Run one relay a name; a second one takes over, and the first ends.
 """
@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.client import Admin, Producer
+from kcodec.client import Admin, Consumer, Producer
+from kcodec.client.transaction import Transaction
 from kcodec.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -43,8 +44,9 @@ log = logging.getLogger("outbox")
 START = OffsetAndMetadata(0)
 # What trying again does not change: another relay took over, a permission is missing ...
 LASTING = (ProducerFencedError, AuthorizationError, AuthenticationError, FatalTransactionError)
-# A group without members keeps its offsets for a week after their last commit (offsets.retention.minutes).
+# An idle relay commits its position so often, as a group would forget it (GroupProgress).
 KEEP_SECONDS = 24 * 3600.0
+READ_BACK_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -169,21 +171,84 @@ class PostgresOutbox:
         self._connection.close()
 
 
+# ----------------------------------------------------------------------------------------------------------- progress
+
+
+class Progress(Protocol):
+    """Where the position of relays is kept, by their names; `options` are those of clients."""
+
+    def read(self, name: str, options: dict[str, Any]) -> OffsetAndMetadata | None:
+        """The last position that was committed. Asked behind init_transactions, or it may not be the truth yet."""
+
+    def write(self, transaction: Transaction, name: str, position: OffsetAndMetadata) -> None:
+        """Make it part of a transaction."""
+
+
+class TopicProgress:
+    """In partition 0 of a compacted topic (cleanup.policy=compact), keyed by the relay's name. It is kept for as long
+    as nobody deletes it, anybody can look at it, and one topic serves any number of relays."""
+
+    def __init__(self, topic: str) -> None:
+        self.partition = TopicPartition(topic, 0)
+
+    def read(self, name: str, options: dict[str, Any]) -> OffsetAndMetadata | None:
+        """Read back from the beginning; compaction keeps that short.
+
+        Up to the end of the log and not of what can be read by now: that ends before the first open transaction of
+        any other relay, and our last position may lie behind it. Reading read_committed up to there waits for them.
+        """
+        with Admin(**options) as admin:
+            end = admin.list_offsets({self.partition: "latest"})[self.partition].offset
+        found = None
+        deadline = time.monotonic() + READ_BACK_SECONDS
+        with Consumer(**options) as consumer:
+            consumer.assign([self.partition])
+            consumer.seek_to_beginning(self.partition)
+            while consumer.position(self.partition) < end:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"an open transaction holds {self.partition} back: kcodec txn list tells whose")
+                for record in consumer.poll(1.0):
+                    if record.key == name.encode() and record.value is not None:
+                        found = OffsetAndMetadata(**json.loads(record.value))
+        return found
+
+    def write(self, transaction: Transaction, name: str, position: OffsetAndMetadata) -> None:
+        """See Progress."""
+        value = json.dumps({"offset": position.offset, "metadata": position.metadata}).encode()
+        transaction.send(self.partition.topic, value, key=name.encode(), partition=self.partition.partition)
+
+
+class GroupProgress:
+    """As a group's committed offset for a partition: any that exists and we may read; nothing is written there.
+
+    It needs no topic of its own, but a group without members keeps its offsets for a week after their last commit
+    (offsets.retention.minutes): a relay that stands still for longer begins again at START.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+
+    def read(self, name: str, options: dict[str, Any]) -> OffsetAndMetadata | None:
+        """See Progress."""
+        with Admin(**options) as admin:
+            return admin.list_group_offsets(name, [self.partition], require_stable=True)[self.partition]
+
+    def write(self, transaction: Transaction, name: str, position: OffsetAndMetadata) -> None:
+        """By the group's id alone: no member of a group fences us, the transactional id does."""
+        transaction.send_offsets({self.partition: position}, ConsumerGroupMetadata(name))
+
+
 # -------------------------------------------------------------------------------------------------------------- relay
 
 
 class Relay:
     """Sends what is in an outbox, from wherever the last relay of this name stopped.
 
-    name:      transactional id and group id at once. Of two relays with one name the later one wins.
-    progress:  the partition whose committed offset is the position. Any that exists and this relay may read; no record
-               is ever written there for it.
-    options:   of Producer and Admin, bootstrap_servers among them.
+    name:      transactional id and name of the progress at once. Of two relays with one name the later one wins.
+    options:   of every client, bootstrap_servers among them.
     """
 
-    def __init__(
-        self, outbox: Outbox, name: str, progress: TopicPartition, *, limit: int = 500, **options: Any
-    ) -> None:
+    def __init__(self, outbox: Outbox, name: str, progress: Progress, *, limit: int = 500, **options: Any) -> None:
         self.outbox = outbox
         self.name = name
         self.progress = progress
@@ -198,8 +263,7 @@ class Relay:
         position, which is only then the truth."""
         self._producer = Producer(transactional_id=self.name, **self._options)
         self._producer.init_transactions()
-        with Admin(**self._options) as admin:
-            committed = admin.list_group_offsets(self.name, [self.progress], require_stable=True)[self.progress]
+        committed = self.progress.read(self.name, self._options)
         self._position = START if committed is None else committed
         self._committed_at = time.monotonic()
         self.outbox.forget(self._position)
@@ -216,8 +280,7 @@ class Relay:
             with self._producer.transaction() as transaction:
                 for row in rows:
                     transaction.send(row.topic, row.value, row.key)
-                # By the group's id alone: no member of a group fences us, the transactional id does.
-                transaction.send_offsets({self.progress: after}, ConsumerGroupMetadata(self.name))
+                self.progress.write(transaction, self.name, after)
             self._committed_at = time.monotonic()
             self.outbox.forget(after)
         self._position = after
@@ -250,15 +313,22 @@ def main() -> None:
     place.add_argument("--sqlite", metavar="FILE")
     place.add_argument("--postgres", metavar="CONNINFO", help="as libpq takes it")
     parser.add_argument("-b", "--bootstrap-server", required=True, metavar="HOST:PORT")
-    parser.add_argument("--name", required=True, help="transactional id and group of this relay")
-    parser.add_argument("--progress", required=True, metavar="TOPIC", help="a topic to commit the position on")
+    parser.add_argument("--name", required=True, help="transactional id of this relay")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--progress-topic", metavar="TOPIC", help="a compacted topic for the positions of relays")
+    where.add_argument("--progress", metavar="TOPIC", help="a topic to commit the position on, as a group")
     parser.add_argument("--limit", type=int, default=500, help="rows in a transaction (default: %(default)s)")
     parser.add_argument("--options", default="{}", metavar="JSON", help="more options of the clients")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     outbox: Outbox = SqliteOutbox(given.sqlite) if given.sqlite else PostgresOutbox(given.postgres)
     options = {"bootstrap_servers": given.bootstrap_server, **json.loads(given.options)}
-    relay = Relay(outbox, given.name, TopicPartition(given.progress, 0), limit=given.limit, **options)
+    progress: Progress
+    if given.progress_topic:
+        progress = TopicProgress(given.progress_topic)
+    else:
+        progress = GroupProgress(TopicPartition(given.progress, 0))
+    relay = Relay(outbox, given.name, progress, limit=given.limit, **options)
     try:
         relay.run()
     finally:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from transaction_cluster import TransactionCluster
 
 ROOT = Path(__file__).resolve().parent.parent
-pytest_plugins = ["kcodec.testing.pytest_plugin", "client_runners", "guarded_kafka", "producer_faces", "pytester"]
+pytest_plugins = [
+    "kcodec.testing.pytest_plugin",
+    "client_runners",
+    "guarded_kafka",
+    "postgres_server",
+    "producer_faces",
+    "pytester",
+]
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.
 collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
 

@@ -65,7 +65,8 @@ def arm(step: str) -> None:
     elif step == "sent":
         after(Transaction, "send")
     elif step == "offsets":
-        after(Transaction, "send_offsets")
+        for kept in (outbox.GroupProgress, outbox.TopicProgress):
+            after(kept, "write")
     elif step == "committing":
         before(Transaction, "__exit__", lambda: threading.Timer(random.uniform(0.0, 0.03), die).start())
     elif step == "committed":

@@ -4,6 +4,8 @@
     with PostgresServer() as server:
         psycopg.connect(server.conninfo)
 
+    def test_something(postgres_server): psycopg.connect(postgres_server.new_database())       # one server for the run
+
 MissingPostgres says what to do where there is none: a test that needs it fails and never skips.
 """
 
@@ -17,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import psycopg
+import pytest
 
 from kcodec.testing.processes import WATCHDOG
 
@@ -80,6 +85,13 @@ class PostgresServer:
         WATCHDOG.watch(self._process.pid)
         self._wait_ready()
 
+    def new_database(self) -> str:
+        """The conninfo of a database of one's own."""
+        name = f"db_{uuid.uuid4().hex[:8]}"
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.conninfo.replace("dbname=postgres", f"dbname={name}")
+
     def crash(self) -> None:
         """SIGKILL, and start again: recovery from the write-ahead log."""
         assert self._process is not None
@@ -118,3 +130,9 @@ class PostgresServer:
             WATCHDOG.forget(self._process.pid)
         shutil.rmtree(self.directory, ignore_errors=True)
         WATCHDOG.forget(self.directory)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with PostgresServer() as started:
+        yield started

@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "examples"), str(HERE.parent / "src")]
 
 import psycopg  # noqa: E402
-from outbox import PostgresOutbox, Relay  # noqa: E402
+from outbox import GroupProgress, PostgresOutbox, Relay  # noqa: E402
 from postgres_server import PostgresServer  # noqa: E402
 from test_outbox import GreaterThanTheLast, by_key, delivered  # noqa: E402
 
@@ -88,7 +88,10 @@ def relay_process(kafka: ApacheKafka, conninfo: str, topic: str) -> subprocess.P
 
 def drain(kafka: ApacheKafka, source: Any, topic: str) -> None:
     options = {"bootstrap_servers": kafka.bootstrap_servers}
-    with closing(source), closing(Relay(source, f"relay-{topic}", TopicPartition(topic, 0), **options)) as relay:
+    with (
+        closing(source),
+        closing(Relay(source, f"relay-{topic}", GroupProgress(TopicPartition(topic, 0)), **options)) as relay,
+    ):
         while relay.publish():
             pass
 
@@ -111,7 +114,10 @@ def control(kafka: ApacheKafka, server: PostgresServer) -> tuple[int, int, int, 
     writers = Writers(database(server, "control"), topic)
     source = GreaterThanTheLast(writers._conninfo)
     options = {"bootstrap_servers": kafka.bootstrap_servers}
-    with closing(source), closing(Relay(source, f"relay-{topic}", TopicPartition(topic, 0), **options)) as relay:
+    with (
+        closing(source),
+        closing(Relay(source, f"relay-{topic}", GroupProgress(TopicPartition(topic, 0)), **options)) as relay,
+    ):
         writers.start()
         until = time.monotonic() + 10
         relay.run(lambda: time.monotonic() > until, pause=0.01)

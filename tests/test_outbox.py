@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from outbox_relay import STEPS
 from postgres_server import MissingPostgres, PostgresServer, binaries
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.client import Admin
+from kcodec.client import Admin, Producer
 from kcodec.errors import EncodeError, ProducerFencedError
 from kcodec.testing.kafka import ApacheKafka
 
@@ -32,22 +31,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
 import outbox  # noqa: E402
-from outbox import PostgresOutbox, Relay, Row, SqliteOutbox  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as started:
-        yield started
+from outbox import GroupProgress, PostgresOutbox, Relay, Row, SqliteOutbox, TopicProgress  # noqa: E402
 
 
 @pytest.fixture
-def postgres(server: PostgresServer) -> str:
+def postgres(postgres_server: PostgresServer) -> str:
     """A database of one's own."""
-    name = f"db_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.conninfo.replace("dbname=postgres", f"dbname={name}")
+    return postgres_server.new_database()
 
 
 @pytest.fixture
@@ -56,9 +46,8 @@ def topic(apache_kafka: ApacheKafka) -> str:
 
 
 def make_relay(kafka: ApacheKafka, source: outbox.Outbox, topic: str, **options: Any) -> Relay:
-    return Relay(
-        source, f"relay-{topic}", TopicPartition(topic, 0), bootstrap_servers=kafka.bootstrap_servers, **options
-    )
+    progress = GroupProgress(TopicPartition(topic, 0))
+    return Relay(source, f"relay-{topic}", progress, bootstrap_servers=kafka.bootstrap_servers, **options)
 
 
 def drain(relay: Relay) -> int:
@@ -230,21 +219,59 @@ def test_each_row_arrives_once_whatever_step_the_relay_is_killed_at(
     assert min(map(len, shop.committed.values())) > 20
 
 
-def test_the_same_with_sqlite(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:
+def test_the_same_with_sqlite_and_the_progress_in_a_compacted_topic(
+    apache_kafka: ApacheKafka, topic: str, tmp_path: Path
+) -> None:
     path = str(tmp_path / "shop.db")
+    progress = apache_kafka.create_topic(partitions=1, cleanup_policy="compact")
     SqliteOutbox(path).close()
     with Shop(topic, 1, lambda: sqlite3.connect(path, timeout=30), SqliteOutbox.add) as shop:
-        kill_at(("offsets", "committing", "committed"), apache_kafka, topic, ["--sqlite", path])
-    with closing(SqliteOutbox(path)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
+        steps = ("offsets", "committing", "committed")
+        kill_at(steps, apache_kafka, topic, ["--sqlite", path], ["--progress-topic", progress])
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    with (
+        closing(SqliteOutbox(path)) as source,
+        closing(Relay(source, f"relay-{topic}", TopicProgress(progress), **options)) as relay,
+    ):
         drain(relay)
+        assert TopicProgress(progress).read(relay.name, options) == relay._position
     assert by_key(delivered(apache_kafka, topic)) == shop.committed
 
 
-def kill_at(steps: Iterable[str], kafka: ApacheKafka, topic: str, place: list[str]) -> None:
+def test_a_position_behind_the_open_transaction_of_another_relay_is_waited_for(
+    apache_kafka: ApacheKafka, topic: str
+) -> None:
+    """It cannot be read yet. Going on from the one before would send rows again."""
+    progress = TopicProgress(apache_kafka.create_topic(partitions=1, cleanup_policy="compact"))
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    found: list[OffsetAndMetadata | None] = []
+    reading = threading.Thread(target=lambda: found.append(progress.read("ours", options)))
+    with (
+        Producer(transactional_id=f"ours-{topic}", **options) as ours,
+        Producer(transactional_id=f"theirs-{topic}", **options) as theirs,
+    ):
+        for position in (7, 8):
+            with theirs.transaction() as other:
+                progress.write(other, "theirs", OffsetAndMetadata(1))
+                theirs.flush()
+                with ours.transaction() as txn:
+                    progress.write(txn, "ours", OffsetAndMetadata(position, "9:1"))
+                if position == 8:
+                    reading.start()
+                    reading.join(0.3)
+                    assert reading.is_alive()
+    reading.join()
+    assert found == [OffsetAndMetadata(8, "9:1")]
+
+
+def kill_at(
+    steps: Iterable[str], kafka: ApacheKafka, topic: str, place: list[str], progress: Iterable[str] = ()
+) -> None:
     command = [sys.executable, str(ROOT / "tests" / "outbox_relay.py")]
-    names = ["-b", kafka.bootstrap_servers, "--name", f"relay-{topic}", "--progress", topic, "--limit", "7"]
+    names = ["-b", kafka.bootstrap_servers, "--name", f"relay-{topic}", "--limit", "7"]
+    where = list(progress) or ["--progress", topic]
     for step in steps:
-        ran = subprocess.run([*command, step, *place, *names], capture_output=True, timeout=60)
+        ran = subprocess.run([*command, step, *place, *names, *where], capture_output=True, timeout=60)
         assert ran.returncode == -9, (step, ran.stderr.decode())
 
 
@@ -278,8 +305,9 @@ def test_an_idle_relay_keeps_its_position(
     ):
         assert relay.publish() == 0
         with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
-            committed = admin.list_group_offsets(relay.name, [relay.progress], require_stable=True)
-        assert committed == {relay.progress: outbox.START}
+            partition = TopicPartition(topic, 0)
+            committed = admin.list_group_offsets(relay.name, [partition], require_stable=True)
+        assert committed == {partition: outbox.START}
 
 
 def test_a_row_that_no_record_can_hold_is_an_error_not_a_loop(
