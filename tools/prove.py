@@ -143,6 +143,12 @@ def prove_rebalances(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see rebalances.txt")
 
 
+def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/: programs killed at each of their steps and stopped, exact in the end; their controls are not."""
+    program = ROOT / "tests" / "prove_recipes.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
+
+
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
     program = ROOT / "tests" / "prove_read_topic.py"
@@ -205,6 +211,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "outbox": prove_outbox,
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
+    "recipes": prove_recipes,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
     "copy": prove_copy,
