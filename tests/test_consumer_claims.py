@@ -14,7 +14,7 @@ from test_transaction_groups import RawMember
 
 import kcodec
 from kcodec import ConsumerGroupMetadata, TopicPartition
-from kcodec.client import Admin, Producer
+from kcodec.client import Admin, Consumer, Producer
 from kcodec.errors import AbortableTransactionError
 from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
@@ -101,6 +101,31 @@ def test_both_isolation_levels_are_sent_the_same_bytes(
 
 
 # ------------------------------------------------------------------------------------------------------------ offsets
+
+
+def test_a_topic_of_transactions_read_to_its_end_has_no_lag(
+    apache_kafka: ApacheKafka, broker: RawBroker, topic: str, group: str
+) -> None:
+    """Although it ends in a marker, and in records that were aborted."""
+    partition = TopicPartition(topic, 0)
+    with new_producer(apache_kafka) as producer:
+        for is_kept in (True, False):
+            with producer.transaction() as txn:
+                txn.send(topic, b"value", partition=0).result(20)
+                if not is_kept:
+                    txn.abort()
+    end = broker.settled(topic, 4).high_watermark
+    with Consumer(bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        polled = []
+        while consumer.position(partition) < end:
+            polled += consumer.poll(0.2)
+        consumer.commit()
+        assert [record.offset for record in polled] == [0]
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        found = admin.list_group_offsets(group, [partition])[partition]
+    assert found is not None and found.offset == end == 4
 
 
 def test_a_plain_commit_is_in_no_transaction(apache_kafka: ApacheKafka, topic: str, group: str) -> None:

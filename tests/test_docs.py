@@ -102,3 +102,10 @@ def test_a_test_that_is_not_there_is_found() -> None:
         "test_nothing_of_the_kind",
         "test_nothing.py",
     ]
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)) == [
+        page.name for page in PAGES if page.name != "README.md"
+    ]

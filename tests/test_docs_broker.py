@@ -159,6 +159,15 @@ def test_session_examples_run(apache_kafka: ApacheKafka) -> None:
     assert sorted(found) == sorted([b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 3)
 
 
+def test_migration_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("migration.md", apache_kafka)
+    topic = examples.topics["orders"]
+    with examples.producer() as producer:
+        producer.send(topic, b"17.50", key=b"customer-1")
+    for block in examples.blocks:
+        examples.run(re.sub(r'"(billing|shipping|invoicing|invoicing-0)"', rf'"\1-{topic}"', block))
+
+
 def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:
     examples = Examples("producer.md", apache_kafka)
     with pytest.raises(TypeError, match="did you mean 'compression_type'"):
