@@ -21,6 +21,13 @@ RESETS = ("earliest", "latest", "none")
 # ISO 8601, as java.time.Duration reads it, days to seconds.
 _DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 
+#: What the broker decides in the consumer protocol, and the setting of the group that says how.
+BROKERS_IN_CONSUMER_PROTOCOL = {
+    "session_timeout_ms": "consumer.session.timeout.ms",
+    "heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
+    "partition_assignment_strategy": "consumer.assignors (group_remote_assignor chooses)",
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(OptionSet):
@@ -116,10 +123,19 @@ class ConsumerOptions(OptionSet):
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below session_timeout_ms"
                 f" ({self.session_timeout_ms:g}), best a third of it"
             )
+        self._check_protocol()
         isolation_of(self.isolation_level)
         self._strategies()
         self._reset()
         schema_of(self._columns(), self.binary_type, False, self.framing)  # the core's own check
+
+    def _check_protocol(self) -> None:
+        """What only the other protocol heeds is a mistake, as in Java (ConsumerConfig): one would rely on it."""
+        others = BROKERS_IN_CONSUMER_PROTOCOL if self.group_protocol == "consumer" else {"group_remote_assignor": ""}
+        for name, setting in others.items():
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                instead = f": the broker has it, as the group's setting {setting}" if setting else ""
+                raise ValueError(f'{name} has no effect with group_protocol="{self.group_protocol}"{instead}')
 
     def _strategies(self) -> tuple[Any, ...]:
         given = self.partition_assignment_strategy
