@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job for sessions on a real broker: numbered records to copy, their copies, a group; what was sent on the wire."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from producer_faces import stored
+from session_faces import Looped, Threaded
+
+from kcodec import TopicPartition
+from kcodec.client import Admin, Producer
+from kcodec.testing.kafka import ApacheKafka
+
+Make = Callable[..., Any]
+# Each face with one of the protocols: what the two have to do with each other is the same flow.
+PAIRS = pytest.mark.parametrize(("face", "protocol"), [(Threaded, "classic"), (Looped, "consumer")])
+SECONDS = 20.0
+PARTITIONS = 2
+
+
+class Job:
+    """A topic with numbered records, another for their copies, a group."""
+
+    def __init__(self, kafka: ApacheKafka, count: int = 20, servers: str = "") -> None:
+        self.kafka = kafka
+        self.servers = servers or kafka.bootstrap_servers
+        self.source = kafka.create_topic(partitions=PARTITIONS)
+        self.target = kafka.create_topic(partitions=PARTITIONS)
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self.count = 0
+        self.seed(count)
+
+    def seed(self, count: int) -> None:
+        """That many records more."""
+        with Producer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:
+            for number in range(self.count, self.count + count):
+                producer.send(self.source, b"%d" % number, partition=number % PARTITIONS)
+        self.count += count
+
+    def options(self, name: str = "", **options: Any) -> dict[str, Any]:
+        """Of a session."""
+        if options.get("group_protocol", "classic") == "classic":
+            options = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 200, **options}
+        return {
+            "bootstrap_servers": self.servers,
+            "group_id": self.group,
+            "transactional_id": f"{self.group}-{name}",
+            "topics": [self.source],
+            "linger_ms": 0,
+            "max_block_ms": 15_000,
+            "request_timeout_ms": 5_000,
+            **options,
+        }
+
+    def copy(self, txn: Any, timeout: float = 1.0) -> int:
+        """One poll and what it makes; how many there were."""
+        records = txn.poll(timeout)
+        for record in records:
+            txn.send(self.target, record.value, partition=record.partition)
+        return len(records)
+
+    def copy_all(self, *sessions: Any) -> None:
+        """Until all is copied."""
+        deadline = time.monotonic() + SECONDS
+        while (found := sum(map(len, self.copies()))) < self.count:
+            assert time.monotonic() < deadline, f"{found} of {self.count}"
+            for session in sessions:
+                with session.transaction() as txn:
+                    self.copy(txn, 0.3)
+
+    def copies(self) -> list[list[int]]:
+        """What a read_committed reader gets, by partition."""
+        return [
+            [
+                int(record.value or b"")
+                for record in stored(self.kafka, self.target, partition).records("read_committed")
+            ]
+            for partition in range(PARTITIONS)
+        ]
+
+    def check(self) -> None:
+        """Every record once, in order."""
+        assert self.copies() == [list(range(start, self.count, PARTITIONS)) for start in range(PARTITIONS)]
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """The group's offsets."""
+        with Admin(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
+            found = admin.list_group_offsets(self.group)
+        return {partition: value.offset for partition, value in found.items() if value is not None}
+
+
+def first_poll(session: Any, job: Job) -> None:
+    """Have it join, and copy what there is."""
+    deadline = time.monotonic() + SECONDS
+    while not session.assignment():
+        assert time.monotonic() < deadline
+        with session.transaction() as txn:
+            job.copy(txn, 0.2)
+
+
+@contextmanager
+def watched(face: Any) -> Iterator[list[str]]:
+    """The requests of a session, in the order they were sent, heartbeats of the background left out."""
+    found: list[str] = []
+
+    def see(trace: Any) -> None:
+        if trace.kind == "request":
+            found.append(type(trace.message).__name__.removesuffix("Request"))
+
+    watchers = face.session._client.network.watchers
+    watchers.append(see)
+    yield found
+    watchers.remove(see)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The group transact session on a real broker, point by point: the producer's side, brokers before 2.5, options. See
+test_session_broker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import pytest
+from session_faces import BOTH_FACES, Looped, Threaded
+from session_job import Job, Make, first_poll, watched
+
+from kcodec.client import Producer
+from kcodec.errors import (
+    AbortableTransactionError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+    UnknownOutcomeError,
+)
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.proxy import KafkaProxy
+
+# ------------------------------------------------------------------------------------------------------- the producer
+
+
+@pytest.mark.parametrize(("face", "fault"), [(Threaded, "before the broker"), (Looped, "after the broker")])
+def test_c13_an_unknown_outcome_and_the_committed_offsets_tell_the_truth(
+    apache_kafka: ApacheKafka, face: Make, fault: str
+) -> None:
+    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        job = Job(apache_kafka, servers=proxy.bootstrap_servers)
+        with face(**job.options(request_timeout_ms=500, max_block_ms=1_200)) as session:
+            first_poll(session, job)
+            job.seed(6)
+            choose = proxy.on_request if fault.startswith("before") else proxy.on_response
+            with pytest.raises(UnknownOutcomeError), session.transaction() as txn:
+                assert job.copy(txn, 10.0)
+                rule = choose("EndTxn", count=None).drop()
+            assert txn.committed is None
+            rule.remove()
+            with watched(session) as sent, session.transaction(10.0) as txn:
+                known = [api for api in sent if api in {"InitProducerId", "OffsetFetch"}]
+                assert list(dict.fromkeys(known)) == ["InitProducerId", "OffsetFetch"]
+            job.copy_all(session)
+    job.check()
+
+
+def test_c14_c19_c20_errors_of_requests_abort_or_pass_and_the_session_goes_on(apache_kafka: ApacheKafka) -> None:
+    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        job = Job(apache_kafka, servers=proxy.bootstrap_servers)
+        with Threaded(**job.options(retry_backoff_ms=20)) as session:
+            first_poll(session, job)
+            for api, code, text in (
+                ("Produce", 87, job.target),  # C19: the partition is named
+                ("Produce", 120, "TRANSACTION_ABORTABLE"),
+                ("TxnOffsetCommit", 120, "TRANSACTION_ABORTABLE"),
+                ("EndTxn", 120, "TRANSACTION_ABORTABLE"),
+            ):
+                job.seed(2)
+                proxy.on_request(api).answer(error=code)
+                with pytest.raises(AbortableTransactionError, match=text), session.transaction() as txn:
+                    assert job.copy(txn, 10.0)
+                assert txn.committed is False
+            # C14: -1 says nothing of what became of it; EndTxn is repeated, and the answer to that counts.
+            proxy.clear_log()
+            unsure = proxy.on_response("EndTxn").replace(error=-1)
+            with session.transaction() as txn:
+                assert job.copy(txn, 10.0)
+            assert unsure.hits
+            assert txn.committed is True
+            assert len(proxy.exchanges("EndTxn")) == 2
+            job.copy_all(session)
+    job.check()
+
+
+def test_c24_c25_begin_has_a_deadline_and_what_passes_does_not_surface(apache_kafka: ApacheKafka) -> None:
+    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        job = Job(apache_kafka, servers=proxy.bootstrap_servers)
+        with Threaded(**job.options(retry_backoff_ms=20, request_timeout_ms=500)) as session:
+            rule = proxy.on_request("InitProducerId", count=None).drop()
+            begin = time.monotonic()
+            with pytest.raises(DeliveryTimeoutError), session.transaction(1.0):
+                raise AssertionError("not to be reached")
+            assert time.monotonic() - begin < 3.0
+            rule.remove()
+            for code in (14, 51):
+                proxy.on_request("InitProducerId", nth=1).answer(error=code)
+            job.copy_all(session)
+    job.check()
+
+
+def test_c21_c22_who_takes_the_id_over_fences_who_had_it(apache_kafka: ApacheKafka) -> None:
+    job = Job(apache_kafka)
+    with Looped(**job.options("a")) as zombie:
+        first_poll(zombie, job)
+        job.seed(6)
+        with pytest.raises(ProducerFencedError), zombie.transaction() as txn:
+            assert job.copy(txn, 10.0)
+            with Producer(bootstrap_servers=job.servers, transactional_id=f"{job.group}-a") as other:
+                other.init_transactions()
+        assert txn.committed is False
+        with pytest.raises(ProducerFencedError, match="took over"), zombie.transaction():
+            raise AssertionError("not to be reached")
+    with Looped(**job.options("b")) as other:
+        job.copy_all(other)
+    job.check()
+
+
+def test_a_task_that_is_cancelled_in_the_block_aborts(apache_kafka: ApacheKafka) -> None:
+    job = Job(apache_kafka)
+    with Looped(**job.options()) as session:
+        first_poll(session, job)
+        job.seed(6)
+
+        async def work() -> bool | None:
+            txn = session.session.transaction()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5), txn:
+                    while True:
+                        for record in await txn.poll(10.0):
+                            await txn.send(job.target, record.value, partition=record.partition)
+            return txn.committed  # type: ignore[no-any-return]
+
+        assert session.run(work()) is False
+        job.copy_all(session)
+    job.check()
+
+
+# --------------------------------------------------------------------------------------------------- before Kafka 2.5
+
+
+OLD = {"offset_fetch_highest_version": 6, "txn_offset_commit_highest_version": 2}
+
+
+def test_c09_as_with_brokers_before_kip447(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(apache_kafka)
+    times = {"session_timeout_ms": 20_000, "transaction_timeout_ms": 5_000, "request_timeout_ms": 4_000}
+    with Threaded(**job.options(**OLD, **times)) as session:
+        first_poll(session, job)
+        job.seed(6)
+        with watched(session) as sent, session.transaction() as txn:
+            assert job.copy(txn, 10.0)
+        committed = time.monotonic()
+        assert txn.committed
+        assert "AddOffsetsToTxn" in sent, "the old flow"
+        with session.transaction() as txn:
+            txn.send(job.target, b"0", partition=0)
+            begun = time.monotonic() - committed
+            txn.abort()
+        assert begun < 0.3, "begin and send do not wait"
+        assert session.session._flows.end_gate.is_held
+        session.session.close()
+        assert 0.4 < time.monotonic() - committed < 3.0, "what gives the partitions away does"
+    job.check()
+    assert sum("matter of timing" in record.message for record in caplog.records) == 1
+
+
+def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka) -> None:
+    job = Job(apache_kafka, 1)
+    with (
+        Threaded(**job.options(**OLD, session_timeout_ms=20_000)) as session,
+        pytest.raises(ValueError, match=r"session_timeout_ms=20000 is not safe.*scan interval \(10000\)"),
+        session.transaction(),
+    ):
+        raise AssertionError("not to be reached")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"isolation_level": "read_uncommitted"}, ValueError, "aborted later"),
+        ({"enable_auto_commit": True}, ValueError, "outside its transactions"),
+        ({"acks": 1}, ValueError, 'acks must be "all"'),
+        ({"transactional_id": None}, TypeError, "transactional_id is missing"),
+        ({"group_id": ""}, TypeError, "group_id is missing"),
+        ({"transacton_timeout_ms": 5}, TypeError, "did you mean 'transaction_timeout_ms'"),
+        ({"transaction_scan_interval_ms": -1}, ValueError, "transaction_scan_interval_ms"),
+        ({"topics": []}, ValueError, "topics is empty"),
+        ({"pattern": "x.*"}, ValueError, "one of the two"),
+        ({"pattern": "x(", "topics": None}, ValueError, "no regular expression"),
+    ],
+)
+@BOTH_FACES
+def test_c27_what_is_not_safe_is_refused(
+    options: dict[str, Any], error: type[Exception], text: str, face: Make
+) -> None:
+    given = {"bootstrap_servers": "127.0.0.1:1", "group_id": "a", "transactional_id": "b", "topics": ["in"]}
+    with pytest.raises(error, match=text):
+        face(**(given | options))
+
+
+def test_c27_the_defaults_are_safe() -> None:
+    with Threaded(bootstrap_servers="127.0.0.1:1", group_id="a", transactional_id="b", topics=["in"]) as face:
+        options = face.session._options
+        settings = face.session._core.settings
+        assert settings.is_committed_only
+        assert not settings.enable_auto_commit
+        assert settings.auto_offset_reset == "earliest"
+        assert options.producer.transaction_timeout_ms == 40_000
+        assert options.times.session == 45.0
