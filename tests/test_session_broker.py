@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group transact session on a real broker, point by point where the broker can make the situation: the group's side.
-The rest of the checklist is in test_session_checklist.py and its kin. What is written is read off the broker's disk.
+"""The group transact session on a real broker, point by point where it can make the situation: the group's side. The
+rest of the checklist is in test_session_checklist.py and its kin. What is written is read off the broker's disk.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from session_job import PAIRS, PARTITIONS, SECONDS, Job, Make, first_poll, watch
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Producer
-from kcodec.errors import (
-    TransactionStateError,
-)
+from kcodec.errors import TransactionStateError
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
