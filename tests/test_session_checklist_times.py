@@ -189,3 +189,30 @@ def test_a_poll_that_waits_for_a_rebalance_counts_as_a_poll_all_the_time() -> No
     assert script.world.now - begin == pytest.approx(5.0)
     assert script.consumer.polls >= 4
     script.end(block)
+
+
+def test_who_left_as_nobody_polled_stays_away_until_somebody_does() -> None:
+    script = Script()
+    block = script.worked()
+    script.world.pass_time(script.session.times.max_poll_interval + 1.0)
+    script.lose(*IN)  # what the membership does then
+    rejoin = script.world.spawn(script.session.until_polled())
+    script.world.pass_time(5.0)
+    assert not rejoin.done
+    script.end(block)
+    assert block.committed is False
+    script.world.pass_time(5.0)
+    assert not rejoin.done, "between transactions nobody polls either"
+    following = script.begin()
+    script.membership.is_stable = False
+    assert not script.session.may_take()
+    script.world.run(script.session.wait_for_work(1.0))
+    assert rejoin.done
+    script.end(following)
+
+
+def test_a_session_that_nobody_polls_can_be_closed() -> None:
+    script = Script()
+    script.world.pass_time(script.session.times.max_poll_interval + 1.0)
+    script.session.is_closing = True
+    assert script.revoke().done

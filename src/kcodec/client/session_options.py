@@ -95,6 +95,7 @@ def _times(settings: ConsumerSettings, scan: float) -> SessionTimes:
         session=settings.session_timeout if settings.group_protocol == "classic" else None,
         request=settings.request_timeout,
         scan=scan,
+        max_poll_interval=settings.max_poll_interval,
         txn_offset_commit_highest_version=settings.txn_offset_commit_highest_version,
         offset_fetch_highest_version=settings.offset_fetch_highest_version,
     )

@@ -177,6 +177,7 @@ class SessionViews:
             yield from SessionEnd(self._flows, block, timeout).run(
                 is_commit=False, error=TransportError("the session is closed")
             )
+        self._flows.is_closing = True
         yield from self._core.close(timeout)
 
     def _last_notices(self) -> Iterable[Notice]:

@@ -115,9 +115,10 @@ class GroupSession:
         self.block: SessionBlock | None = None
         self.end_gate = Gate(clock)
         self.changed = Signal()
-        self.is_rebalancing = self.is_rewind_due = False
+        self.is_rebalancing = self.is_rewind_due = self.is_closing = False
         self.is_safe = self._are_times_checked = False
         self._polls = 0
+        self._polled_at = clock()
         self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def attach(self, consumer: SessionConsumer, listener: Listener | None = None) -> None:
@@ -227,6 +228,7 @@ class GroupSession:
         block = self.block
         if block is None:
             return False
+        self._polled_at = self.clock()
         with self.consumer.assignment.lock:
             if self.is_rebalancing:
                 return False
@@ -279,13 +281,19 @@ class GroupSession:
         with self.consumer.assignment.lock:
             self.is_rebalancing = True
         self.consumer.wake.set()
-        while True:
-            block = self.block
-            if block is None or block.failed is not None:
-                return
-            if not block.is_ending and (self._polls or block.is_fresh):
-                return
+        while not self._may_rejoin():
             yield from wait(self.changed)
+
+    def _may_rejoin(self) -> bool:
+        """One that left as nobody polled stays away until somebody does: it would keep partitions from others."""
+        block = self.block
+        if block is not None and block.is_ending:
+            return False
+        if self._polls or self.is_closing:
+            return True
+        if self.clock() - self._polled_at > self.times.max_poll_interval:
+            return False
+        return block is None or block.failed is not None or block.is_fresh
 
     def revoke(self, partitions: Partitions) -> Flow[None]:
         """Give these away, when `until_polled` says so. While EndTxn is under way it waits, and before KIP-447 a little

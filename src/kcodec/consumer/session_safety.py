@@ -29,11 +29,12 @@ log = logging.getLogger("kcodec.session")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTimes:
     """Seconds, and bounds of versions below what brokers offer. session: None where it is the broker's and could not be
-    learnt (KIP-848)."""
+    learnt (KIP-848); max_poll_interval: without a poll for so long the member leaves."""
 
     session: float | None
     request: float
     scan: float = SCAN_SECONDS
+    max_poll_interval: float = 300.0
     txn_offset_commit_highest_version: int = HIGHEST_VERSION
     offset_fetch_highest_version: int = HIGHEST_VERSION
 
