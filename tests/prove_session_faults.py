@@ -52,7 +52,7 @@ def main() -> int:
                     f"{told['None']} unknown or not begun; {anew} sessions made anew [{time.monotonic() - begin:.0f} s]"
                 )
                 print(lines[-1], *faults, sep="\n    ", flush=True)
-    add_results(arguments.results, "session-faults", lines)
+                add_results(arguments.results, "session-faults", lines[-1:])
     print(f"{len(lines)} rounds: {'all held' if not bad else f'{bad} did not hold'}")
     return bool(bad)
 

@@ -274,7 +274,7 @@ def main() -> int:
                     f"[{time.monotonic() - begin:.0f} s]"
                 )
                 print(lines[-1], *faults, sep="\n    ", flush=True)
-    add_results(arguments.results, "stopped-sessions", lines)
+                add_results(arguments.results, "stopped-sessions", lines[-1:])
     print(f"{len(lines)} rounds: {'all held' if not bad else f'{bad} faults'}")
     return bool(bad)
 

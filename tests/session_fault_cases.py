@@ -129,8 +129,7 @@ class Run:
         self.ended = Ended(case)
         self.face = FACES[face]
         self.kafka, self.proxy, self.name = kafka, proxy, name
-        self.source = kafka.create_topic(partitions=PARTITIONS)
-        self.target = kafka.create_topic(partitions=PARTITIONS)
+        self.source, self.target = _topic(kafka), _topic(kafka)
         with Producer(bootstrap_servers=kafka.admin_servers) as producer:
             for number in range(RECORDS):
                 producer.send(self.source, b"%d" % number, partition=number % PARTITIONS)
@@ -226,6 +225,16 @@ class Run:
         wanted = [[b"%d" % number for number in range(start, RECORDS, PARTITIONS)] for start in range(PARTITIONS)]
         if (found := self._found()) != wanted:
             self.ended.faults.append(f"the output is {found}, wanted {wanted}")
+
+
+def _topic(kafka: ApacheKafka) -> str:
+    """On a machine that others use, too, a broker may take its time."""
+    for attempt in range(3):
+        try:
+            return kafka.create_topic(partitions=PARTITIONS)
+        except TimeoutError:
+            time.sleep(2.0**attempt)
+    return kafka.create_topic(partitions=PARTITIONS)
 
 
 def run_cases(
