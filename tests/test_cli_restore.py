@@ -168,7 +168,7 @@ def test_a_restore_that_is_killed_goes_on_without_duplicates(
     apache_kafka: ApacheKafka, tmp_path: Path, name: str
 ) -> None:
     """Killed at several moments; each run that follows goes on, the last one to the end."""
-    long_partition(tmp_path / "made", 60)
+    long_partition(tmp_path / "made", 30)
     (made,) = (tmp_path / "made").iterdir()
     folder = tmp_path / "backup"
     folder.mkdir()
@@ -177,7 +177,7 @@ def test_a_restore_that_is_killed_goes_on_without_duplicates(
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(name, 1, configs={"retention.ms": "-1"})])
     begun = there_count(apache_kafka, name)
-    for _ in range(3):
+    for _ in range(2):
         running = program("restore", "-b", servers, folder, "--chunk", "1000")
         try:
             while running.poll() is None and (now := there_count(apache_kafka, name)) <= begun:

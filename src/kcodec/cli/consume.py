@@ -77,6 +77,8 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
         return _Following(options, output).in_group(options.topics)
     if options.topics:
         raise UsageError(f"{options.topics[0]}: TOPICs are for a group (-G); without one name the topic with -t")
+    if is_stored and "group_id" not in client_options(options):
+        raise UsageError("-o stored needs a group that stored them: -X group.id=GROUP, or -G to be its member")
     is_bounded = options.exit or offsets.end_timestamp is not None
     if is_bounded and not is_stored:
         return print_range(options, output)
