@@ -71,6 +71,7 @@ class GroupMember:
             self.membership.subscribe(topics, pattern)
             self.task = self.client.scheduler.spawn(self.membership.run(), "membership")
             self.client.scheduler.spawn(self._poll(), "polls")
+            self.client.scheduler.spawn(self._poll(), "polls")
 
         self.carrier.post(begin)
 
@@ -88,6 +89,12 @@ class GroupMember:
             if self.is_polling:
                 self.membership.note_poll(self.client.clock())
             yield from sleep(0.1)
+
+    def _poll(self) -> Flow[None]:
+        while True:
+            if self.is_polling:
+                self.membership.note_poll(self.client.clock())
+            yield from sleep(0.05)
 
     def until_polled(self) -> Flow[None]:
         while not self.is_polling:
