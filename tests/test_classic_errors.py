@@ -61,6 +61,17 @@ def test_what_passes_is_joined_through(kind: type, code: int, has_joined: bool) 
     assert (one.finds > max(found, 1)) == (code in (15, 16))
 
 
+def test_a_coordinator_that_gives_out_ids_without_end_is_not_asked_without_a_pause() -> None:
+    world = GroupWorld()
+    world.faults = lambda client, request: Fault(code=79)
+    one = member(world, has_joined=False)
+    world.run(5)
+    assert len(world.sent(JoinGroupRequest)) <= 2 * (1 + 5 / 0.05)  # two between pauses
+    world.faults = lambda client, request: Fault()
+    world.settle()
+    assert one.has == set(ALL)
+
+
 @pytest.mark.parametrize("has_joined", [False, True], ids=["first", "owning"])
 @pytest.mark.parametrize("kind", [JoinGroupRequest, SyncGroupRequest])
 @pytest.mark.parametrize("code", FATAL)

@@ -70,7 +70,7 @@ class JoinRounds:
     def _join(self, node: int) -> Flow[JoinGroupResponse | None]:
         """JoinGroup, until it is answered with a generation; None if another round is needed."""
         member = self.member
-        while True:
+        for _ in range(2):
             subscription, reason = member.begin_join()
             answer = yield from self.requests.join(node, member.generation, subscription, member.assignors, reason)
             member.note_answer()
@@ -85,6 +85,8 @@ class JoinRounds:
                 self._treat("JoinGroup", treated, answer.error_code)
                 return None
             member.generation = Generation(member_id=answer.member_id)
+        self.failures += 1  # twice another id: not without a pause
+        return None
 
     def _treat(self, asked: str, treated: Treatment, code: int) -> None:
         """Do what the error says. Raises what is fatal."""

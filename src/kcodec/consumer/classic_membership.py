@@ -126,7 +126,7 @@ class ClassicMembership:
             while not self._is_over:
                 try:
                     yield from self._turn()
-                except Exception as error:  # noqa: BLE001  an assignor or a callback may raise anything: poll is to
+                except Exception as error:  # noqa: BLE001  assignors and callbacks raise anything
                     self.fail(error)
         finally:
             for helper in helpers:
