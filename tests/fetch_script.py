@@ -46,7 +46,9 @@ class FetchLog(Log):
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
     start: int = 0
     end: int = 0
-    aborted: list[tuple[int, int]] = field(default_factory=list)
+    #: Producer id, first offset, and offset of the ABORT marker where it matters that a fetch begins behind it.
+    aborted: list[tuple[int, ...]] = field(default_factory=list)
+    stable: int | None = None
 
     def append_values(self, *values: bytes, **header: Any) -> FetchLog:
         """One batch."""
@@ -62,9 +64,11 @@ class FetchLog(Log):
 
     def read(self, offset: int, most: int) -> bytes:
         """As a broker reads: from the batch with the offset on, the first one whole, the last one cut."""
-        found = b"".join(data for _, last, data in self.batches if last >= offset)
+        found = b"".join(
+            data for base, last, data in self.batches if last >= offset and (self.stable is None or base < self.stable)
+        )
         first = next((len(data) for _, last, data in self.batches if last >= offset), 0)
-        return found[: max(most, first)]
+        return found[: max(most, min(first, len(found)))]
 
 
 @dataclass
@@ -265,7 +269,11 @@ class FetchScript(ScriptedCluster):
             high_watermark=log.end,
             last_stable_offset=log.end,
             log_start_offset=log.start,
-            aborted_transactions=[AbortedTransaction(producer_id=p, first_offset=f) for p, f in log.aborted],
+            aborted_transactions=[
+                AbortedTransaction(producer_id=producer_id, first_offset=first)
+                for producer_id, first, *marker in log.aborted
+                if not marker or marker[0] >= asked.fetch_offset
+            ],
             records=log.read(asked.fetch_offset, asked.partition_max_bytes),
         )
 

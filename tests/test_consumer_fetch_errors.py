@@ -209,6 +209,22 @@ def test_an_offset_out_of_range_is_reset_once_the_records_before_it_are_taken(ha
     assert state.position == (10 if has_records else 0)
 
 
+def test_a_leader_that_knows_no_such_epoch_is_asked_without_it() -> None:
+    """As when a log was brought from another cluster: Kafka's Partition.readRecords calls that out of range."""
+    world = FetchScript()
+    log = world.log()
+    expected = [*numbered(log, 10)]
+    world.data_of = lambda node, partition, asked: error(partition, 1) if asked.last_fetched_epoch >= 0 else None
+    world.assign(ORDERS)
+    assert world.drain(1.0) == expected
+    expected = numbered(log, 10, start=10)
+    assert world.drain(1.0) == expected
+    assert world.state().awaiting is None
+    world.data_of = lambda node, partition, asked: error(partition, 1)
+    world.run(1.0)
+    assert (world.state().awaiting, world.state().position) == (RESET, 20)
+
+
 def test_a_broker_that_does_not_answer_is_tried_again_and_others_go_on() -> None:
     world = FetchScript(nodes=2)
     world.log(partitions=2)

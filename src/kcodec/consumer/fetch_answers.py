@@ -3,7 +3,8 @@
 
 | code                        | then                                                                              |
 | ---                         | ---                                                                               |
-| 1                           | from another replica than the leader: the leader is asked; else auto_offset_reset |
+| 1                           | from another replica than the leader: the leader is asked; with a last epoch told |
+|                             | (a leader that has not so high a one says 1, too): without it; else the reset     |
 | 2                           | the partition's error, with a next_offset to go on from; or skipped               |
 | 3 5 6 9 13 56 74 100 103    | new metadata, by 6 and 74 at once if they name the leader (KIP-951); again        |
 | -1 7 14 75 78               | again after a pause; -1 is raised too, when it has lasted for `request_timeout`   |
@@ -100,7 +101,11 @@ class Asked(NamedTuple):
 
 
 class FetchAnswers:
-    """See the module. larger: what partitions are asked for whose next batch is above max_partition_fetch_bytes."""
+    """See the module.
+
+    larger:           what partitions are asked for whose next batch is above max_partition_fetch_bytes.
+    without_epoch_at: partitions whose leader, of this epoch, is not told the leader epoch of what was read last.
+    """
 
     def __init__(
         self,
@@ -118,6 +123,7 @@ class FetchAnswers:
         self.assignment = assignment
         self.settings = settings
         self.larger: dict[TopicPartition, int] = {}
+        self.without_epoch_at: dict[TopicPartition, int] = {}
         self._buffer = buffer
         self._troubles = troubles
         self._arrived_signal = arrived
@@ -179,7 +185,10 @@ class FetchAnswers:
         self._metrics.count("consumer.fetch_errors", code=row.name)
         was_preferred, state.preferred_replica = state.preferred_replica == node, None
         if code == OFFSET_OUT_OF_RANGE:
-            if not was_preferred:
+            if wanted.last_epoch >= 0 and not was_preferred:
+                self.without_epoch_at[partition] = wanted.leader_epoch
+                self._troubles.over(partition)
+            elif not was_preferred:
                 self._out_of_range(state, wanted)
         elif code in STALE_METADATA:
             hint = data.current_leader

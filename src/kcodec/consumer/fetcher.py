@@ -242,11 +242,13 @@ class Fetcher:
         return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= ANSWERS_AHEAD
 
     def _wanted(self, partition: TopicPartition, offset: int, last_epoch: int) -> Wanted:
+        leader_epoch = self.cluster.leader_epoch(*partition)
+        is_told = self._answers.without_epoch_at.get(partition, -2) != leader_epoch
         return Wanted(
             self.cluster.topic_id(partition.topic) or NO_UUID,
             offset,
-            self.cluster.leader_epoch(*partition),
-            last_epoch,
+            leader_epoch,
+            last_epoch if is_told else -1,
             max(self.settings.max_partition_fetch_bytes, self._answers.larger.get(partition, 0)),
         )
 
