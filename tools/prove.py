@@ -185,6 +185,12 @@ def prove_kip447(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see kip447.txt")
 
 
+def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The consumer beside Java's, record for record: golden logs on a real broker's disk, random transactions."""
+    program = ROOT / "tests" / "prove_consumer_equality.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -217,6 +223,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "copy": prove_copy,
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
+    "consumer": prove_consumer,
 }
 
 
