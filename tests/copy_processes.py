@@ -53,6 +53,14 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by SIGSTOP."""
+        if self._process is None:
+            return False
+        state = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        return state == "T"
+
+    @property
     def has_failed(self) -> bool:
         """Whether it ended by a fault of its own; Kafka's tool may, as where it is fenced, and is started again."""
         code = None if self._process is None else self._process.poll()

@@ -6,6 +6,9 @@ share of them aborted at random. On stdout, a line each: `copied N` (a transacti
 (on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with the same session, after
 one that says that it is of no use any more with a new one.
 
+With --by-hand it is a Consumer and a Producer, as one does it with Kafka's clients; --stops lets it stop itself by
+SIGSTOP between poll and the first offsets it sends, and wait a little when it goes on, as if its work took long.
+
 Controls do it by hand and wrong. --control beside commits offsets outside the transactions, every fourth time: whoever
 takes over after a kill copies again what had been copied. --control nameless sends them within, without saying which
 generation of the group it belongs to (as before KIP-447): nothing fences it when its partitions are another's.
@@ -14,7 +17,9 @@ generation of the group it belongs to (as before KIP-447): nothing fences it whe
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -23,13 +28,14 @@ from typing import Any
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Consumer, GroupTransactSession, Producer
-from kcodec.errors import FatalTransactionError, KcodecError, ProducerFencedError
+from kcodec.errors import AbortableTransactionError, FatalTransactionError, KcodecError, ProducerFencedError
 
 POLL_SECONDS = 0.2
 # A transaction that finds too little to copy ends all the same.
 TRANSACTION_SECONDS = 1.0
 RECORDS_A_POLL = 250
 CONTROL_COMMITS_EVERY = 4
+WORK_SECONDS = 2.0
 
 
 def say(*words: object) -> None:
@@ -83,6 +89,8 @@ class Copier:
             try:
                 if self.arguments.control:
                     self.copy_wrongly()
+                elif self.arguments.by_hand:
+                    self.copy_by_hand()
                 else:
                     self.copy()
             except KcodecError as error:
@@ -120,6 +128,39 @@ class Copier:
             transaction.send(self.arguments.target, record.value, key=record.key, partition=record.partition)
             count += 1
         return count
+
+    def copy_by_hand(self) -> None:
+        """As one does it with Kafka's clients: the offsets are the consumer's positions, its generation goes along."""
+        own = {"bootstrap_servers": self.arguments.servers, "client_id": self.arguments.id}
+        with (
+            Consumer(enable_auto_commit=False, **consumer_options(self.arguments)) as consumer,
+            Producer(**own, **producer_options(self.arguments)) as producer,
+        ):
+            producer.init_transactions()
+            consumer.subscribe([self.arguments.source])
+            while not self.is_over.is_set():
+                records = consumer.poll(POLL_SECONDS)
+                if not records:
+                    continue
+                try:
+                    with producer.transaction() as txn:
+                        copied = self.send(txn, records)
+                        self.stop_once(producer)
+                        offsets = {each: consumer.position(each) for each in consumer.assignment()}
+                        txn.send_offsets(offsets, consumer.group_metadata())
+                    say("copied", copied)
+                except AbortableTransactionError as error:
+                    say("undone", copied)
+                    print(error, file=sys.stderr)
+                    to_committed(consumer)
+
+    def stop_once(self, producer: Producer) -> None:
+        """With --stops: SIGSTOP, the first time."""
+        if self.arguments.stops:
+            self.arguments.stops = False
+            producer.flush()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(WORK_SECONDS)
 
     def copy_wrongly(self) -> None:
         """The controls."""
@@ -159,6 +200,12 @@ def ends_of(records: Iterable[Any]) -> dict[TopicPartition, int]:
     return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
 
 
+def to_committed(consumer: Consumer) -> None:
+    """Back to what the group has committed."""
+    for partition, offset in consumer.committed(list(consumer.assignment())).items():
+        consumer.seek(partition, offset.offset if offset is not None else 0)
+
+
 def rewind(consumer: Consumer, records: Iterable[Any]) -> None:
     """Back to where these begin."""
     first: dict[TopicPartition, int] = {}
@@ -182,6 +229,8 @@ def main() -> None:
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     parser.add_argument("--transaction-timeout-ms", type=int, default=20_000)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--by-hand", action="store_true")
+    parser.add_argument("--stops", action="store_true")
     parser.add_argument("--control", choices=("beside", "nameless"))
     Copier(parser.parse_args()).run()
 

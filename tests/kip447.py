@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -148,14 +148,14 @@ class Case:
                 producer.send(self.source, value)
         self.values += new
 
-    def start(self, name: str, **options: object) -> Worker:
+    def start(self, name: str, flags: Sequence[str] = (), **options: object) -> Worker:
         """A copier: `name` is its transactional id and client id."""
         fixed = {"--servers": self.stage.front.bootstrap_servers, "--source": self.source, "--target": self.target}
         fixed |= {"--group": self.group, "--id": name, "--protocol": self.outcome.protocol, "--size": str(COUNT)}
         fixed |= {"--session-timeout-ms": str(int(SESSION_SECONDS * 1000)), "--abort-share": "0"}
         fixed |= {"--transaction-timeout-ms": str(int(TRANSACTION_SECONDS * 1000))}
         fixed |= {f"--{option.replace('_', '-')}": str(value) for option, value in options.items()}
-        command = session_command(fixed)
+        command = [*session_command(fixed), *flags]
         self.workers[name] = Worker(name, lambda _: command, Path(self._scratch.name, name))
         self.workers[name].start()
         return self.workers[name]
@@ -233,6 +233,21 @@ def late_commit(stage: Stage, protocol: str, *, control: str = "") -> Outcome:
         a.signal(signal.SIGCONT)
         case.expect("A says what came of it", lambda: a.said.total() > 0)
         if not control and case.copied(case.a):
+            case.outcome.wrong.append("A was told that it committed")
+        return case.judge()
+
+
+def late_by_hand(stage: Stage, protocol: str) -> Outcome:
+    """a, with Consumer and Producer: A stops at work on its records, until they are B's, and goes on working a while;
+    its positions and its generation are still those of its last poll, and are refused."""
+    with Case(stage, "a: commits late, by hand", protocol) as case:
+        a = case.start(case.a, flags=("--by-hand", "--stops"), transaction_timeout_ms=60_000)
+        case.expect("A stopped", lambda: a.is_stopped)
+        case.start(case.b)
+        case.expect("B copied all", lambda: case.copied(case.b) == COUNT)
+        a.signal(signal.SIGCONT)
+        case.expect("A says what came of it", lambda: a.said.total() > 0)
+        if case.copied(case.a):
             case.outcome.wrong.append("A was told that it committed")
         return case.judge()
 
@@ -327,6 +342,7 @@ def held_markers(stage: Stage, protocol: str, *, seconds: float = 5.0) -> Outcom
 CASES: Mapping[str, Callable[[Stage, str], Outcome]] = {
     "a": late_commit,
     "a control": lambda stage, protocol: late_commit(stage, protocol, control="nameless"),
+    "a by hand": late_by_hand,
     "b": died_before_markers,
     "b control": unstable_takeover,
     "c fenced": lambda stage, protocol: died_before_end(stage, protocol, is_fenced=True),

@@ -116,11 +116,17 @@ class PollingHandler:
             self._gone.set()
 
     def lose(self, partitions: Partitions) -> Flow[None]:
-        """Read these no more, and tell so at the next poll."""
+        """Deliver nothing more of these; at the next poll read them no more, and tell.
+
+        Not before: the application may be at work on what it polled. Its positions, and its generation, as the rejoin
+        waits for this, are to stay what they were then, so that the coordinator refuses what it commits.
+        """
         gone = frozenset(partitions) & self.owned
         if not gone:
             return
         log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
+        self._core.assignment.set_revoking(gone)
+        yield from self._core.polls.until_polled()
         self._core.remove(gone)
         yield from self._core.notices.tell(self.on_lost or self.on_revoked, gone)
 
