@@ -25,7 +25,7 @@ from java_subjects import SUBJECTS, Outcome
 from java_verdict import LZ4, ZSTD, Decode, codec, compare
 from reference import java_string
 
-from kcodec._fast import FetchedRecords
+from kcodec._fast import FetchedRecords, decode_fetch
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 SEEDS = range(200 if LONG else 12)
@@ -75,6 +75,9 @@ def delivered_in_portions(
             names = ((java_string(name.encode("utf-8", "surrogateescape")), value) for name, value in record.headers)
             records.append(JudgedRecord(record.offset, record.timestamp, record.key, record.value, tuple(names)))
     assert fetched.error is None
+    whole = decode_fetch(data, topic="t", partition=0, aborted_transactions=list(aborted), **options)
+    assert list(whole.column("offset")) == [record.offset for record in records]
+    assert whole.next_offset == fetched.position
     return records, fetched.position
 
 

@@ -11,8 +11,9 @@ class Metrics(Protocol):
 
     Names are dotted: ``connection.opened``, ``connection.failed``, ``connection.authenticated``, ``request.sent``,
     ``request.failed``, ``bytes.sent``, ``bytes.received``, ``metadata.refreshed``, ``producer.records``,
-    ``producer.retries``; latencies in seconds: ``request``, ``producer.delivery``, ``transaction``. Labels are Kafka's
-    names (``api="Produce"``, ``node=1``); none of them holds a secret or a record.
+    ``producer.retries``, ``consumer.fetched_bytes``, ``consumer.fetch_errors``, ``consumer.fetch_failed``; latencies in
+    seconds: ``request``, ``producer.delivery``, ``transaction``. Labels are Kafka's names (``api="Produce"``,
+    ``node=1``); none of them holds a secret or a record.
     """
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:

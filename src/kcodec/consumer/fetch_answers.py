@@ -156,6 +156,7 @@ class FetchAnswers:
             self._look_for_divergence(node, state, data.diverging_epoch)
             is_kept = entry is not None and self._buffer.add(entry)
         if is_kept:
+            self._metrics.count("consumer.fetched_bytes", len(data.records), node=node)
             self._arrived_signal.set()
         if state.awaiting is not None:
             self.assignment.changed.set()
