@@ -77,6 +77,9 @@ class _Block:
     def send_arrow(self, *arguments: Any, **options: Any) -> Any:
         return self._face.run(self._txn.send_arrow(*arguments, **options))
 
+    def seek(self, *arguments: Any) -> None:
+        self._face.run(self._txn.seek(*arguments))
+
     def abort(self) -> None:
         self._face.run(self._txn.abort())
 

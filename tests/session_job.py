@@ -91,7 +91,7 @@ class Job:
     def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets."""
         with Admin(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
-            found = admin.list_group_offsets(self.group)
+            found = admin.list_group_offsets(self.group, require_stable=True)
         return {partition: value.offset for partition, value in found.items() if value is not None}
 
 

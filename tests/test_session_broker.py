@@ -82,6 +82,28 @@ def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, face: Make)
     job.check()
 
 
+@BOTH_FACES
+def test_a_seek_is_committed_with_the_transaction_or_taken_back(apache_kafka: ApacheKafka, face: Make) -> None:
+    job = Job(apache_kafka, 20)
+    first = TopicPartition(job.source, 0)
+    with face(**job.options(max_poll_records=1)) as session:
+        for is_commit in (False, True):
+            with session.transaction() as txn:
+                while not (polled := txn.poll(5.0)) or polled[0].partition:
+                    pass
+                assert polled[0].offset == 0
+                txn.seek(first, 8)
+                while polled[0].partition or polled[0].offset < 8:
+                    polled = txn.poll(5.0)
+                assert polled[0].offset == 8
+                if not is_commit:
+                    txn.abort()
+            assert txn.committed is is_commit
+            assert job.committed().get(first) == (9 if is_commit else None)
+        with pytest.raises(ValueError, match="is not assigned"), session.transaction() as txn:
+            txn.seek(TopicPartition(job.source, 9), 0)
+
+
 # -------------------------------------------------------------------------------------------------------- the group
 
 

@@ -24,6 +24,7 @@ from kcodec.consumer.notices import Notice
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
 from kcodec.errors import KcodecError
+from kcodec.offsets import TopicPartition
 from kcodec.txn.producer_id import ProducerIdSource
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class SessionTransaction(SessionTransactionViews):
         except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded_table(TableDelivery, topic, error)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at this offset, say behind a batch that cannot be read (`DecodeError.next_offset`): committed with the
+        transaction, or taken back with it. Raises ValueError for a partition that is not this session's."""
+        self._session._run(self._seek(self._session._core, partition, offset))
 
     def abort(self) -> None:
         """End it here: nothing of it is committed, its records will be polled again. The block's end then does

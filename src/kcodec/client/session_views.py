@@ -20,6 +20,7 @@ from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.batch import ProducerBatch
 from kcodec.txn.state import State
 from kcodec.txn.transaction_manager import TransactionManager
+from kcodec.txn.transaction_offsets import check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords
@@ -94,6 +95,12 @@ class SessionTransactionViews:
         block.check_open("send")
         block.has_sent = True
         return block
+
+    def _seek(self, core: ConsumerCore, partition: TopicPartition, offset: int) -> Flow[None]:
+        self._current.check_open("seek")
+        ((name, where),) = check_offsets({partition: offset}).items()
+        self._flows.note_starts()
+        yield from core.seek(name, where)
 
     @staticmethod
     def _check_discarded(block: SessionBlock, error: KcodecError) -> None:

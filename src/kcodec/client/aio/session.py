@@ -22,6 +22,7 @@ from kcodec.consumer.notices import Notice
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
 from kcodec.errors import KcodecError
+from kcodec.offsets import TopicPartition
 from kcodec.txn.producer_id import ProducerIdSource
 
 if TYPE_CHECKING:
@@ -112,6 +113,10 @@ class SessionTransaction(SessionTransactionViews):
         except KcodecError as error:
             self._check_discarded(block, error)
             return self._discarded_table(TableDelivery, topic, error)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """As `kcodec.client.session.SessionTransaction.seek`."""
+        await self._session._run(self._seek(self._session._core, partition, offset))
 
     async def abort(self) -> None:
         """End it here: nothing of it is committed, its records will be polled again. The block's end then does
