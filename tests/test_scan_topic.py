@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_topic import START, TopicWorld
-from test_read_topic import Reader, fill
+from topic_reader import Reader, fill
 
 import kcodec
 from kcodec.client import Producer

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -70,44 +70,32 @@ class FetchedAnswer:
     last_stable_offset: int
 
 
+@dataclass(slots=True, eq=False)
 class PartitionRead:
     """How far one partition is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
 
     damage: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
     """
 
-    __slots__ = (
-        "attempt",
-        "damage",
-        "deadline",
-        "end",
-        "fetch_bytes",
-        "fetch_offset",
-        "is_empty_once",
-        "last_epoch",
-        "last_error",
-        "must_pause",
-        "next_offset",
-        "start",
-        "topic_id",
-        "topic_partition",
-        "unknown_since",
-    )
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    topic_id: UUID | None
+    fetch_bytes: int
+    fetch_offset: int = field(init=False)
+    next_offset: int = field(init=False)
+    last_epoch: int = -1
+    attempt: int = 0
+    deadline: float = 0.0
+    unknown_since: float | None = None
+    is_empty_once: bool = False
+    must_pause: bool = False
+    last_error: KcodecError | None = None
+    damage: DecodeError | None = None
 
-    def __init__(self, topic_partition: TopicPartition, start: int, end: int, topic_id: UUID | None, size: int) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.start = self.fetch_offset = self.next_offset = start
-        self.end = max(start, end)
-        self.fetch_bytes = size
-        self.last_epoch = -1
-        self.attempt = 0
-        self.deadline = 0.0
-        self.unknown_since: float | None = None
-        self.is_empty_once = False
-        self.must_pause = False
-        self.last_error: KcodecError | None = None
-        self.damage: DecodeError | None = None
+    def __post_init__(self) -> None:
+        self.fetch_offset = self.next_offset = self.start
+        self.end = max(self.start, self.end)
 
     @property
     def range(self) -> Range:
