@@ -109,7 +109,7 @@ class CopyStory:
     sessions:     how many of ours work in the group; `java_copiers` of Kafka's own beside them.
     strategy:     how a classic group shares out partitions.
     size:         records of a transaction, of which `abort_share` are aborted on purpose.
-    control:      offsets are committed outside the transactions.
+    flags:        of tests/copy_worker.py: --by-hand, --control beside.
     seconds:      how long it may take.
     """
 
@@ -126,7 +126,7 @@ class CopyStory:
         size: int = 750,
         abort_share: float = 1 / 3,
         session_timeout_ms: int = 6_000,
-        control: bool = False,
+        flags: Sequence[str] = (),
         seed: int = 1,
         seconds: float = 170.0,
     ) -> None:
@@ -140,7 +140,7 @@ class CopyStory:
         self._options = {"--protocol": protocol, "--size": size, "--abort-share": abort_share}
         self._options |= {"--session-timeout-ms": session_timeout_ms, "--strategy": strategy}
         self.session_timeout_ms = session_timeout_ms
-        self._control = control
+        self._flags = flags
         self._scratch = tempfile.TemporaryDirectory(prefix="kcodec-copy-")
         self._repairs: list[threading.Thread] = []
         self._failed: list[BaseException] = []
@@ -256,7 +256,7 @@ class CopyStory:
     def _session(self, name: str, seed: int) -> Worker:
         fixed = {"--servers": self.kafka.bootstrap_servers, "--source": self.source, "--target": self.target}
         fixed |= {"--group": self.group, "--id": name, **self._options}
-        command = [*session_command(fixed), *["--control", "beside"] * self._control]
+        command = [*session_command(fixed), *self._flags]
         return Worker(name, lambda life: [*command, "--seed", f"{seed} {name} {life}"], self._log(name))
 
     def _java_copier(self, name: str) -> Worker:

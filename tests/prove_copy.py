@@ -8,10 +8,10 @@ Each row is a run of tests/copy_story.py; the output must be the input, partitio
 read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
 a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier, which
 ends where it finds nothing to do and is started again. "Zombies": sessions come and go all the time, and are stopped
-(SIGSTOP) until others have their partitions, then go on. "Kafka's copiers alone": the same harm done to three of those.
-Three nodes: SIGKILL in turn of the group's coordinator, a transaction coordinator, a leader of data. The
-control commits offsets outside its transactions: it must show duplicates, or the proof proves nothing. The exit status
-is 0 if every row is as it should be.
+(SIGSTOP) until others have their partitions, then go on. "By hand": with a Consumer and a Producer, as one does it with
+Kafka's clients. "Kafka's copiers alone": harm done to three of those. Three nodes: SIGKILL in turn of the group's
+coordinator, a transaction coordinator, a leader of data. The control commits offsets outside its transactions: it must
+show duplicates, or the proof proves nothing. The exit status is 0 if every row is as it should be.
 
 Written to copy.txt in tests/results (or FOLDER), after each row.
 """
@@ -65,6 +65,7 @@ class Row(NamedTuple):
 OLD_FLOW: dict[str, Any] = {"transaction_version": 0}
 KIP_848: dict[str, Any] = {"protocol": "consumer"}
 MIXED: dict[str, Any] = {"sessions": 2, "java_copiers": 1}
+BY_HAND: dict[str, Any] = {"flags": ("--by-hand",)}
 ROWS = (
     Row("4.3.1 version 2, classic", {}, {}),
     Row("4.3.1 version 2, KIP-848", {}, KIP_848),
@@ -78,12 +79,14 @@ ROWS = (
     Row("zombies, classic, cooperative", {}, {"strategy": "cooperative-sticky"}, UNREST),
     Row("zombies, version 0, cooperative", OLD_FLOW, {"strategy": "cooperative-sticky"}, UNREST),
     Row("zombies, KIP-848", {}, KIP_848, UNREST),
+    Row("by hand, classic", {}, BY_HAND, UNREST + [kill_session] * 2),
+    Row("by hand, KIP-848", {}, BY_HAND | KIP_848, UNREST + [kill_session] * 2),
     Row("Kafka's copiers alone", {}, {"sessions": 0, "java_copiers": 3}),
     Row("three nodes, classic", {"nodes": 3}, {}, THREE_NODES),
     Row("three nodes, KIP-848", {"nodes": 3}, KIP_848, THREE_NODES),
     Row("three nodes, version 0", {"nodes": 3, **OLD_FLOW}, {}, THREE_NODES),
     Row("three nodes, 3.9.1", {"nodes": 3, "version": "3.9.1"}, {}, THREE_NODES),
-    Row("control: offsets committed beside", {}, {"control": True}, is_control=True),
+    Row("control: offsets committed beside", {}, {"flags": ("--control", "beside")}, is_control=True),
 )
 
 
