@@ -8,6 +8,7 @@ its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -203,7 +204,7 @@ class Carrier:
                 value = function()
             except Exception as error:  # noqa: BLE001  raised in the flow that asked
                 failure = error
-            if not self.is_closed:
+            with contextlib.suppress(TransportError):  # closed, maybe just now: nobody waits for it then
                 self.post(lambda: done(value, failure))
 
         threading.Thread(target=work, name="kcodec-blocking", daemon=True).start()
