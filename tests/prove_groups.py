@@ -174,7 +174,9 @@ class Stress:
 
     def step(self) -> None:
         """Something happens to somebody."""
-        what = self.random.choice(["come", "come", "leave", "kill", "stall", "topics", "rejoin", "grow"])
+        # In a control partitions must change hands often; who dies or is silent holds that up.
+        usual = ["come", "come", "leave", "kill", "stall", "topics", "rejoin", "grow"]
+        what = self.random.choice(["come", "leave"] if self.kind.is_control else usual)
         if not self.members:
             what = "come"
         if what == "come" and len(self.members) >= MOST_MEMBERS:
