@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_topic import Batch, ServedLog, TopicWorld
+from scripted_topic import START, Batch, ServedLog, TopicWorld
 from topic_reader import Reader, fill, world_of
 
 import kcodec
+from kcodec import encode_batch
+from kcodec._fast import crc32c
 from kcodec.constants import IsolationLevel
 from kcodec.errors import BrokerError, DecodeError, DeliveryTimeoutError, LogTruncationError, OffsetOutOfRangeError
 from kcodec.protocol.messages.fetch import FetchResponse
@@ -299,3 +301,64 @@ def damage_some(log: ServedLog, data: Any) -> list[int]:
             damaged(log, number, -1)
             lost += range(batch.base, batch.last + 1)
     return lost
+
+
+def with_right_crc(data: bytearray) -> bytes:
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def unreadable(kind: str, base: int) -> Batch:
+    """A batch of three records whose checksum is right and which cannot be read all the same."""
+    codec: Any = "zstd" if kind in ("cut zstd", "bomb") else "none"
+    value = bytes(40 << 20) if kind == "bomb" else b"value"
+    data = bytearray(
+        encode_batch(
+            [{"value": value}, {"value": b"b"}, {"value": b"c"}], base_offset=base, compression=codec, timestamp=START
+        )
+    )
+    if kind == "unknown codec":
+        data[22] |= 7
+    elif kind == "cut zstd":
+        del data[-6:]
+        data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    elif kind == "magic 1":
+        data[16] = 1
+    return Batch(base, base + 2, with_right_crc(data) if kind != "magic 1" else bytes(data))
+
+
+@pytest.mark.parametrize("kind", ["unknown codec", "cut zstd", "bomb"])
+@pytest.mark.parametrize("size", [100, 10_000_000])
+def test_batches_that_cannot_be_read_are_raised_or_skipped(kind: str, size: int) -> None:
+    world, (log,) = world_of()
+    fill(log, 2)
+    log.add(unreadable(kind, 6))
+    fill(log, 2)
+    limits = kcodec.DecodeLimits(max_decompressed_bytes=1 << 20)
+    options: dict[str, Any] = {"max_partition_fetch_bytes": size, "limits": limits}
+    reader = Reader(world, **options).open()
+    with pytest.raises(DecodeError) as caught:
+        reader.all()
+    assert reader.rows[0] == log.expected(0, 6)
+    assert caught.value.next_offset == 9
+    assert Reader(world, **options).open(start=9).all().rows[0] == log.expected(9, log.end)
+    skipping = Reader(world, on_corrupt="skip", **options).open().all()
+    assert skipping.rows[0] == log.committed
+    assert skipping.decoder.counts.skipped_batches == 1
+
+
+def test_a_batch_that_says_it_is_of_magic_1() -> None:
+    """Nothing of it holds but its length: that leads behind it."""
+    world, (log,) = world_of()
+    fill(log, 2)
+    log.add(unreadable("magic 1", 6))
+    fill(log, 2)
+    reader = Reader(world).open()
+    with pytest.raises(DecodeError) as caught:
+        reader.all()
+    assert reader.rows[0] == log.expected(0, 6)
+    assert caught.value.next_offset is not None
+    assert 6 < caught.value.next_offset <= 9
+    skipping = Reader(world, on_corrupt="skip").open().all()
+    assert skipping.rows[0] == log.committed
+    assert skipping.decoder.counts.skipped_batches == 1
