@@ -21,7 +21,8 @@ DEBUG := $(VENV)/.built-debug
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
 
-demo: build java  ## real broker bytes to Python, Arrow and Spark, on one screen
+demo: build java  ## real broker bytes to Python, Arrow and Spark; a copy on a real broker under kills
+	-@$(RUN) tools/fetch_kafka_jars.py --broker
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds

@@ -5,10 +5,11 @@ The tests ask Kafka's own classes what a record batch means (tests/java), and th
 plain Java runtime has no javac. They start brokers from the same jars. kcodec.testing.jars fetches, by the Ivy in
 pyspark; this says what, and where to.
 
-Usage: python tools/fetch_kafka_jars.py [LIBS] [--ivy-cache FOLDER]
+Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER]
 
 LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
 bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so has the older broker.
+--broker fetches no more than a broker of the newest version takes.
 The Java is found by `find_java`, which tests and benchmarks share.
 """
 
@@ -45,15 +46,19 @@ def main() -> None:
     """Fetch unless that was done before; one line on success, one line and exit code 1 on failure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("libs", type=Path, nargs="?", default=DEFAULT_LIBS)
+    parser.add_argument("--broker", action="store_true")
     parser.add_argument("--ivy-cache", type=Path, default=DEFAULT_IVY_CACHE)
     arguments = parser.parse_args()
     older = ROOT / ".cache" / f"kafka-libs-{OLDER_KAFKA_VERSION}"
-    for libs, artifacts, what in (
+    broker = (
         (arguments.libs.absolute(), ARTIFACTS, f"the jars of Apache Kafka {KAFKA_VERSION}"),
+        (ROOT / ".cache" / "slf4j-simple", jars.LOGGING, "what brokers log with"),
+    )
+    others = (
         (DEFAULT_TOOLS, TOOLS, "its command line tools"),
         (older, broker_artifacts(OLDER_KAFKA_VERSION), f"the jars of Apache Kafka {OLDER_KAFKA_VERSION}"),
-        (ROOT / ".cache" / "slf4j-simple", jars.LOGGING, "what brokers log with"),
-    ):
+    )
+    for libs, artifacts, what in broker if arguments.broker else (*broker, *others):
         if is_complete(libs, artifacts):
             continue
         print(f"fetching {what} (up to 44 MB, about a minute, once)", flush=True)
