@@ -216,13 +216,13 @@ def test_a_static_member_that_comes_again_has_what_it_had(topic: str, enter: Any
 
 
 def test_one_whose_session_ended_loses_all_and_comes_again(admin: Admin, topic: str, enter: Any) -> None:
-    configure(admin, topic, consumer_session_timeout_ms="1000")
+    configure(admin, topic, consumer_session_timeout_ms="1500")
     member = enter(topic, [topic])
     until(lambda: member.owned == partitions(topic), "it has all")
     before = member.membership.group_metadata
-    member.runner.carrier.post(lambda: time.sleep(2.0))  # as SIGSTOP would
-    until(lambda: len([kind for kind, what in member.reader.told if what]) == 3, "it came again")
-    assert [kind for kind, what in member.reader.told if what] == ["assigned", "lost", "assigned"]
+    member.runner.carrier.post(lambda: time.sleep(2.5))  # as SIGSTOP would
+    until(lambda: len([kind for kind, what in member.reader.told if what]) >= 3, "it came again")
+    assert [kind for kind, what in member.reader.told if what][:3] == ["assigned", "lost", "assigned"]
     after = member.membership.group_metadata
     assert after.member_id == before.member_id
     assert after.generation_id > before.generation_id
