@@ -144,7 +144,8 @@ class Story:
             control.assign([PLACE])
             control.seek(PLACE, BOTH + LOST)
             found = read(control, "new", NEW, 5.0)
-            self.told(f"control, without a leader epoch: read {len(found)} of {NEW}, no error", len(found) == NEW - LOST)
+            told = f"control, without a leader epoch: read {len(found)} of {NEW}, no error"
+            self.told(told, len(found) == NEW - LOST)
 
 
 def main() -> int:
