@@ -109,12 +109,9 @@ class Reader:
             self.held.pop(partition, None)
 
     def step(self, timeout: float = 1.0) -> bool:
-        """One poll, in one transaction; False if partitions were lost meanwhile, and nothing was done."""
+        """One poll, in one transaction; False if another owner was quicker, and nothing was done."""
         records = self.consumer.poll(timeout)
-        try:
-            reached = {partition: self.consumer.position(partition) for partition in self.held}
-        except ValueError:  # not ours any more, as the next poll will tell
-            return False
+        reached = {partition: self.consumer.position(partition) for partition in self.held}
         moved = {partition: after for partition, after in reached.items() if after != self.held[partition]}
         try:
             with transaction(self.connection):
