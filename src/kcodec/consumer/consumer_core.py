@@ -320,12 +320,6 @@ class ConsumerCore:
             self.assignment.reset(partition, to)
         self.fetcher.drop(chosen)
 
-    @property
-    def epoch_checked_member(self) -> Callable[[], ConsumerGroupMetadata] | None:
-        """Who asks for committed offsets, where the coordinator checks that (KIP-848), else None."""
-        is_member = self.membership is not None and self.settings.group_protocol == "consumer"
-        return self._member if is_member else None
-
     def _member(self) -> ConsumerGroupMetadata:
         """Who commits, as of now."""
         if self.membership is not None:
