@@ -4,8 +4,8 @@
     python tests/prove_truncation.py [--versions 4.3.1 3.9.1] [--results FOLDER]
 
 Three nodes, a topic with two replicas. Ten records are on both; the follower is killed, ten more are written and read;
-the leader is killed, the follower comes back and leads without those ten (unclean.leader.election.enable), and 25 others
-take their offsets. Readers stand at 20, and so does the committed offset of a group:
+the leader is killed, the follower comes back and leads without those ten (unclean.leader.election.enable), and 25
+others take their offsets. Readers stand at 20, and so does the committed offset of a group:
 
     auto_offset_reset=latest     goes on at 10, where the logs part: reads all 25
     none                         LogTruncationError: position 20, divergent offset 10; after seek(10) it reads all 25
