@@ -224,6 +224,23 @@ def test_c21_after_an_unanswered_commit_the_outcome_stays_unknown() -> None:
         script.begin()
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_c21_a_time_out_after_an_unanswered_commit_leaves_the_session_usable(version: int) -> None:
+    """A copy of EndTxn came late, when the coordinator had aborted what was over its time: nobody else has the id."""
+    script = Script(SessionWorld(version))
+    block = script.worked()
+    script.world.pass_time(6.0)
+    script.world.coordinator.epoch += 1
+    script.world.coordinator.state = "CompleteAbort"
+    script.plan("EndTxn", LOST, 90)
+    with pytest.raises(UnknownOutcomeError, match="open for longer than"):
+        script.end(block)
+    assert block.committed is None
+    again = script.worked()
+    script.end(again)
+    assert again.committed
+
+
 def test_c22_who_takes_over_waits_until_the_others_transaction_is_aborted() -> None:
     script = Script()
     script.plan("InitProducerId", 51, 51, 51)

@@ -115,14 +115,15 @@ def _judge_commit(cluster: Cluster, ending: Ending, code: int, doing: str, was_u
     return settled
 
 
-def _unknown(doing: str, refused: Failed) -> Failed:
+def _unknown(doing: str, settled: Failed) -> Failed:
+    """settled: what the answer to the last copy comes to. Where that leaves the producer usable, so does this."""
     unknown = UnknownOutcomeError(
-        f"{doing}: a copy of the commit went unanswered, what came later was refused: {refused.error}. The transaction "
+        f"{doing}: a copy of the commit went unanswered, what came later was refused: {settled.error}. The transaction "
         "may have been committed before that",
         possibly_sent=True,
     )
-    unknown.__cause__ = refused.error
-    return Failed(Treatment.FATAL, unknown)
+    unknown.__cause__ = settled.error
+    return Failed(Treatment.FATAL if settled.treatment is Treatment.FATAL else Treatment.UNANSWERED, unknown)
 
 
 def _judge_abort(cluster: Cluster, ending: Ending, code: int, doing: str, was_unanswered: bool) -> Flow[Ended]:
