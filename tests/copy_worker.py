@@ -6,8 +6,9 @@ share of them aborted at random. On stdout, a line each: `copied N` (a transacti
 (on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with the same session, after
 one that says that it is of no use any more with a new one.
 
-With --by-hand it is a Consumer and a Producer, as one does it with Kafka's clients; --stops lets it stop itself by
-SIGSTOP between poll and the first offsets it sends, and wait a little when it goes on, as if its work took long.
+With --asyncio the session is that of kcodec.client.aio. With --by-hand it is a Consumer and a Producer, as one does it
+with Kafka's clients; --stops lets it stop itself by SIGSTOP between poll and the first offsets it sends, and wait a
+little when it goes on, as if its work took long.
 
 Controls do it by hand and wrong. --control beside commits offsets outside the transactions, every fourth time: whoever
 takes over after a kill copies again what had been copied. --control nameless sends them within, without saying which
@@ -17,6 +18,7 @@ generation of the group it belongs to (as before KIP-447): nothing fences it whe
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import signal
@@ -27,7 +29,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
-from kcodec.client import Consumer, GroupTransactSession, Producer
+from kcodec.client import Consumer, GroupTransactSession, Producer, aio
 from kcodec.errors import AbortableTransactionError, FatalTransactionError, KcodecError, ProducerFencedError
 
 POLL_SECONDS = 0.2
@@ -91,6 +93,8 @@ class Copier:
                     self.copy_wrongly()
                 elif self.arguments.by_hand:
                     self.copy_by_hand()
+                elif self.arguments.asyncio:
+                    asyncio.run(self.copy_on_loop())
                 else:
                     self.copy()
             except KcodecError as error:
@@ -118,6 +122,33 @@ class Copier:
                 copied += self.send(txn, txn.poll(timeout=POLL_SECONDS))
             if wants_abort:
                 txn.abort()
+        if copied:
+            say("aborted" if wants_abort else "copied" if txn.committed else "undone", copied)
+
+    async def copy_on_loop(self) -> None:
+        """`copy`, on an asyncio loop."""
+        options = {**consumer_options(self.arguments), **producer_options(self.arguments)}
+        async with aio.GroupTransactSession(topics=[self.arguments.source], **options) as session:
+            while not self.is_over.is_set():
+                try:
+                    await self.transact_on_loop(session)
+                except (ProducerFencedError, FatalTransactionError):
+                    raise
+                except KcodecError as error:
+                    say_error(error)
+
+    async def transact_on_loop(self, session: aio.GroupTransactSession) -> None:
+        """`transact`, on an asyncio loop."""
+        wants_abort = self.chance.random() < self.arguments.abort_share
+        copied = 0
+        async with session.transaction() as txn:
+            until = time.monotonic() + TRANSACTION_SECONDS
+            while copied < self.arguments.size and time.monotonic() < until and not self.is_over.is_set():
+                for record in await txn.poll(timeout=POLL_SECONDS):
+                    await txn.send(self.arguments.target, record.value, key=record.key, partition=record.partition)
+                    copied += 1
+            if wants_abort:
+                await txn.abort()
         if copied:
             say("aborted" if wants_abort else "copied" if txn.committed else "undone", copied)
 
@@ -229,6 +260,7 @@ def main() -> None:
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     parser.add_argument("--transaction-timeout-ms", type=int, default=20_000)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--asyncio", action="store_true")
     parser.add_argument("--by-hand", action="store_true")
     parser.add_argument("--stops", action="store_true")
     parser.add_argument("--control", choices=("beside", "nameless"))

@@ -65,6 +65,7 @@ class Row(NamedTuple):
 OLD_FLOW: dict[str, Any] = {"transaction_version": 0}
 KIP_848: dict[str, Any] = {"protocol": "consumer"}
 MIXED: dict[str, Any] = {"sessions": 2, "java_copiers": 1}
+ASYNCIO: dict[str, Any] = {"flags": ("--asyncio",)}
 BY_HAND: dict[str, Any] = {"flags": ("--by-hand",)}
 ROWS = (
     Row("4.3.1 version 2, classic", {}, {}),
@@ -79,6 +80,8 @@ ROWS = (
     Row("zombies, classic, cooperative", {}, {"strategy": "cooperative-sticky"}, UNREST),
     Row("zombies, version 0, cooperative", OLD_FLOW, {"strategy": "cooperative-sticky"}, UNREST),
     Row("zombies, KIP-848", {}, KIP_848, UNREST),
+    Row("asyncio, classic", {}, ASYNCIO),
+    Row("asyncio, version 0, KIP-848", OLD_FLOW, ASYNCIO | KIP_848),
     Row("by hand, classic", {}, BY_HAND, UNREST + [kill_session] * 2),
     Row("by hand, KIP-848", {}, BY_HAND | KIP_848, UNREST + [kill_session] * 2),
     Row("Kafka's copiers alone", {}, {"sessions": 0, "java_copiers": 3}),
