@@ -210,6 +210,20 @@ def test_an_answer_without_a_whole_batch_is_an_error_not_a_stall() -> None:
     assert raised.value.needed > 1000
 
 
+def test_an_answer_that_lies_before_the_position_is_an_error_not_a_busy_loop() -> None:
+    world = FetchScript()
+    log = world.log()
+    log.append_values(b"0", b"1").append_values(b"2")
+    log.read = lambda offset, most: log.batches[0][2]  # type: ignore[method-assign]
+    world.assign(ORDERS)
+    assert world.poll() == [b"0", b"1"]
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=r"asked for offset 2.*lie before it") as raised:
+            world.poll()
+    assert raised.value.next_offset == 3
+    assert len(world.fetches) < 5
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whoever_follows_next_offset_reads_every_batch_that_is_whole(seed: int) -> None:
     """Damage as disks make it: bytes of one batch that are others. Not of its base offset, which no checksum covers."""

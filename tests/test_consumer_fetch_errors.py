@@ -6,6 +6,7 @@ Scenarios of Kafka's FetcherTest and FetchRequestManagerTest.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +16,14 @@ from fetch_script import FetchScript, error, numbered
 from kcodec import AuthorizationError, BrokerError, TopicPartition, TransportError
 from kcodec.consumer.assignment import RESET, VALIDATION
 from kcodec.errors import AuthenticationError, LimitExceededError
+from kcodec.protocol.flow import ByVersion
 from kcodec.protocol.messages.fetch import (
     FetchEpochEndOffset,
     FetchLeaderIdAndEpoch,
     FetchNodeEndpoint,
     FetchPartition,
     FetchPartitionData,
+    FetchRequest,
 )
 
 ORDERS = TopicPartition("orders", 0)
@@ -270,6 +273,7 @@ def test_an_answer_above_max_response_bytes_is_an_error_of_the_partition_it_is_a
                 failure.__cause__ = limit
                 world.scheduler.call_soon(lambda: done(None, failure))
                 return lambda: None
+            call = replace(call, request=ByVersion(FetchRequest, lambda version: wanted))
         return usual(call, done)
 
     world.start_call = start_call  # type: ignore[method-assign]

@@ -39,6 +39,7 @@ class FetchedPartition:
 
     __slots__ = (
         "_aborted",
+        "_begin",
         "_fetched",
         "_is_arrow",
         "_settings",
@@ -59,7 +60,7 @@ class FetchedPartition:
     ) -> None:
         self.state = state
         self.version = version
-        self.position = offset
+        self.position = self._begin = offset
         self.data = answer.records
         self.size = len(self.data)
         self.high_watermark = answer.high_watermark
@@ -128,7 +129,8 @@ class FetchedPartition:
         return self._fetched
 
     def failure(self) -> Exception | None:
-        """What ended it, once all that can be had was taken: damage, or an answer without a whole batch."""
+        """What ended it, once all that can be had was taken: damage, or an answer that leads nowhere, as it holds no
+        whole batch, or only such as lie before the offset that was asked for."""
         taken = self.taken
         error = taken.error
         if error is None and self.is_cut:
@@ -138,6 +140,8 @@ class FetchedPartition:
                 needed=self.bytes_needed,
                 available=self.size,
             )
+        elif error is None and taken.position == self._begin:
+            error = DecodeError(f"asked for offset {self._begin}, the broker sent {self.size} bytes that lie before it")
         if isinstance(error, DecodeError):
             name, limits = self.state.topic_partition, self._settings.limits
             return explain_damage(error, name, self.data, taken.position, self.high_watermark, limits)
