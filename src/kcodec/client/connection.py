@@ -14,22 +14,20 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kcodec.client.negotiation import authenticate, negotiate
 from kcodec.client.tls_layer import TlsLayer
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.protocol.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
-from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request_parts, response_body
-from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions
+from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
+from kcodec.protocol.versions import BrokerVersions
 
 if TYPE_CHECKING:
     from kcodec.client.network import Network
     from kcodec.client.scheduler import Timer
 
 MAX_CORRELATION_ID = 2**31 - 1
-# What one read of a TLS connection takes; records of TLS are of 16 KiB.
-CIPHER_BYTES = 256 * 1024
 
 
 class Transport(Protocol):
@@ -79,7 +77,6 @@ class Connection:
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
         self._reader = FrameReader(network.options.max_response_bytes)
-        self._cipher = memoryview(b"")
         self._waiting: deque[_Pending] = deque()
         self._in_flight: deque[_Pending] = deque()
         self._correlation_id = 0
@@ -194,11 +191,7 @@ class Connection:
 
     def room(self) -> memoryview:
         """Where the transport puts the next bytes that come; `received` says how many."""
-        if self._tls is None:
-            return self._reader.room()
-        if not self._cipher:
-            self._cipher = memoryview(bytearray(CIPHER_BYTES))
-        return self._cipher
+        return self._reader.room() if self._tls is None else self._tls.room
 
     def received(self, count: int) -> None:
         """Bytes came into `room`."""
@@ -206,7 +199,7 @@ class Connection:
             return
         self.network.metrics.count("bytes.received", count, node=self.node_id)
         if self._tls is not None:
-            self._run_tls(bytes(self._cipher[:count]))
+            self._run_tls(bytes(self._tls.room[:count]))
         else:
             self._take(lambda: self._reader.arrived(count))
 
@@ -306,9 +299,7 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            failure = TransportError(f"{self.name}: {error}")
-            failure.__cause__ = error  # a frame above a limit, say: who asked for it can ask for less
-            self.close(failure)
+            self.close(_because(error, f"{self.name}: {error}"))  # above a limit, say: who asked can ask for less
 
     def _answered(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)
@@ -322,7 +313,7 @@ class Connection:
             self.network.spoken_with.add(self.address)
         request_class = pending.call.kind
         try:
-            message = _decode_response(frame, request_class, pending.version)
+            message = decode_response(frame, request_class, pending.version)
         except KcodecError as error:
             reason = f"{self.name}: its answer to {request_class.__name__} v{pending.version} cannot be read: {error}"
             failure = TransportError(reason, possibly_sent=True)
@@ -397,14 +388,10 @@ def _told(error: BaseException) -> str:
 def _as_sent(error: BaseException) -> BaseException:
     """The same failure for a request whose bytes may have arrived. A refused login (of a session to be renewed) is no
     exception: AuthenticationError says that nothing was sent, and the repeat of the request will meet it."""
-    sent = TransportError(getattr(error, "reason", str(error)), possibly_sent=True)
-    sent.__cause__ = error.__cause__
-    return sent
+    return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
 
 
-def _decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
-    """The message of an answer. ApiVersions with error 35 has the form of version 0, whatever was asked for."""
-    body = response_body(frame, request_class, version)
-    if request_class.api_key == 18 and version > 0 and body[:2] == UNSUPPORTED_VERSION.to_bytes(2, "big"):
-        version = 0
-    return request_class.response.decode(body, version)
+def _because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+    error = TransportError(reason, possibly_sent=possibly_sent)
+    error.__cause__ = cause
+    return error

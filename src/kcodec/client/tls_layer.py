@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ssl
 
+# What is received at once; records of TLS are of 16 KiB.
+CIPHER_BYTES = 256 * 1024
 READ_BYTES = 256 * 1024
 
 
@@ -15,6 +17,8 @@ class TlsLayer:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        #: Where the transport puts what it receives.
+        self.room = memoryview(bytearray(CIPHER_BYTES))
         self.is_established = False
         self.is_ended = False
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kcodec._fast import FrameBuffer
 from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
+from kcodec.protocol.versions import UNSUPPORTED_VERSION
 
 LENGTH_BYTES = 4
 #: Where a connection receives what is not a large frame.
@@ -75,6 +76,14 @@ def response_body(frame: bytes | memoryview, request_class: Any, version: int) -
     if request_class.api_key == API_VERSIONS_KEY or not request_class.is_flexible(version):
         return view[4:]
     return view[_skip_tags(view, 4) :]
+
+
+def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
+    """The message of an answer. ApiVersions with error 35 has the form of version 0, whatever was asked for."""
+    body = response_body(frame, request_class, version)
+    if request_class.api_key == API_VERSIONS_KEY and version > 0 and body[:2] == UNSUPPORTED_VERSION.to_bytes(2, "big"):
+        version = 0
+    return request_class.response.decode(body, version)
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
