@@ -354,6 +354,24 @@ def test_close_commits_tells_leaves_and_is_idempotent(make: Make) -> None:
         face.do("poll", 0.0)
 
 
+def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None:
+    """A generation that ends between the commit's sending and its arrival would have it refused (22)."""
+    face = make()
+    member = given(face, ONE)
+    commits = face.consumer._core.committed.commits
+
+    def rejoin() -> Flow[None]:
+        yield from member.gate.acquire()
+        yield from wait(Signal(), 0.1)
+        assert commits == []
+        member.gate.release()
+
+    done = face.flow(rejoin())
+    face.do("unsubscribe")
+    assert done.done and done.error is None
+    assert commits == [{ONE: 0}] and not member.gate.is_held
+
+
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:
     face = make()
     member = given(face, ONE, TWO)

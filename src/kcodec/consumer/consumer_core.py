@@ -33,6 +33,8 @@ T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Topics in use are asked for so often, well below the time after which metadata forgets them.
 TOPICS_WANTED_SECONDS = 60.0
+#: One that leaves waits so long at most for its own rejoin, which others may hold back.
+REJOIN_SECONDS = 3.0
 
 
 class ConsumerCore:
@@ -199,9 +201,13 @@ class ConsumerCore:
             yield from self.commit_before_revocation(self.assignment.partitions)
             self.remove(list(self.assignment.partitions))
             return
+        # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
+        is_held = yield from membership.gate.acquire(min(timeout, REJOIN_SECONDS))
         try:
             yield from self.handler.revoke(self.handler.owned)
         finally:
+            if is_held:
+                membership.gate.release()
             # Until here it was a member, so that what was revoked could be committed. Who it was stays its name: a
             # coordinator takes offsets of nobody also in a group that has members, so one that left would be let in.
             self._left = membership.group_metadata
