@@ -136,7 +136,7 @@ def lines_of(row: Row, report: CopyReport) -> list[str]:
     lives = "+".join(str(times) for _, times in sorted(report.lives.items()))
     return [
         f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
-        f"    {harm}; transactions: {said}; lives {lives}; errors raised: {met}; readers beside: {readers}",
+        f"    {harm}; sessions: {said}; lives {lives}; errors raised: {met}; readers beside: {readers}",
     ]
 
 
