@@ -63,15 +63,8 @@ class DecodeError(KcodecError, ValueError):
     topic_partition: where a consumer read them, else None.
     """
 
-    _FIELDS: tuple[str, ...] = (
-        "position",
-        "base_offset",
-        "record",
-        "path",
-        "next_offset",
-        "decoded",
-        "topic_partition",
-    )
+    _PLACE = ("position", "base_offset", "record", "path", "next_offset")
+    _FIELDS: tuple[str, ...] = (*_PLACE, "decoded", "topic_partition")
 
     def __init__(
         self,
