@@ -114,9 +114,7 @@ def main() -> int:
             written = write(kafka, megabytes, value_bytes, compression)
             wrote = time.monotonic() - begun
             whole = read(kafka, written.topic, {})
-            part = read(
-                kafka, written.topic, dict.fromkeys(range(PARTITIONS), written.total // PARTITIONS // 8)
-            )
+            part = read(kafka, written.topic, dict.fromkeys(range(PARTITIONS), written.total // PARTITIONS // 8))
             wrong = (
                 [] if whole["rows"] == written.committed else [f"{whole['rows']} of {written.committed} records read"]
             )
