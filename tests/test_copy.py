@@ -6,19 +6,14 @@ tests/prove_copy.py is the long form: more records, brokers killed too, other br
 
 from __future__ import annotations
 
-import pytest
 from copy_story import CopyReport, CopyStory, kill_session
 
 from kcodec.testing.kafka import ApacheKafka
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_of_sessions_copies_each_record_once(apache_kafka: ApacheKafka, protocol: str) -> None:
-    # The broker's own time-out of KIP-848 is long: whoever dies there stays a member, so nobody is killed.
-    harm = [kill_session] if protocol == "classic" else []
-    options = {"count": 1500, "sessions": 2, "size": 100, "session_timeout_ms": 1000, "seconds": 60.0}
-    story = CopyStory(apache_kafka, protocol=protocol, **options)
-    report = story.run(harm)
+def test_a_group_of_sessions_copies_each_record_once(apache_kafka: ApacheKafka) -> None:
+    story = CopyStory(apache_kafka, count=1500, sessions=2, size=100, session_timeout_ms=1000, seconds=60.0)
+    report = story.run([kill_session])
     assert report.faults() == [], story.told()
     assert report.said["aborted"] > 0
     story.forget()
