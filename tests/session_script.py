@@ -136,6 +136,7 @@ class ScriptedConsumer:
         self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
         self.notices: Any = ScriptedNotices()
         self.wake = Signal()
+        self.post = world.scheduler.call_soon
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
         self.committed: Any = self
         self.dropped: list[TopicPartition] = []

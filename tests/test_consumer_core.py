@@ -21,7 +21,7 @@ from kcodec.consumer import consumer_core
 from kcodec.consumer.gate import Gate
 from kcodec.errors import BrokerError, TransportError
 from kcodec.protocol.error_codes import broker_error
-from kcodec.protocol.flow import Flow, Signal, spawn, wait
+from kcodec.protocol.flow import CancelledFlow, Flow, Signal, spawn, wait
 
 ONE, TWO, THREE = (TopicPartition("orders", number) for number in range(3))
 
@@ -370,6 +370,59 @@ def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None
     face.do("unsubscribe")
     assert done.done and done.error is None
     assert commits == [{ONE: 0}] and not member.gate.is_held
+
+
+def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
+    """Cancelled while a revocation waits: nothing more is waited for, all is let go of."""
+    face = make(enable_auto_commit=False)
+    member = given(face, ONE)
+    core = face.consumer._core
+    task = face.flow(core.unsubscribe(5.0))  # waits for a poll
+    face.wait(0.05)
+    assert not task.done
+
+    def give_up() -> Flow[None]:
+        task.cancel()
+        yield from ()
+
+    done = face.flow(give_up())
+    face.wait(0.02)
+    assert done.error is None and isinstance(task.error, CancelledFlow)
+    assert core.membership is None and member.left == [] and not member.gate.is_held
+    assert face.do("assignment") == frozenset()
+
+
+def test_a_poll_that_is_interrupted_loses_no_notice(make: Make) -> None:
+    """Between the flow's end and the caller: it is told by the next poll."""
+    face = make()
+    told: list[Any] = []
+    member = subscribed(face, on_assigned=told.append)
+    done = face.flow(member.handler.assign([ONE], [ONE]))
+    core = face.consumer._core
+    first = face.flow(core.wait_for_work(1.0))  # whoever waited has gone
+    face.wait(0.02)
+    assert first.done and first.result is not None and told == []
+    face.do("poll", 0.05)
+    face.wait(0.02)
+    assert told == [{ONE}] and done.done
+
+
+def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
+    """A later generation must not carry the offsets of an earlier one."""
+    face = make(enable_auto_commit=False)
+    member = given(face, ONE, TWO)
+    core = face.consumer._core
+
+    def queued() -> Flow[None]:
+        yield from core.commits._gate.acquire()  # a commit before it is not answered yet
+        core.commits.put({ONE: OffsetAndMetadata(5), TWO: OffsetAndMetadata(6)}, None, is_forced=True)
+        core.commits.put({ONE: OffsetAndMetadata(7)}, None, is_forced=True)
+        core.remove([ONE])
+        core.commits._gate.release()
+
+    face.flow(queued())
+    face.wait(0.05)
+    assert core.committed.commits == [{TWO: 6}] and member.error is None
 
 
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:

@@ -138,6 +138,7 @@ class Consumer(ConsumerViews):
             yield from self.poll(None)
 
     def _tell(self, notice: Notice) -> None:
+        self._core.notices.begin(notice)
         try:
             notice.call()
         finally:

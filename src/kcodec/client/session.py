@@ -218,6 +218,7 @@ class GroupTransactSession(SessionViews):
             self._polling.release()
 
     def _tell(self, notice: Notice) -> None:
+        self._core.notices.begin(notice)
         try:
             notice.call()
         finally:

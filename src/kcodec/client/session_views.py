@@ -199,6 +199,12 @@ class SessionViews:
         taken: Any = ()
         try:
             taken = take()
+        except KcodecError:
+            raise
+        except BaseException:
+            # Interrupted: positions may have moved past what nobody was given.
+            block.fail("a poll was interrupted")
+            raise
         finally:
             self._flows.taken(len(taken))
         return taken

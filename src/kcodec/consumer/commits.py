@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec.errors import KcodecError
+from kcodec.consumer.assignment import PartitionState
+from kcodec.consumer.gate import Gate
+from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, Signal, wait
 
@@ -24,9 +26,20 @@ REVOCATION_SECONDS = 10.0
 
 
 class _Asked(NamedTuple):
+    """states: of those partitions that were assigned when it was asked for."""
+
     offsets: dict[TopicPartition, OffsetAndMetadata]
     on_committed: OnCommitted | None
     is_forced: bool
+    states: dict[TopicPartition, PartitionState]
+
+    def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Without what was taken away since: another generation's commit must not carry it."""
+        return {
+            partition: offset
+            for partition, offset in self.offsets.items()
+            if partition not in self.states or self.states[partition].is_assigned
+        }
 
 
 class Commits:
@@ -35,6 +48,7 @@ class Commits:
     def __init__(self, core: ConsumerCore) -> None:
         self._core = core
         self.queue: deque[_Asked] = deque()
+        self._gate = Gate(core.clock)
         self._wanted = Signal()
         self._idle = Signal()
         self._is_busy = False
@@ -58,11 +72,14 @@ class Commits:
             self._due = now + self._core.settings.auto_commit_interval
         elif now >= self._due:
             self._due = now + self._core.settings.auto_commit_interval
-            self.put(self._core.consumed(), None)
+            self.put(self._core.consumed(is_kept=True), None)
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
         """Any thread: have these committed in the background; is_forced: even if they were the last time."""
-        self.queue.append(_Asked(dict(offsets), on_committed, is_forced))
+        with self._core.assignment.lock:
+            there = self._core.assignment.partitions
+            states = {partition: there[partition] for partition in offsets if partition in there}
+        self.queue.append(_Asked(dict(offsets), on_committed, is_forced, states))
         self._core.post(self._wanted.set)
 
     def run(self) -> Flow[None]:
@@ -81,8 +98,9 @@ class Commits:
     def _background(self, asked: _Asked) -> Flow[None]:
         error: BaseException | None = None
         try:
-            if asked.is_forced or asked.offsets != self._last:
-                yield from self.commit(asked.offsets, self._core.settings.default_api_timeout)
+            offsets = asked.still_ours()
+            if asked.is_forced or offsets != self._last:
+                yield from self.commit(offsets, self._core.settings.default_api_timeout)
         except KcodecError as failed:
             error = failed
             if asked.on_committed is None:
@@ -92,10 +110,25 @@ class Commits:
 
     def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """OffsetCommit, waited for. Raises BrokerError (a rebalance took the partitions), DeliveryTimeoutError."""
-        committed = self._core.need_group("commit")
-        if offsets:
-            yield from committed.commit(offsets, self._core.group_metadata, timeout)
+        core = self._core
+        committed = core.need_group("commit")
+        if not offsets:
+            return
+        deadline = core.clock() + timeout
+        # The repeat of an older commit must not come behind a newer one.
+        if not (yield from self._gate.acquire(timeout)):
+            raise DeliveryTimeoutError(f"the commit before this one was not answered within {timeout:g} s")
+        try:
+            # Until it is answered nobody knows what is committed.
+            self._last = {}
+            # A member epoch moves while the partitions stay; a classic generation does not, and a repeat under the
+            # next one could carry what is another member's by then.
+            is_epoch = core.settings.group_protocol == "consumer"
+            member = core.group_metadata if is_epoch else core.group_metadata()
+            yield from committed.commit(offsets, member, max(deadline - core.clock(), 0.0))
             self._last = dict(offsets)
+        finally:
+            self._gate.release()
 
     def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """The positions of these, where commits are automatic. What fails is logged: the next owner then reads again

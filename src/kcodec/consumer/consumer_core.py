@@ -203,8 +203,12 @@ class ConsumerCore:
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
         is_held = yield from membership.gate.acquire(min(timeout, REJOIN_SECONDS))
+        is_given_up = False
         try:
             yield from self.handler.revoke(self.handler.owned)
+        except GeneratorExit:
+            is_given_up = True  # nothing may be waited for any more
+            raise
         finally:
             if is_held:
                 membership.gate.release()
@@ -213,7 +217,8 @@ class ConsumerCore:
             self._left = membership.group_metadata
             self.membership = None
             try:
-                yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
+                if not is_given_up:
+                    yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
                 self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
 
@@ -302,14 +307,18 @@ class ConsumerCore:
                 )
             yield from wait(self.wake, left)
 
-    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: the positions, as they are committed: where to go on, not what was read last."""
+    def consumed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: the positions, as they are committed: where to go on, not what was read last. is_kept: without
+        those that are being given away, or lost."""
         with self.assignment.lock:
             chosen = self.assignment.partitions if partitions is None else frozenset(partitions)
             return {
                 name: OffsetAndMetadata(state.position, "", state.position_epoch)
                 for name, state in self.assignment.partitions.items()
                 if name in chosen and state.position is not None and state.awaiting != "reset"
+                if not (is_kept and state.is_revoking)
             }
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata) -> Flow[None]:

@@ -230,9 +230,9 @@ class FetchBuffer:
                 break
             try:
                 more = entry.take(left)
-            except BaseException:
+            except BaseException as error:
                 self._discard(entry)
-                if records:
+                if records and isinstance(error, Exception):
                     break  # the rest is fetched again, and fails again if it must
                 raise
             if self._taken(entry):

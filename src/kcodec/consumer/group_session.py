@@ -52,6 +52,7 @@ class SessionConsumer(Protocol):
     assignment: Assignment
     notices: Notices
     wake: Signal
+    post: Callable[[Callable[[], None]], None]
 
     @property
     def membership(self) -> Membership | None:
@@ -186,7 +187,10 @@ class GroupSession:
     def check_idle(self) -> None:
         """Raises TransactionStateError while a transaction runs."""
         if self.block is not None and self.block.is_gone():
-            self.leave(self.block)  # nothing was done in it
+            # Nothing was done in it. The caller's thread may be here, and signals belong to the loop's.
+            self.manager.abandon(self.block.transaction)
+            self.block = None
+            self.consumer.post(self.changed.set)
         if self.block is not None:
             raise TransactionStateError(
                 "a transaction of this session is open: end it before the next one begins",
@@ -252,7 +256,7 @@ class GroupSession:
             while self._still_rebalances():
                 self.consumer.raise_errors()
                 if self.consumer.notices.waiting:
-                    return self.consumer.notices.waiting.popleft()
+                    return self.consumer.notices.waiting[0]
                 left = deadline - self.clock()
                 if left <= 0:
                     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kcodec.offsets import TopicPartition
@@ -56,6 +57,11 @@ class Notices:
         self.waiting.append(notice)
         self._posted.set()
         return notice
+
+    def begin(self, notice: Notice) -> None:
+        """Any thread, right before it is told. Until here it stays, so that a poll that is interrupted loses none."""
+        with suppress(ValueError):  # told at close, which takes them out itself
+            self.waiting.remove(notice)
 
     def tell(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
         """Have it told, and wait until it is."""

@@ -39,7 +39,7 @@ class Polls:
             while True:
                 core.raise_errors()
                 if core.notices.waiting:
-                    return core.notices.waiting.popleft()
+                    return core.notices.waiting[0]
                 left = deadline - core.clock()
                 if core.fetcher.has_ready or left <= 0:
                     return None
@@ -70,7 +70,7 @@ class Polls:
         try:
             while not task.done:
                 if core.notices.waiting:
-                    return core.notices.waiting.popleft()
+                    return core.notices.waiting[0]
                 yield from wait(core.wake)
             return None
         finally:

@@ -313,8 +313,8 @@ class Positions:
     def _ask_epoch_ends(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
         asked: dict[TopicPartition, Position] = {}
         for item in keys:
-            state = self.assignment.partitions[item]
-            asked[item] = Position(state.position or 0, state.position_epoch, -1)
+            if (state := self.assignment.partitions.get(item)) is not None:
+                asked[item] = Position(state.position or 0, state.position_epoch, -1)
 
         def take(item: TopicPartition, end: EpochEnd) -> None:
             state, position = self._wanted(item, keys[item]), asked[item]
@@ -325,7 +325,7 @@ class Positions:
             else:
                 self._stands(state, position.leader_epoch)
 
-        return self._settle(epoch_end_question(self.cluster, asked), keys, take)
+        return self._settle(epoch_end_question(self.cluster, asked), {item: keys[item] for item in asked}, take)
 
     # What comes of it
 

@@ -68,14 +68,18 @@ class SessionEnd:
     def _leave(self) -> None:
         """On every way out, also when the call was given up."""
         session, block = self.session, self.block
-        if not block.committed:
-            if block.transaction.is_commit_unanswered and block.committed is None:
-                session.rewind_later(block)
-            else:
-                block.transaction.committed = False  # whatever became of the abort
-                session.rewind(block)
-        session.leave(block)
-        self._unlock()
+        try:
+            if not block.committed:
+                if block.transaction.is_commit_unanswered and block.committed is None:
+                    session.rewind_later(block)
+                else:
+                    block.transaction.committed = False  # whatever became of the abort
+                    session.rewind(block)
+        finally:
+            try:
+                session.leave(block)
+            finally:
+                self._unlock()
 
     # Commit
 

@@ -127,6 +127,7 @@ class Consumer(ConsumerViews):
                 yield record
 
     async def _tell(self, notice: Notice) -> None:
+        self._core.notices.begin(notice)
         try:
             called = notice.call()
             if inspect.isawaitable(called):

@@ -194,6 +194,7 @@ class GroupTransactSession(SessionViews):
             self._is_polling = False
 
     async def _tell(self, notice: Notice) -> None:
+        self._core.notices.begin(notice)
         try:
             found = notice.call()
             if inspect.isawaitable(found):
