@@ -163,6 +163,16 @@ class Assignment:
             state.awaiting, state.reset_to = RESET, to
         self.changed.set()
 
+    def to_committed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go back to the committed offsets; what was fetched is dropped."""
+        with self.lock:
+            for partition in partitions:
+                if partition in self.partitions:
+                    state = self._renewed(partition)
+                    state.position, state.position_epoch = None, -1
+                    state.awaiting = COMMITTED
+        self.changed.set()
+
     def _renewed(self, partition: TopicPartition) -> PartitionState:
         state = self.state(partition)
         state.version = next(self._versions)
