@@ -178,8 +178,10 @@ class Node:
             self._ended()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """SIGSTOP: it keeps its connections and answers nothing. Returns once it stands still, where /proc tells."""
         self._send(signal.SIGSTOP)
+        if self._process is not None:
+            self._process.wait_paused()
 
     def resume(self) -> None:
         """SIGCONT."""

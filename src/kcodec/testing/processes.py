@@ -119,11 +119,29 @@ class Process:
             time.sleep(POLL_SECONDS)
         return True
 
+    def wait_paused(self, timeout: float = 2.0) -> None:
+        """After SIGSTOP: wait until every thread stands still, where /proc tells that; a signal takes its time."""
+        tasks = Path("/proc", str(self.pid), "task")
+        deadline = time.monotonic() + timeout
+        while tasks.is_dir() and time.monotonic() < deadline:
+            states = [_state_of(task) for task in tasks.iterdir()]
+            if all(state in {"T", "t", "Z", "X", ""} for state in states):
+                return
+            time.sleep(0.001)
+
     def kill(self, timeout: float = 10.0) -> None:
         """SIGKILL, and wait until it is gone."""
         self.send(signal.SIGKILL)
         if not self.wait(timeout):
             raise TimeoutError(f"process {self.pid} did not end within {timeout} s of SIGKILL")
+
+
+def _state_of(task: Path) -> str:
+    """The letter of a thread's state in its folder of /proc; empty once it has gone."""
+    try:
+        return (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def command_line_of(pid: int) -> str:
