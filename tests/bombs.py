@@ -7,8 +7,11 @@
                                                    batches whose records take about `size` bytes and their columns more
     batch_of(payload, count, codec) -> bytes       any payload behind a header that fits
 
-    python tests/bombs.py FILE LIMIT       decodes the batch in FILE with max_decompressed_bytes=LIMIT, in this fresh
-                                           process, and prints as JSON: error class, peak resident bytes, seconds
+    python tests/bombs.py FILE LIMIT [OPTIONS]
+                                           decodes the batch in FILE with max_decompressed_bytes=LIMIT, in this fresh
+                                           process, and prints as JSON: error class, peak resident bytes, seconds.
+                                           OPTIONS, as JSON: arguments of decode(), or of decode_fetch() where `topic`
+                                           is among them, and `export`: whether a stream of all columns is read, too
 
 The streams are written by hand where a compressor would take seconds for a gibibyte.
 """
@@ -151,15 +154,22 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    path, limit = sys.argv[1:]
+    path, limit = sys.argv[1:3]
+    options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     import kcodec
 
+    is_exported = options.pop("export", False)
+    decode: Callable[..., kcodec._fast.DecodedRecords] = (
+        kcodec._fast.decode_fetch if "topic" in options else kcodec.decode
+    )
     data = Path(path).read_bytes()
     limits = kcodec.DecodeLimits(max_decompressed_bytes=int(limit))
     began = time.monotonic()
     error = None
     try:
-        kcodec.decode(data, limits=limits)
+        decoded = decode(data, limits=limits, **options)
+        if is_exported:
+            decoded.__arrow_c_stream__()
     except kcodec.DecodeError as refused:
         error = type(refused).__name__
     print(json.dumps({"error": error, "peak": peak_bytes(), "seconds": time.monotonic() - began}))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The face of the compiled core, compared with it by stubtest. The docstrings of the core itself say more."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Never, Protocol, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy
@@ -673,7 +673,10 @@ class Partitions:
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[CapsuleType, CapsuleType]: ...
 
 def partition_for(keys: _ArrowArray | _ArrowStream | Iterable[Buffer | None], partitions: int) -> Partitions:
-    """The partition Java's producer sends each key to. Raises TypeError, ValueError."""
+    """The partition Java's producer sends each key to. Raises EncodeError, TypeError, ValueError."""
+
+def check_arrow_columns(source: _ArrowArray | _ArrowStream, columns: Collection[str]) -> None:
+    """Raise EncodeError unless the offsets of every row are within these columns of a table. Internal."""
 
 # ------------------------------------------------------------------------------------------------ before a log takes it
 
@@ -902,6 +905,8 @@ class ClientBatchBuilder:
 LONGEST_STRING: int
 DEEPEST_MESSAGE: int
 MOST_ELEMENTS: int
+MOST_VALUES: int
+MOST_UNKNOWN_TAGGED_FIELDS: int
 MOST_EMPTY_ELEMENTS: int
 
 class MessageObject:

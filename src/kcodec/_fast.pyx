@@ -20,6 +20,8 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
 What Python sees is made by the parts included below.
 """
 
+import itertools
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport (
@@ -57,6 +59,8 @@ include "_fast/declarations.pxi"
 include "_fast/encode_declarations.pxi"
 # Fault -> exception, the one place
 include "_fast/faults.pxi"
+# one caller at a time
+include "_fast/guard.pxi"
 # the caller's bytes, and limits
 include "_fast/source.pxi"
 # zstd and gzip by their Python packages

@@ -198,14 +198,16 @@ static void fill_column(ArrayBlock *block, struct ArrowArray *array, ColumnId co
     }
     if (column == COLUMN_KEY || column == COLUMN_VALUE || column == COLUMN_TOPIC) {
         const BinaryColumn *binary = column == COLUMN_KEY ? &chunk->key : column == COLUMN_VALUE ? &chunk->value : &chunk->topic_rows;
-        set_array(block, array, rows, row, nulls_of(chunk, binary->null_count, rows), binary->validity.data, 3,
+        int64_t first = column == COLUMN_TOPIC ? 0 : row;  // the same value in every row: see columns.h
+        set_array(block, array, rows, first, nulls_of(chunk, binary->null_count, rows), binary->validity.data, 3,
                   binary->offsets.data, binary->data.data);
         if (column != COLUMN_TOPIC && chunk->layout.binary_type == BINARY_VIEW) fill_views(block, array, binary);
         return;
     }
     int64_t nulls;
     const uint8_t *validity = chunk_validity(chunk, column, &nulls);
-    set_array(block, array, rows, row, nulls_of(chunk, nulls, rows), validity, 2, chunk->fixed[column].data, NULL);
+    set_array(block, array, rows, chunk_fixed_row(chunk, column, row), nulls_of(chunk, nulls, rows), validity, 2,
+              chunk->fixed[column].data, NULL);
 }
 
 static ArrayBlock *new_array_block(Chunk *chunk) {

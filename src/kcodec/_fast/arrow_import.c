@@ -19,11 +19,19 @@ static const uint8_t *validity_of(const struct ArrowArray *array) {
     return array->null_count == 0 || array->n_buffers < 1 ? NULL : array->buffers[0];
 }
 
+// Whether lengths are possible and the buffers of a type with `buffers` of them are there. An array without rows needs none.
+static int has_buffers(const struct ArrowArray *array, int64_t buffers) {
+    if (array->length < 0 || array->offset < 0 || array->length > INT64_MAX - 1 - array->offset) return 0;
+    if (array->n_buffers < buffers || (buffers && !array->buffers)) return 0;
+    return !array->length || buffers < 2 || array->buffers[1];
+}
+
 static int bind_dictionary(BinaryInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array) {
     input->index_width = (int8_t)integer_width(schema->format, &input->index_signed);
-    if (!input->index_width || !array->dictionary) return -1;
+    if (!input->index_width) return BIND_TYPE;
+    if (!array->dictionary || !has_buffers(array, 2)) return BIND_INVALID;
     input->values = calloc(1, sizeof *input->values);
-    if (!input->values) return -2;
+    if (!input->values) return BIND_NO_MEMORY;
     int failed = binary_input_bind(input->values, schema->dictionary, array->dictionary);
     input->kind = input->values->kind;
     input->indices = array->buffers[1];
@@ -32,43 +40,51 @@ static int bind_dictionary(BinaryInput *input, const struct ArrowSchema *schema,
 }
 
 int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array) {
+    static const uint8_t nothing[1];
     memset(input, 0, sizeof *input);
     const char *format = schema->format;
+    if (!has_buffers(array, 0)) return BIND_INVALID;
     input->first = array->offset;
     if (strcmp(format, "n") == 0) return 0;
     input->validity = validity_of(array);
     if (schema->dictionary) return bind_dictionary(input, schema, array);
     const char *view = format[0] == 'v' ? format + 1 : NULL;
     if (view && (strcmp(view, "z") == 0 || strcmp(view, "u") == 0)) {
+        if (!has_buffers(array, 3)) return BIND_INVALID;
         input->kind = INPUT_BINARY_VIEW;
         input->offsets = array->buffers[1];
         // behind validity and views come the data buffers, and last the buffer of their sizes
         input->view_data = array->buffers + 2;
         input->view_data_count = array->n_buffers - 3;
-        input->view_data_sizes = array->n_buffers < 3 ? NULL : array->buffers[array->n_buffers - 1];
-        return array->n_buffers < 3 ? -1 : 0;
+        input->view_data_sizes = array->buffers[array->n_buffers - 1];
+        return input->view_data_count && !input->view_data_sizes ? BIND_INVALID : 0;
     }
     if (format[0] == 'w' && format[1] == ':') {
+        long width = strtol(format + 2, NULL, 10);
+        if (width < 0 || width > INT32_MAX) return BIND_TYPE;
+        if (!has_buffers(array, 2) && (width || !has_buffers(array, 0))) return BIND_INVALID;
         input->kind = INPUT_FIXED_SIZE;
-        input->width = (int32_t)strtol(format + 2, NULL, 10);
-        input->data = array->buffers[1];
-        return input->width < 0 ? -1 : 0;
+        input->width = (int32_t)width;
+        input->data = width ? array->buffers[1] : NULL;
+        return 0;
     }
     if (strcmp(format, "z") == 0 || strcmp(format, "u") == 0)
         input->kind = INPUT_BINARY;
     else if (strcmp(format, "Z") == 0 || strcmp(format, "U") == 0)
         input->kind = INPUT_LARGE_BINARY;
     else
-        return -1;
+        return BIND_TYPE;
+    if (!has_buffers(array, 3)) return BIND_INVALID;
     input->offsets = array->buffers[1];
     input->data = array->buffers[2];
-    if (array->length == 0) {  // then there may be no offsets at all
-        input->data_end = input->data;
-        return 0;
+    if (array->length) {  // else there may be no offsets at all
+        int64_t last = input->first + array->length;
+        input->data_length = input->kind == INPUT_BINARY ? ((const int32_t *)input->offsets)[last]
+                                                         : ((const int64_t *)input->offsets)[last];
     }
-    int64_t last = input->first + array->length;
-    input->data_end = input->data + (input->kind == INPUT_BINARY ? ((const int32_t *)input->offsets)[last]
-                                                                 : ((const int64_t *)input->offsets)[last]);
+    if (input->data_length < 0 || (input->data_length && !input->data)) return BIND_INVALID;
+    if (!input->data) input->data = nothing;  // every value is empty
+    input->data_end = input->data + input->data_length;
     return 0;
 }
 
@@ -130,7 +146,8 @@ int integer_input_bind(IntegerInput *input, const struct ArrowSchema *schema, co
     memset(input, 0, sizeof *input);
     int8_t is_signed = 0;
     int width = schema->dictionary ? 0 : integer_width(schema->format, &is_signed);
-    if (!width || !is_signed) return -1;
+    if (!width || !is_signed) return BIND_TYPE;
+    if (!has_buffers(array, 2)) return BIND_INVALID;
     *input = (IntegerInput){(int8_t)width, array->offset, validity_of(array), array->buffers[1], 1, 1};
     return 0;
 }
@@ -140,17 +157,19 @@ int timestamp_input_bind(IntegerInput *input, const struct ArrowSchema *schema, 
     if (strncmp(format, "ts", 2) != 0 || !format[2] || format[3] != ':') {
         if (strcmp(format, "l") != 0) {
             memset(input, 0, sizeof *input);
-            return -1;
+            return BIND_TYPE;
         }
         return integer_input_bind(input, schema, array);
     }
+    memset(input, 0, sizeof *input);
+    if (!has_buffers(array, 2)) return BIND_INVALID;
     *input = (IntegerInput){8, array->offset, validity_of(array), array->buffers[1], 1, 1};
     switch (format[2]) {
         case 's': input->multiply = 1000; return 0;
         case 'm': return 0;
         case 'u': input->divide = 1000; return 0;
         case 'n': input->divide = 1000000; return 0;
-        default: input->width = 0; return -1;
+        default: input->width = 0; return BIND_TYPE;
     }
 }
 
@@ -163,11 +182,15 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     const char *format = schema->format;
     if (strcmp(format, "n") == 0) return 0;
     int large = strcmp(format, "+L") == 0;
-    if (!large && strcmp(format, "+l") != 0 && strcmp(format, "+m") != 0) return -1;
-    if (schema->dictionary || schema->n_children != 1 || array->n_children != 1) return -1;
+    if (!large && strcmp(format, "+l") != 0 && strcmp(format, "+m") != 0) return BIND_TYPE;
+    if (schema->dictionary || schema->n_children != 1) return BIND_TYPE;
     const struct ArrowSchema *entries = schema->children[0];
+    if (strcmp(entries->format, "+s") != 0 || entries->n_children != 2) return BIND_TYPE;
+    if (array->n_children != 1 || !has_buffers(array, 2)) return BIND_INVALID;
     const struct ArrowArray *entry_array = array->children[0];
-    if (strcmp(entries->format, "+s") != 0 || entries->n_children != 2 || entry_array->n_children != 2) return -1;
+    if (entry_array->n_children != 2 || !has_buffers(entry_array, 1)) return BIND_INVALID;
+    for (int at = 0; at < 2; at++)
+        if (entry_array->children[at]->length < entry_array->offset + entry_array->length) return BIND_INVALID;
     // by place, whatever they are called; but what says itself that it is the other way round is believed
     int name = is_named(entries->children[0], "value") && is_named(entries->children[1], "key");
     int failed = binary_input_bind(&input->name, entries->children[name], entry_array->children[name]);
@@ -178,7 +201,43 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     input->validity = validity_of(array);
     input->offsets = array->buffers[1];
     if (array->length == 0) input->width = 0;  // then there may be no offsets at all
+    input->struct_length = entry_array->length;
     input->struct_first = entry_array->offset;
     input->struct_validity = validity_of(entry_array);
     return 0;
+}
+
+// A loop without branches first: it tells in a fraction of a nanosecond a row whether there is anything to look for.
+#define CHECK_OFFSETS(type)                                                                                       \
+    do {                                                                                                          \
+        const type *ends = (const type *)input->offsets + input->first;                                           \
+        int is_invalid = 0;                                                                                       \
+        for (int64_t row = 0; row < rows; row++) is_invalid |= ends[row] > ends[row + 1];                         \
+        if (likely(!is_invalid && (!rows || (ends[0] >= 0 && ends[rows] <= input->data_length)))) return -1;      \
+        for (int64_t row = 0; row < rows; row++)                                                                  \
+            if (ends[row] < 0 || ends[row + 1] < ends[row] || ends[row + 1] > input->data_length) return row;     \
+        return -1;                                                                                                \
+    } while (0)
+
+int64_t binary_input_check(const BinaryInput *input, int64_t rows) {
+    if (!input->index_width && input->kind == INPUT_BINARY) CHECK_OFFSETS(int32_t);
+    if (!input->index_width && input->kind == INPUT_LARGE_BINARY) CHECK_OFFSETS(int64_t);
+    for (int64_t row = 0; row < rows; row++)
+        if (binary_input_get(input, row).length == PAYLOAD_INVALID) return row;
+    return -1;
+}
+
+int64_t headers_input_check(const HeadersInput *input, int64_t rows) {
+    HeadersInput all = *input;
+    all.validity = NULL;  // a null list has offsets, too
+    if (!input->width) return -1;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t first = 0, count = headers_input_count(&all, row, &first);
+        if (count < 0) return row;
+        for (int64_t at = first; at < first + count; at++)
+            if (binary_input_get(&input->name, at).length == PAYLOAD_INVALID ||
+                binary_input_get(&input->value, at).length == PAYLOAD_INVALID)
+                return row;
+    }
+    return -1;
 }

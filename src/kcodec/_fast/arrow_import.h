@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers lie.
-// The interface carries no buffer sizes but those of views, so what an exporter promises is believed; what can be told (a
-// negative length, a view or an index outside of what there is, a type that is none of these) is an error.
+// Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers are.
+// The interface carries no buffer sizes but those of views, so the lengths of arrays and the last offset of a column are
+// trusted (pyarrow's validate() compares them with its buffers: see arrow_import.pxi). Everything else is checked for each
+// row as it is read: offsets that are negative, that decrease or that exceed the last one, a list that exceeds its child,
+// a view or an index outside of what there is.
 #ifndef KCODEC_ARROW_IMPORT_H
 #define KCODEC_ARROW_IMPORT_H
 
@@ -23,6 +25,7 @@ typedef struct BinaryInput {
     const uint8_t *validity;   // NULL: nothing is null
     const void *offsets;       // of a view column: the views
     const uint8_t *data;
+    int64_t data_length;       // the last offset: no row may end behind it
     const uint8_t *data_end;   // as far as the column's own rows reach; may be read up to here
     const void *const *view_data;
     const int64_t *view_data_sizes;
@@ -56,12 +59,14 @@ typedef struct {               // list<struct<key, value>>, large_list of it, ma
     int64_t first;
     const uint8_t *validity;
     const void *offsets;
+    int64_t struct_length;     // no list may end behind it
     int64_t struct_first;
     const uint8_t *struct_validity;
     BinaryInput name, value;
 } HeadersInput;
 
-// Each binds one column; -1: not a type it takes. binary_input_bind: -2: no memory.
+// Each binds one column, or says why it cannot.
+enum { BIND_TYPE = -1, BIND_NO_MEMORY = -2, BIND_INVALID = -3 };  // not a type it takes; lengths or buffers that contradict
 int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
 void binary_input_free(BinaryInput *input);
 int integer_input_bind(IntegerInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
@@ -73,6 +78,9 @@ static inline int input_is_null(const uint8_t *validity, int64_t at) {
 }
 
 Payload binary_input_odd(const BinaryInput *input, int64_t row);  // views, fixed size, dictionaries
+// The first row whose offsets are invalid, null or not; -1: none. Of headers also their names and values.
+int64_t binary_input_check(const BinaryInput *input, int64_t rows);
+int64_t headers_input_check(const HeadersInput *input, int64_t rows);
 
 static inline __attribute__((always_inline)) Payload binary_input_get(const BinaryInput *input, int64_t row) {
     Payload found = {0, PAYLOAD_NULL, input->data_end};
@@ -87,8 +95,12 @@ static inline __attribute__((always_inline)) Payload binary_input_get(const Bina
         begin = ((const int64_t *)input->offsets)[at];
         end = ((const int64_t *)input->offsets)[at + 1];
     }
+    if (unlikely(begin < 0 || end < begin || end > input->data_length)) {
+        found.length = PAYLOAD_INVALID;
+        return found;
+    }
     found.bytes = input->data + begin;
-    found.length = unlikely(end < begin) ? PAYLOAD_INVALID : end - begin;
+    found.length = end - begin;
     return found;
 }
 
@@ -110,7 +122,7 @@ static inline __attribute__((always_inline)) int integer_input_get(const Integer
     return 0;
 }
 
-// The headers of a row: how many, the first one's place among all. A null list is none.
+// The headers of a row: how many, the first one's index among all; -1 for offsets that cannot be. A null list has none.
 static inline __attribute__((always_inline)) int64_t headers_input_count(const HeadersInput *input, int64_t row,
                                                                          int64_t *first) {
     int64_t at = input->first + row, begin, end;
@@ -122,8 +134,9 @@ static inline __attribute__((always_inline)) int64_t headers_input_count(const H
         begin = ((const int64_t *)input->offsets)[at];
         end = ((const int64_t *)input->offsets)[at + 1];
     }
+    if (unlikely(begin < 0 || end < begin || end > input->struct_length)) return -1;
     *first = begin + input->struct_first;
-    return end < begin ? -1 : end - begin;
+    return end - begin;
 }
 
 #endif

@@ -1,5 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 # Arrow data of others, by the PyCapsule interface: anything with __arrow_c_stream__ or __arrow_c_array__.
+#
+# The interface carries no buffer sizes, and pyarrow does not validate what it reads from IPC files. So its objects are
+# validated before they are exported, which compares the last offset of each column with its buffer; what is between the
+# first and the last offset is checked in C, row by row. Other producers are trusted for the last offset.
+
+cdef tuple _pyarrow_types(tuple names):
+    """Classes of pyarrow, if a program has imported it: kcodec never does for this."""
+    import sys
+
+    pyarrow = sys.modules.get("pyarrow")
+    found = [getattr(pyarrow, name, None) for name in names]
+    return tuple([kind for kind in found if kind is not None])
+
+
+cdef int _validate_pyarrow(object source, object columns) except -1:
+    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without looking at every row.
+    Anything that is not pyarrow's is passed over."""
+    if isinstance(source, _pyarrow_types(("Table", "RecordBatch"))):
+        for index, name in enumerate(source.schema.names):
+            if name in columns:
+                _validate_column(source.column(index), name)
+    elif isinstance(source, _pyarrow_types(("Array", "ChunkedArray"))):
+        _validate_column(source, None)
+    return 0
+
+
+cdef int _validate_column(object column, object name) except -1:
+    try:
+        column.validate()
+    except ValueError as error:  # pyarrow.ArrowInvalid
+        place = "the Arrow data" if name is None else f"column {name!r}"
+        raise EncodeError(f"{place} is invalid: {error}; look for what wrote it, or drop the column", field=name,
+                          value=None) from error
+    return 0
+
+
+cdef _ArrowSource _arrow_source_of(object source, object columns):
+    """The arrays of an Arrow object. Those of pyarrow are validated, in the columns of these names."""
+    cdef _ArrowSource found
+    if isinstance(source, _pyarrow_types(("RecordBatchReader",))):
+        found = _ArrowSource.__new__(_ArrowSource, None)
+        found.reader = source
+        found.columns = columns
+        found.capsules = source.schema.__arrow_c_schema__()
+        found.schema = <ImportedSchema *>PyCapsule_GetPointer(found.capsules, b"arrow_schema")
+        return found
+    _validate_pyarrow(source, columns)
+    return _ArrowSource(source)
+
 
 cdef class _ArrowSource:
     """An iterator over the arrays of an Arrow object: each next_array() brings `array`, whose type is `schema`."""
@@ -11,8 +60,12 @@ cdef class _ArrowSource:
     cdef ImportedStream *stream
     cdef object capsules        # of the exporter: what they hold lives as long as they do
     cdef bint has_single
+    cdef object reader          # of pyarrow: gives batches, which are validated one by one
+    cdef object columns, batch
 
     def __cinit__(self, source):
+        if source is None:
+            return
         if hasattr(source, "__arrow_c_stream__"):
             self.capsules = source.__arrow_c_stream__()
             self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
@@ -40,8 +93,24 @@ cdef class _ArrowSource:
         told = "it gives no reason" if text == NULL else text.decode("utf-8", "replace")
         return ValueError(f"the Arrow stream failed: {told}")
 
+    cdef bint next_of_reader(self) except -1:
+        self.array = NULL
+        try:
+            batch = self.reader.read_next_batch()
+        except StopIteration:
+            self.batch = None
+            return False
+        except Exception as error:
+            raise ValueError(f"the Arrow stream failed: {error}") from error
+        _validate_pyarrow(batch, self.columns)
+        self.batch = batch.__arrow_c_array__()
+        self.array = <ImportedArray *>PyCapsule_GetPointer(self.batch[1], b"arrow_array")
+        return True
+
     cdef bint next_array(self) except -1:
         """Whether there is one more."""
+        if self.reader is not None:
+            return self.next_of_reader()
         if self.stream == NULL:
             one_more = self.has_single
             self.has_single = False
@@ -133,6 +202,8 @@ cdef class _ArrowRows:
         """ValueError for rows that are null as a whole, and for columns that lack some."""
         cdef ImportedArray *array = source.array
         cdef int64_t at
+        if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
+            raise ValueError(f"the Arrow array has a length of {array.length} from row {array.offset} on: that is invalid")
         if array.n_children != source.schema.n_children:
             raise ValueError(f"the Arrow array has {array.n_children} columns, its schema {source.schema.n_children}")
         if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
@@ -162,8 +233,11 @@ cdef class _ArrowRows:
             self.input.headers.first += shift
         else:
             failed = self.bind_number(name, schema, array, shift)
-        if failed == -2:
+        if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for a dictionary")
+        if failed == BIND_INVALID:
+            raise EncodeError(f"column {name!r} holds invalid Arrow data: its lengths, buffers and last offset contradict "
+                              "each other", field=name, value=None)
         if failed:
             raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
         return 0
@@ -185,3 +259,46 @@ cdef class _ArrowRows:
             failed = integer_input_bind(input, schema, array)
         input.first += shift
         return failed
+
+
+def check_arrow_columns(source, columns):
+    """Raise EncodeError, which names column and row, unless the offsets of every row are within these columns. Internal.
+
+    source: a table or stream; columns: names out of key, value and headers. For programs that hand rows of a table to
+    other code before encode() sees them.
+    """
+    cdef _ArrowSource arrow = _arrow_source_of(source, columns)
+    cdef BinaryInput binary
+    cdef HeadersInput headers
+    cdef ImportedSchema *schema
+    cdef int64_t at, rows, first_row = 0, wrong
+    cdef int failed
+    while arrow.next_array():
+        for at in range(arrow.schema.n_children):
+            schema = arrow.schema.children[at]
+            name = "" if schema.name == NULL else schema.name.decode("utf-8", "replace")
+            if name not in columns:
+                continue
+            rows, wrong = arrow.array.children[at].length, -1
+            if name == "headers":
+                failed = headers_input_bind(&headers, schema, arrow.array.children[at])
+                if not failed:
+                    with nogil:
+                        wrong = headers_input_check(&headers, rows)
+                binary_input_free(&headers.name)
+                binary_input_free(&headers.value)
+            else:
+                failed = binary_input_bind(&binary, schema, arrow.array.children[at])
+                if not failed:
+                    with nogil:
+                        wrong = binary_input_check(&binary, rows)
+                binary_input_free(&binary)
+            if failed == BIND_NO_MEMORY:
+                raise MemoryError("no memory for a dictionary")
+            if failed and failed != BIND_INVALID and name != "key":  # partition_for() says what a key can be
+                raise ValueError(f"column {name!r} cannot have the Arrow type {arrow.format_of(schema)!r}")
+            if failed == BIND_INVALID or wrong >= 0:
+                row = first_row + wrong - arrow.array.offset if wrong >= 0 else None
+                reason = _ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=name)
+                raise EncodeError(reason, field=name, value=None, row=row)
+        first_row += arrow.array.length

@@ -307,18 +307,23 @@ cdef class RecordBatches:
         cdef Fault fault
         cdef Limits bounds
         cdef WalkResult result
+        cdef int64_t at, needed
         _read_limits(self.limits, &bounds)
         while len(self.found) <= index and not self.ended:
-            result = walk_batch(self.source.data(), self.source.size(), self.walked, 0, &bounds, &header, &self.needed,
-                                &fault)
+            at = self.walked
+            result = walk_batch(self.source.data(), self.source.size(), at, 0, &bounds, &header, &needed, &fault)
             if result == WALK_FAULT:
                 raise _error_of(&fault)
             if result == WALK_CUT:
+                self.needed = needed
                 self.ended = True
                 break
-            whole = memoryview(self.source.owner).cast("B")[self.walked : self.walked + header_size(&header)]
-            self.found.append(_batch_of(&header, whole, None, self.limits))
-            self.walked += header_size(&header)
+            whole = memoryview(self.source.owner).cast("B")[at : at + header_size(&header)]
+            batch = _batch_of(&header, whole, None, self.limits)
+            with cython.critical_section(self):
+                if self.walked == at:  # no other thread, and nothing the collector ran, has been here meanwhile
+                    self.found.append(batch)
+                    self.walked = at + header_size(&header)
         return len(self.found) > index
 
     def __len__(self):

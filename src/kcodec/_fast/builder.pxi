@@ -17,15 +17,13 @@ cdef class RecordBatchBuilder:
     cdef _Writer writer
     cdef _RowReader reader
     cdef bytes built
-    cdef int in_use
+    cdef int in_use, is_made
 
     def __init__(self, *, compression="none", compression_level=None, base_offset=None, timestamp=None,
                  timestamp_type="CreateTime", producer_id=-1, producer_epoch=-1, base_sequence=-1,
                  is_transactional=False, partition_leader_epoch=-1, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES,
                  framing=None, skip_useless_compression=False):
         cdef _Writer writer = _Writer()
-        if self.writer is not None:
-            raise TypeError("a RecordBatchBuilder is made once: make another for the next batch")
         writer.set_header(base_offset, partition_leader_epoch, producer_id, producer_epoch, base_sequence,
                           is_transactional)
         writer.set_compression(compression, compression_level, skip_useless_compression)
@@ -33,6 +31,7 @@ cdef class RecordBatchBuilder:
         writer.set_limit(max_batch_bytes)
         writer.set_framing(framing)
         writer.begin()
+        _make_once(&self.is_made, self)  # behind the options, reading which may run any code
         self.built = None
         self.reader = _RowReader(timestamp, writer.framed)
         self.writer = writer
@@ -42,8 +41,7 @@ cdef class RecordBatchBuilder:
         and another thread may while close() compresses."""
         if self.writer is None:
             raise TypeError("the RecordBatchBuilder was not made: its __init__ did not run")
-        if not use_begin(&self.in_use):
-            raise RuntimeError("the builder is in use: by another thread, or by the record that is being appended")
+        _enter(&self.in_use, self)
         if self.built is not None:
             use_end(&self.in_use)
             raise ValueError("the builder is closed: its batch is made")

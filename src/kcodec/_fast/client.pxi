@@ -14,6 +14,7 @@ cdef class ClientBatch:
     cdef ClientRecords parent
     cdef int64_t first_row
     cdef ClientRows rows
+    cdef int is_made
 
     is_legacy = False
     record_class = ClientRecord
@@ -24,16 +25,19 @@ cdef class ClientBatch:
         cdef _Source source = _Source(buffer)
         cdef Fault fault
         cdef Limits limits
+        cdef BatchHeader header  # becomes ours together with the bytes it describes
         cdef int64_t needed
         _read_limits(DEFAULT_LIMITS, &limits)
-        result = walk_batch(source.data(), source.size(), 0, 0, &limits, &self.header, &needed, &fault)
-        if result == WALK_BATCH and bool(header_is_legacy(&self.header)) == self.is_legacy:
+        result = walk_batch(source.data(), source.size(), 0, 0, &limits, &header, &needed, &fault)
+        if result == WALK_BATCH and bool(header_is_legacy(&header)) == self.is_legacy:
+            if self.source is not None:  # also of a batch that a record set gave, for which no __init__ ran
+                raise TypeError(f"a {type(self).__name__} is made once: its __init__ cannot be called again")
+            _make_once(&self.is_made, self)
+            self.header = header
             self.source = source
-            self.parent = None
-            self.rows = None
             return
         if result == WALK_BATCH:
-            error = UnsupportedError(f"magic {self.header.magic} is not that of a {type(self).__name__}", position=0)
+            error = UnsupportedError(f"magic {header.magic} is not that of a {type(self).__name__}", position=0)
         elif result == WALK_FAULT:
             error = _error_of(&fault)
         else:
@@ -229,6 +233,7 @@ cdef class ClientRecords:
     cdef RecordSteps steps
     cdef int64_t current_row         # of all records of magic 2, the number of the first in `current`
     cdef _Rows current
+    cdef int in_use, is_made
 
     batch_type = ClientBatch
     legacy_batch_type = ClientBatch
@@ -237,7 +242,9 @@ cdef class ClientRecords:
         self.result = WALK_CUT
 
     def __init__(self, bytes_data):
-        self.source = _Source(bytes_data)
+        source = _Source(bytes_data)
+        _make_once(&self.is_made, self)
+        self.source = source
         _read_limits(DEFAULT_LIMITS, &self.limits)
         self.batch_class = self.batch_type
         self.record_class = self.batch_type.record_class
@@ -280,6 +287,13 @@ cdef class ClientRecords:
 
     def next_batch(self):
         """The next batch, None at the end."""
+        _enter(&self.in_use, self)
+        try:
+            return self.take_batch()
+        finally:
+            use_end(&self.in_use)
+
+    cdef object take_batch(self):
         cdef ClientBatch batch
         if self.result == WALK_CUT:
             return None
@@ -331,6 +345,13 @@ cdef class ClientRecords:
 
     cdef ClientRows rows_of(self, ClientBatch batch):
         """The records of a batch out of what is decoded ahead; None: it has to decode itself, and say what is wrong."""
+        _enter(&self.in_use, self)
+        try:
+            return self.decoded_rows_of(batch)
+        finally:
+            use_end(&self.in_use)
+
+    cdef ClientRows decoded_rows_of(self, ClientBatch batch):
         cdef int64_t first = batch.first_row, count = batch.header.records_count, begin = batch.header.position
         if count <= 0 or (self.current is not None and first < self.current_row):
             return None

@@ -91,7 +91,8 @@ cdef class ClientBatchBuilder:
     cdef HeaderField headers[QUICK_HEADERS]
     cdef object built, now
     cdef int64_t limit
-    cdef int codec
+    cdef int codec, in_use, is_made
+    cdef tuple row_headers        # of the row that is being appended
 
     clock = None
     full_at_batch_size = False
@@ -112,14 +113,15 @@ cdef class ClientBatchBuilder:
         _attribute(header, ATTRIBUTE_TRANSACTIONAL, bool(is_transactional))
         writer.settings.has_base_offset = True
         writer.begin()
+        _make_once(&self.is_made, self)  # behind the options, reading which may run any code
         self.built = self.reader = None
         self.limit = min(batch_size, 0x7FFFFFFF) - (1 if self.full_at_batch_size else 0)
         self.now = self.clock
         self.writer = writer
 
     cdef bint quick_row(self, object key, object value, object headers) except -1:
-        """Key, value and headers into fields, where all are of the plainest types. What they point into is the
-        caller's for as long as append() runs.
+        """Key, value and headers into fields, where all are of the plainest types. What they point into is held by
+        the caller, or by row_headers, for as long as append() runs.
         """
         cdef int64_t count = 0
         cdef HeaderField *field
@@ -129,7 +131,10 @@ cdef class ClientBatchBuilder:
         if headers:
             if type(headers) is not list or len(<list>headers) > QUICK_HEADERS:
                 return False
-            for pair in <list>headers:
+            self.row_headers = tuple(<list>headers)  # another thread may change the list
+            for pair in self.row_headers:
+                if count >= QUICK_HEADERS:
+                    return False
                 if type(pair) is not tuple or len(<tuple>pair) != 2:
                     return False
                 name = (<tuple>pair)[0]
@@ -167,6 +172,13 @@ cdef class ClientBatchBuilder:
 
     def append(self, offset, timestamp, key, value, headers):
         """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
+        _enter(&self.in_use, self)  # reading a row may run any code, which may call the builder again
+        try:
+            return self.append_record(offset, timestamp, key, value, headers)
+        finally:
+            use_end(&self.in_use)
+
+    cdef object append_record(self, object offset, object timestamp, object key, object value, object headers):
         if self.built is not None:
             raise ValueError("the batch is built: nothing can be appended")
         cdef BatchWriter *writer = &self.writer.writer
@@ -187,12 +199,16 @@ cdef class ClientBatchBuilder:
         return metadata
 
     def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional=None):
-        """Who sends it; may be said, and said anew, until build()."""
-        if self.built is not None:
-            raise ValueError("the batch is built: its producer state is settled")
-        self.writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
-        self.writer.writer.settings.header = self.writer.settings.header
-        self.writer.writer.base_sequence = self.writer.settings.header.base_sequence
+        """Set the producer's id, epoch and base sequence; it may be called again until build()."""
+        _enter(&self.in_use, self)
+        try:
+            if self.built is not None:
+                raise ValueError("the batch is built: its producer state can no longer change")
+            self.writer.set_header(None, None, producer_id, producer_epoch, base_sequence, is_transactional)
+            self.writer.writer.settings.header = self.writer.settings.header
+            self.writer.writer.base_sequence = self.writer.settings.header.base_sequence
+        finally:
+            use_end(&self.in_use)
 
     @property
     def producer_id(self):
@@ -215,10 +231,17 @@ cdef class ClientBatchBuilder:
 
     def build(self):
         """The batch, a bytearray; called again, the same."""
-        cdef BatchWriter *writer = &self.writer.writer
-        cdef Fault fault
         if self.built is not None:
             return self.built
+        _enter(&self.in_use, self)
+        try:
+            return self.build_batch()
+        finally:
+            use_end(&self.in_use)
+
+    cdef object build_batch(self):
+        cdef BatchWriter *writer = &self.writer.writer
+        cdef Fault fault
         if self.codec > COMPRESSION_ZSTD:
             raise self.unknown_codec(self.codec)
         _check_producer(&self.writer.settings.header)

@@ -88,6 +88,7 @@ cdef class ClientRows:
     cdef int64_t row, end, span
     cdef object record_class
     cdef bint plain_class, as_tuples, detailed, with_size
+    cdef int in_use
     cdef int64_t base_offset, base_timestamp
     cdef _HeaderNames names
 
@@ -125,7 +126,7 @@ cdef class ClientRows:
             return (offset, timestamp, kind, key, value, headers)
         return (
             offset, timestamp, kind, key, value, self.headers_of(chunk, row),
-            (<const int32_t *>chunk.fixed[COLUMN_PARTITION_LEADER_EPOCH].data)[row],
+            spans[self.span].leader_epoch,
             _row_size(chunk, row, spans[self.span].base_offset, timestamps[spans[self.span].first_row]),
             self.header_bytes(chunk, row),
         )
@@ -154,6 +155,13 @@ cdef class ClientRows:
         return record
 
     def __next__(self):
+        _enter(&self.in_use, self)
+        try:
+            return self.next_row()
+        finally:
+            use_end(&self.in_use)
+
+    cdef object next_row(self):
         cdef int64_t row = self.row
         if row >= self.end:
             raise StopIteration

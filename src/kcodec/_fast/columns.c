@@ -54,7 +54,7 @@ static void chunk_free(Chunk *chunk) {
     int64_t rows = chunk->rows;
     for (int which = 1; which >= 0; which--) buffer_release(&chunk->schema_id_validity[which], (size_t)(rows + 7) / 8);
     buffer_release(&chunk->partition_validity, (size_t)(rows + 7) / 8);
-    binary_release(&chunk->topic_rows, rows, BINARY);
+    binary_release(&chunk->topic_rows, rows < chunk_part_rows(chunk) ? rows : chunk_part_rows(chunk), BINARY);
     buffer_release(&chunk->view_arena, (size_t)chunk->view_arena_length);
     binary_release(&chunk->replaced_names, chunk->header_count, BINARY);
     binary_release(&chunk->header_value, chunk->header_count, BINARY);
@@ -66,7 +66,8 @@ static void chunk_free(Chunk *chunk) {
     buffer_release(&chunk->control_type_validity, (size_t)(rows + 7) / 8);
     for (int column = COLUMN_COUNT - 1; column >= 0; column--)
         buffer_release(&chunk->fixed[column],
-                       is_bits(column) ? (size_t)(rows + 7) / 8 : (size_t)rows * (size_t)column_width(column));
+                       is_bits(column) ? (size_t)(rows + 7) / 8
+                                       : (size_t)chunk_fixed_rows(chunk, column, rows) * (size_t)column_width(column));
     buffer_release(&chunk->spans, (size_t)chunk->span_count * sizeof(BatchSpan));
     if (chunk->release_owner) chunk->release_owner(chunk->owner);
     free(chunk->view_sources);
@@ -108,7 +109,9 @@ static int grow_rows(Chunk *chunk, int64_t rows) {
     for (int column = 0; column < COLUMN_COUNT; column++) {
         if (!WANTS(wanted, column)) continue;
         size_t width = (size_t)column_width(column);
-        if (width && buffer_grow(&chunk->fixed[column], (size_t)rows * width, (size_t)used * width)) return -1;
+        if (width && buffer_grow(&chunk->fixed[column], (size_t)chunk_fixed_rows(chunk, column, rows) * width,
+                                 (size_t)chunk_fixed_rows(chunk, column, used) * width))
+            return -1;
         if (is_bits(column)) {
             if (buffer_grow(&chunk->fixed[column], (size_t)(rows + 7) / 8, (size_t)(old + 7) / 8)) return -1;
             memset(chunk->fixed[column].data + (old + 7) / 8, 0, (size_t)((rows + 7) / 8 - (old + 7) / 8));
@@ -179,7 +182,8 @@ int chunk_reserve_headers(Chunk *chunk, int64_t headers) {
 #define FILL(column, type, value)                                          \
     if (WANTS(wanted, column)) {                                           \
         type *out = (type *)chunk->fixed[column].data, fill = (type)(value); \
-        for (int64_t row = first_row; row < rows; row++) out[row] = fill;  \
+        int64_t end = chunk_fixed_rows(chunk, column, rows);               \
+        for (int64_t row = first_row; row < end; row++) out[row] = fill;   \
     }
 
 static void fill_bits(Chunk *chunk, ColumnId column, int value, int64_t first_row) {
@@ -348,16 +352,29 @@ int chunk_to_microseconds(Chunk *chunk, int64_t first_row, Fault *fault) {
     return 0;
 }
 
+static int64_t topic_bytes(const Chunk *chunk) { return (chunk->topic ? chunk->topic_length : 0) + (int64_t)sizeof(int32_t); }
+
+int chunk_topic_is_full(const Chunk *chunk) {
+    return WANTS(chunk->layout.wanted, COLUMN_TOPIC) && chunk->rows >= TOPIC_CUT_BYTES / topic_bytes(chunk);
+}
+
+int64_t chunk_part_rows(const Chunk *chunk) {
+    int64_t most = chunk->holds_one_batch ? CONSTANT_ROWS : INT64_MAX;
+    if (!WANTS(chunk->layout.wanted, COLUMN_TOPIC)) return most;
+    int64_t repeated = TOPIC_MOST_BYTES / topic_bytes(chunk);
+    if (repeated < 1) repeated = 1;
+    return repeated < most ? repeated : most;
+}
+
 static int repeat_topic(Chunk *chunk) {
     BinaryColumn *column = &chunk->topic_rows;
     int64_t length = chunk->topic ? chunk->topic_length : 0;
-    if (length * chunk->rows > CHUNK_MAX_BYTES) return -1;
-    if (buffer_acquire(&column->offsets, (size_t)(chunk->rows + 1) * 4) ||
-        buffer_acquire(&column->data, (size_t)(length * chunk->rows)))
+    int64_t rows = chunk->rows < chunk_part_rows(chunk) ? chunk->rows : chunk_part_rows(chunk);
+    if (buffer_acquire(&column->offsets, (size_t)(rows + 1) * 4) || buffer_acquire(&column->data, (size_t)(length * rows)))
         return -1;
     int32_t *ends = (int32_t *)column->offsets.data;
-    for (int64_t row = 0; row <= chunk->rows; row++) ends[row] = (int32_t)(row * length);
-    column->length = length * chunk->rows;
+    for (int64_t row = 0; row <= rows; row++) ends[row] = (int32_t)(row * length);
+    column->length = length * rows;
     if (column->length) memcpy(column->data.data, chunk->topic, (size_t)length);
     for (int64_t done = length; done && done < column->length;) {  // what is there, once more: doubling
         int64_t step = done < column->length - done ? done : column->length - done;
@@ -366,8 +383,8 @@ static int repeat_topic(Chunk *chunk) {
     }
     if (chunk->topic) return 0;
     column->null_count = chunk->rows;
-    if (chunk_begin_validity(&column->validity, chunk->rows)) return -1;
-    memset(column->validity.data, 0, (size_t)(chunk->rows + 7) / 8);
+    if (chunk_begin_validity(&column->validity, rows)) return -1;
+    memset(column->validity.data, 0, (size_t)(rows + 7) / 8);
     return 0;
 }
 

@@ -38,6 +38,12 @@ typedef enum { BINARY, LARGE_BINARY, BINARY_VIEW } BinaryType;
 enum {
     CHUNK_BYTES = 32 << 20,        // a chunk is closed once its output is this large
     CHUNK_MAX_BYTES = 0x7fffffbf,  // what int32 offsets of a binary column can reach, less slack
+    // Columns that repeat one value do not cost a value per row. A batch of more records than CONSTANT_ROWS has a chunk
+    // to itself, whose constant columns are as long as this; the topic is repeated up to TOPIC_MOST_BYTES, and a chunk
+    // is closed once its topic column takes TOPIC_CUT_BYTES. Rows are exported in parts that are no longer.
+    CONSTANT_ROWS = 1 << 18,
+    TOPIC_CUT_BYTES = 8 << 20,
+    TOPIC_MOST_BYTES = 16 << 20,
 };
 
 typedef struct {
@@ -83,6 +89,7 @@ typedef struct Chunk {
     Buffer schema_id_validity[2];    // of key and value, made when the chunk is closed
     int64_t schema_id_nulls[2];
     uint8_t is_split;
+    uint8_t holds_one_batch;         // of more than CONSTANT_ROWS records
     BinaryColumn key, value;
     Buffer header_lists;             // rows + 1 of int32
     Buffer header_list_validity;     // made when the chunk is closed, with null_empty_headers only
@@ -101,7 +108,7 @@ typedef struct Chunk {
     void (*release_owner)(void *owner);
     const char *topic;               // owned copy, NULL: unknown
     int32_t topic_length, partition, has_partition;
-    BinaryColumn topic_rows;         // the topic once a row, made when the chunk is closed
+    BinaryColumn topic_rows;         // the topic repeated for the rows of a part, made when the chunk is closed
     Buffer partition_validity;       // all null, where the partition is unknown
     int64_t output_bytes;            // for the cut rule
 } Chunk;
@@ -112,6 +119,22 @@ typedef struct {                     // a chunk's state before a batch, to go ba
 
 // Width in bytes of a fixed column's element; 0 for bit-packed booleans and for columns that are not fixed.
 int column_width(ColumnId column);
+
+static inline int column_is_constant(ColumnId column) {
+    return column == COLUMN_TIMESTAMP_TYPE || column == COLUMN_BASE_OFFSET || column == COLUMN_PRODUCER_ID ||
+           column == COLUMN_PRODUCER_EPOCH || column == COLUMN_PARTITION_LEADER_EPOCH || column == COLUMN_PARTITION;
+}
+// How many of `rows` elements a fixed column has, and which of them is the value of a row.
+static inline int64_t chunk_fixed_rows(const Chunk *chunk, ColumnId column, int64_t rows) {
+    return chunk->holds_one_batch && column_is_constant(column) && rows > CONSTANT_ROWS ? CONSTANT_ROWS : rows;
+}
+static inline int64_t chunk_fixed_row(const Chunk *chunk, ColumnId column, int64_t row) {
+    return chunk->holds_one_batch && column_is_constant(column) ? 0 : row;
+}
+// The most rows that can be exported together, whatever row they begin with.
+int64_t chunk_part_rows(const Chunk *chunk);
+// Whether the chunk's topic column is so large that no further batch should be added.
+int chunk_topic_is_full(const Chunk *chunk);
 
 Chunk *chunk_new(const ChunkLayout *layout);
 void chunk_retain(Chunk *chunk);

@@ -95,6 +95,36 @@ cdef _Rows _rows_of(Chunk *chunk, int64_t first, int64_t count):
     return rows
 
 
+cdef list _split_parts(list parts):
+    """The same rows in parts of which none is longer than its chunk lets be exported together."""
+    cdef _Rows rows
+    cdef int64_t most, at
+    found = []
+    for rows in parts:
+        most = chunk_part_rows(rows.chunk)
+        if rows.count <= most:
+            found.append(rows)
+            continue
+        for at in range(0, rows.count, most):
+            chunk_retain(rows.chunk)
+            found.append(_rows_of(rows.chunk, rows.first + at, min(most, rows.count - at)))
+    return found
+
+
+cdef list _joined_parts(list parts):
+    """The same rows, those of one chunk that follow one another in one part."""
+    cdef _Rows rows, last = None
+    found = []
+    for rows in parts:
+        if last is not None and last.chunk == rows.chunk and last.first + last.count == rows.first:
+            chunk_retain(rows.chunk)
+            last = found[len(found) - 1] = _rows_of(rows.chunk, last.first, last.count + rows.count)
+        else:
+            last = rows
+            found.append(rows)
+    return found
+
+
 cdef class _ColumnMemory:
     """A fixed-width column's memory by the buffer protocol, read only."""
 
@@ -116,6 +146,7 @@ cdef object _fixed_at(const Chunk *chunk, int column, int64_t row):
         return None
     if width == 0:
         return bool(bitmap_get(data, row))
+    row = chunk_fixed_row(chunk, column, row)
     if width == 8:
         return (<const int64_t *>data)[row]
     if width == 4:

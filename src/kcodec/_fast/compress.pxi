@@ -132,5 +132,5 @@ cdef int _package_compress(void *context, int codec, const uint8_t *data, int64_
             (<_Compressor>context).into(codec, PyMemoryView_FromMemory(<char *>data, size, PyBUF_READ), out, at, length)
             return 0
         except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
-            _python_errors.append(error)
-            return fault_set(fault, FAULT_PYTHON, b"compression", 0, 0)
+            _keep_python_error(fault, b"compression", error)
+            return -1

@@ -19,6 +19,7 @@ cdef class RecordCursor:
     cdef _HeaderNames names
     cdef object topic, partition, leader_epoch, timestamp_type
     cdef bint has_offset, has_timestamp, has_key, has_value, has_headers, has_schema_ids
+    cdef int in_use                  # of what Python calls; FetchedRecords has its own
 
     def __init__(self):
         raise TypeError("RecordCursor comes from DecodedRecords.records()")
@@ -30,14 +31,26 @@ cdef class RecordCursor:
         raise TypeError("an iterator over records cannot be pickled")
 
     def __next__(self):
-        while self.row >= self.end:
-            if not self.next_rows():
-                raise StopIteration
-        return self.next_record()
+        _enter(&self.in_use, self)
+        try:
+            while self.row >= self.end:
+                if not self.next_rows():
+                    raise StopIteration
+            return self.next_record()
+        finally:
+            use_end(&self.in_use)
 
     def take(self, count):
         """A list of the next `count` Records; fewer only where there are no more."""
-        cdef int64_t most = _int64(count, "count"), here
+        cdef int64_t most = _int64(count, "count")
+        _enter(&self.in_use, self)
+        try:
+            return self.take_records(most)
+        finally:
+            use_end(&self.in_use)
+
+    cdef list take_records(self, int64_t most):
+        cdef int64_t here
         cdef list records = []
         while most > 0 and (self.row < self.end or self.next_rows()):
             here = min(most, self.end - self.row)

@@ -45,6 +45,7 @@ cdef extern from "_fast/fault.h" nogil:
         FAULT_ENCODE_OFFSET_ORDER
         FAULT_ENCODE_OFFSET_DELTA
         FAULT_ENCODE_LENGTH
+        FAULT_ENCODE_INVALID
         FAULT_ENCODE_TOO_LARGE
         FAULT_NO_MEMORY
         FAULT_PYTHON
@@ -208,7 +209,7 @@ cdef extern from "_fast/columns.h" nogil:
         int64_t control_type_nulls
         Buffer schema_id_validity[2]
         int64_t schema_id_nulls[2]
-        uint8_t is_split
+        uint8_t is_split, holds_one_batch
         BinaryColumn key, value
         Buffer header_lists
         Buffer header_list_validity
@@ -231,6 +232,10 @@ cdef extern from "_fast/columns.h" nogil:
         Buffer partition_validity
 
     int column_width(int column)
+    bint column_is_constant(int column)
+    int64_t chunk_fixed_rows(const Chunk *chunk, int column, int64_t rows)
+    int64_t chunk_fixed_row(const Chunk *chunk, int column, int64_t row)
+    int64_t chunk_part_rows(const Chunk *chunk)
     Chunk *chunk_new(const ChunkLayout *layout)
     void chunk_retain(Chunk *chunk)
     void chunk_release(Chunk *chunk)

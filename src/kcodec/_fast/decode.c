@@ -93,16 +93,24 @@ static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_
     return bytes;
 }
 
+// A batch that is given a chunk to itself, by what its header says of it.
+static int is_large(const BatchHeader *header) { return header->magic == 2 && header->records_count > CONSTANT_ROWS; }
+
 static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
     const DecodeSettings *settings = run->settings;
     Chunk *chunk = chunk_new(&settings->layout);
     if (!chunk) return NULL;
     if (settings->topic && WANTS(settings->layout.wanted, COLUMN_TOPIC)) {
         char *topic = malloc((size_t)settings->topic_length + 1);
-        if (topic) memcpy(topic, settings->topic, (size_t)settings->topic_length);
+        if (!topic) {
+            chunk_release(chunk);
+            return NULL;
+        }
+        memcpy(topic, settings->topic, (size_t)settings->topic_length);
         chunk->topic = topic;
         chunk->topic_length = settings->topic_length;
     }
+    chunk->holds_one_batch = is_large(&run->table[at]);
     chunk->partition = settings->partition;
     chunk->has_partition = settings->has_partition;
     if (settings->layout.binary_type == BINARY_VIEW && settings->owner) {
@@ -161,8 +169,12 @@ void decode_reset(DecodeRun *run) {
 // --------------------------------------------------------------------------------------------------------- one batch
 
 static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
-    const Chunk *chunk = run->open;
-    if (!chunk->rows) return 1;
+    Chunk *chunk = run->open;
+    if (!chunk->rows) {
+        if (is_large(header)) chunk->holds_one_batch = 1;
+        return 1;
+    }
+    if (chunk->holds_one_batch || is_large(header) || chunk_topic_is_full(chunk)) return 0;
     if (chunk->rows + header->records_count > run->settings->max_rows) return 0;
     if (chunk_output_bytes(chunk) >= CHUNK_BYTES) return 0;
     // and no column may pass what int32 offsets reach, whatever the batch makes: alone in a chunk it always fits
@@ -446,6 +458,7 @@ int decode_parallel(DecodeRun *run, int64_t count, int threads) {
     team.workers = calloc((size_t)threads, sizeof(Worker));
     run->damaged = -1;
     if (!team.workers) return fault_set(&run->fault, FAULT_NO_MEMORY, "threads", 0, 0);
+    run->fault.code = FAULT_NONE;
     for (int at = 0; at < threads; at++) {
         Worker *worker = &team.workers[at];
         worker->team = &team;
@@ -461,7 +474,9 @@ int decode_parallel(DecodeRun *run, int64_t count, int threads) {
     for (int at = 1; at < started; at++) thread_join(&team.workers[at].thread);
     int result = atomic_load(&team.failed) ? -1 : gather(run, &team);
     for (int at = 0; at < threads; at++) {
-        decode_reset(&team.workers[at].run);
+        DecodeRun *part = &team.workers[at].run;
+        if (result && part->fault.code == FAULT_PYTHON) run->fault = part->fault;
+        decode_reset(part);
     }
     free(team.workers);
     return result;

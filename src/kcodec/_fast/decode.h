@@ -60,7 +60,8 @@ typedef struct {
 
 // Decodes table[begin..end), or as far as stop_at_bytes lets it. Stops at the first damaged batch with -1, everything before it delivered.
 int decode_range(DecodeRun *run, int64_t begin, int64_t end);
-// The same on `threads` threads. After damage the run is reset and nothing is delivered: the caller runs it again on one.
+// The same on `threads` threads. After damage the run is reset and nothing is delivered: the caller runs it again on one,
+// unless run->fault is a Python exception, such as an interrupt, which the caller raises.
 int decode_parallel(DecodeRun *run, int64_t count, int threads);
 // Closes the open chunk. -1: fault (record is a row of the chunk's).
 int decode_finish_chunk(DecodeRun *run);

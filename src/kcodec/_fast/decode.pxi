@@ -226,12 +226,16 @@ cdef class _Decoding:
             failed = self.settle(0)
             if not failed and self.threads > 1 and decode_worth_threads(self.run.table, self.end):
                 failed = decode_parallel(&self.run, self.end, self.threads)
-                if failed:
+                if failed and self.run.fault.code == FAULT_PYTHON:
+                    begin = -2
+                elif failed:
                     decode_reset(&self.run)  # again on one thread, which knows what came before the damage
                 else:
                     begin = self.end
             elif failed:
                 begin = -1
+        if begin == -2:
+            raise _error_of(&self.run.fault)
         if begin < 0:
             raise MemoryError("no memory for transactions")
         while begin < self.end:

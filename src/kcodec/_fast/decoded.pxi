@@ -132,7 +132,10 @@ cdef class DecodedRecords:
         self.column(name)
         if name not in _NUMPY_TYPES:
             raise ValueError(f"column {name!r} has no fixed width: numpy cannot hold it, take it by Arrow")
-        cdef _Rows rows = self._one_part("to_numpy")
+        joined = _joined_parts(self._parts)
+        if len(joined) != 1:
+            raise ManyChunksError(_MANY_CHUNKS.format("to_numpy", len(joined)))
+        cdef _Rows rows = joined[0]
         cdef int column = _COLUMN_IDS[name]
         cdef int64_t nulls
         chunk_validity(rows.chunk, column, &nulls)
@@ -150,6 +153,8 @@ cdef class DecodedRecords:
         kind = _NUMPY_TYPES[name]
         if name == "timestamp" and self._layout.chunk.timestamp_microseconds:
             kind = "<M8[us]"
+        if rows.chunk.holds_one_batch and column_is_constant(column):
+            return numpy.full(rows.count, _fixed_at(rows.chunk, column, rows.first) if rows.count else 0, dtype=kind)
         return numpy.frombuffer(memory, dtype=kind)
 
     cdef _Rows _one_part(self, str what):
@@ -181,7 +186,7 @@ cdef class DecodedRecords:
         state = (self.counts, self.next_offset, self.error, self.remaining_bytes, self.bytes_needed, self.topic,
                  self.partition)
         settings = (layout.columns, layout.binary_type, bool(layout.chunk.timestamp_microseconds), True, layout.framing)
-        return _rebuild_decoded, (settings, [_pack_rows(rows) for rows in self._parts], state)
+        return _rebuild_decoded, (settings, [_pack_rows(rows) for rows in _joined_parts(self._parts)], state)
 
 
 cdef tuple _comparable(DecodedRecords decoded):
@@ -223,10 +228,12 @@ def _rebuild_schema(columns, binary_type, spark_layout, framing=None):
 cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=None):
     cdef DecodedRecords decoded = DecodedRecords.__new__(DecodedRecords)
     cdef _Rows rows
-    decoded._layout = layout
-    decoded._parts = parts
     for rows in parts:
         decoded._rows += rows.count
+        if rows.count > chunk_part_rows(rows.chunk):
+            parts = _split_parts(parts)  # the loop goes on over the list it began with
+    decoded._layout = layout
+    decoded._parts = parts
     if like is not None:
         decoded.counts = like.counts
         decoded.next_offset = like.next_offset
@@ -275,13 +282,14 @@ cdef tuple _pack_rows(_Rows part):
     fixed = []
     for column in range(COLUMN_COUNT):
         width = column_width(column)
-        fixed.append(_buffer_bytes(&chunk.fixed[column], rows * width if width else (rows + 7) // 8))
+        width *= chunk_fixed_rows(chunk, column, rows)
+        fixed.append(_buffer_bytes(&chunk.fixed[column], width if column_width(column) else (rows + 7) // 8))
     topic = None if chunk.topic == NULL else chunk.topic[: chunk.topic_length]
     sources = [PyBytes_FromStringAndSize(<const char *>chunk.view_sources[at].base, chunk.view_sources[at].length)
                for at in range(chunk.view_source_count)]
     return (
         (part.first, part.count, rows, headers, chunk.header_list_nulls, chunk.control_type_nulls,
-         chunk.schema_id_nulls[0], chunk.schema_id_nulls[1]),
+         chunk.schema_id_nulls[0], chunk.schema_id_nulls[1], chunk.holds_one_batch),
         fixed,
         _buffer_bytes(&chunk.control_type_validity, (rows + 7) // 8),
         [_buffer_bytes(&chunk.schema_id_validity[0], (rows + 7) // 8),
@@ -302,7 +310,7 @@ cdef tuple _pack_rows(_Rows part):
 cdef _Rows _unpack_rows(_Layout layout, tuple packed):
     (numbers, fixed, control, schema_ids, key, value, lists, name, header_value, spans, arena, sources, topic,
      partition) = packed
-    first, count, n_rows, headers, _list_nulls, control_nulls, key_nulls, value_nulls = numbers
+    first, count, n_rows, headers, _list_nulls, control_nulls, key_nulls, value_nulls, holds_one_batch = numbers
     cdef Chunk *chunk = chunk_new(&layout.chunk)
     cdef Fault fault
     if chunk == NULL:
@@ -316,6 +324,7 @@ cdef _Rows _unpack_rows(_Layout layout, tuple packed):
     chunk.schema_id_nulls[0] = key_nulls
     chunk.schema_id_nulls[1] = value_nulls
     chunk.is_split = True  # as it was packed
+    chunk.holds_one_batch = holds_one_batch
     _unpack_binary(&chunk.key, key)
     _unpack_binary(&chunk.value, value)
     _fill_buffer(&chunk.header_lists, lists)

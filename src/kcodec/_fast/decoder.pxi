@@ -20,16 +20,16 @@ cdef class Decoder:
     cdef _Layout layout
     cdef object path, next_offset_
     cdef bytes topic
+    cdef int in_use, is_made
     cdef readonly int64_t bytes_needed
 
     def __init__(self, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", verify_crc=True,
                  limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
                  spark_layout=False, keep_position=False, above_offset=None, framing=None):
-        if self.layout is not None:
-            raise TypeError("a Decoder is set up once")
-        self.layout = _Layout(columns, binary_type, spark_layout, True, framing)
-        _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, end_offset)
+        _make_once(&self.is_made, self)
+        cdef _Layout layout = _Layout(columns, binary_type, spark_layout, True, framing)
+        _settings_of(&self.settings, layout, limits, verify_crc, start_offset, end_offset)
         self.settings.keep_position = keep_position
         self.settings.rising = above_offset is not None
         self.run.position = self.settings.start_offset
@@ -56,6 +56,7 @@ cdef class Decoder:
         self.path = path
         self.run.settings = &self.settings
         self.run.stop_at_bytes = CHUNK_BYTES // 2
+        self.layout = layout  # last: nothing decodes without it
 
     def __dealloc__(self):
         decode_reset(&self.run)
@@ -82,12 +83,23 @@ cdef class Decoder:
 
         The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
         is 0, batches not done yet because there is much to take(): do, and feed the rest. DecodeError on damage,
-        with its place in the file; the batches before it are kept, and feeding may go on behind it.
+        with its place in the file; the batches before it are kept, and feeding may go on behind it. RuntimeError while
+        another call decodes.
         """
         cdef _Source source = _Source(data)
+        cdef int64_t origin = position
+        _enter(&self.in_use, self)
+        try:
+            return self.feed_window(source, origin)
+        finally:
+            use_end(&self.in_use)
+
+    cdef object feed_window(self, _Source source, int64_t origin):
         cdef BatchHeader *batches
-        cdef int64_t origin = position, walked
+        cdef int64_t walked
         cdef int failed
+        if self.layout is None:
+            raise TypeError("the Decoder was not made: its __init__ did not run to its end")
         self.run.data = source.data()
         self.run.size = source.size()
         self.run.origin = origin
@@ -140,9 +152,17 @@ cdef class Decoder:
         return <object>header_last_offset(header) + 1
 
     def take(self, flush=False):
-        """The finished chunks, a list of DecodedRecords of at most max_rows rows; `flush` ends the open one too."""
+        """The finished chunks, a list of DecodedRecords of at most max_rows rows; `flush` ends the open one too.
+        RuntimeError while another call decodes."""
+        _enter(&self.in_use, self)
+        try:
+            return self.take_chunks(bool(flush))
+        finally:
+            use_end(&self.in_use)
+
+    cdef list take_chunks(self, bint flush):
         cdef ChunkList *chunks = &self.run.chunks
-        cdef int64_t at, first, rows
+        cdef int64_t at, first, rows, most
         cdef Chunk *chunk
         cdef DecodedRecords decoded
         cdef _Rows whole
@@ -154,8 +174,9 @@ cdef class Decoder:
             chunks.list[at].chunk = NULL
             whole = _rows_of(chunk, 0, chunk.rows)
             first = 0
+            most = min(self.settings.max_rows, chunk_part_rows(chunk))
             while first < chunk.rows:  # a batch of more than max_rows alone: cut into slices of the same memory
-                rows = min(chunk.rows - first, self.settings.max_rows)
+                rows = min(chunk.rows - first, most)
                 chunk_retain(chunk)
                 decoded = _decoded_of(self.layout, [_rows_of(chunk, first, rows)])
                 decoded.counts = Counts(records=rows)

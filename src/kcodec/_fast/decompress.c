@@ -103,6 +103,10 @@ static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *
     if (buffer_grow(arena, (size_t)(call->at + out->length), (size_t)call->at))
         return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
     memcpy(arena->data + call->at, lent, (size_t)out->length);
+    if (self->lent > SCRATCH_KEPT_BYTES && self->forget) {  // the copy is what counts: do not hold both
+        self->forget(self);
+        self->lent = 0;
+    }
     return 0;
 }
 

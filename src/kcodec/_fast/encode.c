@@ -88,8 +88,10 @@ static int header_at(const HeaderSource *source, int64_t at, HeaderField *header
                                                                     : binary_input_get(&input->name, place);
         header->value = binary_input_get(&input->value, place);
     }
+    if (unlikely(header->name.length == PAYLOAD_INVALID || header->value.length == PAYLOAD_INVALID))
+        return row_fault(fault, FAULT_ENCODE_INVALID, "headers", 0, 0, row);
     if (unlikely(header->name.length < 0)) return row_fault(fault, FAULT_ENCODE_NULL, "headers.key", 0, 0, row);
-    if (unlikely(header->name.length > INT32_MAX || header->value.length > INT32_MAX || header->value.length < -1))
+    if (unlikely(header->name.length > INT32_MAX || header->value.length > INT32_MAX))
         return row_fault(fault, FAULT_ENCODE_LENGTH, "headers", header->value.length, INT32_MAX, row);
     return 0;
 }

@@ -101,10 +101,6 @@ static inline int writer_compresses(const BatchWriter *writer) {
     return header_compression(&writer->settings.header) != COMPRESSION_NONE;
 }
 
-// One caller at a time, whatever threads or reentrant calls do. 0: somebody is inside already.
-static inline int use_begin(int *in_use) { return !__atomic_exchange_n(in_use, 1, __ATOMIC_ACQUIRE); }
-static inline void use_end(int *in_use) { __atomic_store_n(in_use, 0, __ATOMIC_RELEASE); }
-
 // Where the open batch is laid, and at which byte it begins.
 static inline Buffer *writer_open_buffer(BatchWriter *writer, int64_t *begin) {
     *begin = writer_compresses(writer) ? 0 : writer->finished;

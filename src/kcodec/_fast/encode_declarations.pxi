@@ -27,6 +27,8 @@ cdef extern from "_fast/arrow_abi.h" nogil:
 cdef extern from "_fast/arrow_import.h" nogil:
     enum:
         PAYLOAD_NULL
+        BIND_NO_MEMORY
+        BIND_INVALID
 
     ctypedef struct BinaryInput:
         int64_t first
@@ -52,6 +54,8 @@ cdef extern from "_fast/arrow_import.h" nogil:
     int timestamp_input_bind(IntegerInput *input, const ImportedSchema *schema, const ImportedArray *array)
     int headers_input_bind(HeadersInput *input, const ImportedSchema *schema, const ImportedArray *array)
     Payload binary_input_get(const BinaryInput *input, int64_t row)
+    int64_t binary_input_check(const BinaryInput *input, int64_t rows)
+    int64_t headers_input_check(const HeadersInput *input, int64_t rows)
 
 cdef extern from "_fast/encode.h" nogil:
     enum:
@@ -103,8 +107,6 @@ cdef extern from "_fast/encode.h" nogil:
         APPEND_FULL
         APPEND_FAULT
 
-    bint use_begin(int *in_use)
-    void use_end(int *in_use)
     void writer_begin(BatchWriter *writer, const BatchSettings *settings)
     void writer_free(BatchWriter *writer)
     AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int64_t row, Fault *fault)

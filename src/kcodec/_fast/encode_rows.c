@@ -34,13 +34,17 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
         return row_fault(fault, FAULT_ENCODE_NULL, "offset", 0, 0, named);
     record->key = binary_input_get(&rows->key, row);
     record->value = binary_input_get(&rows->value, row);
-    if (unlikely(record->key.length < PAYLOAD_NULL || record->key.length > INT32_MAX))
+    if (unlikely(record->key.length == PAYLOAD_INVALID)) return row_fault(fault, FAULT_ENCODE_INVALID, "key", 0, 0, named);
+    if (unlikely(record->key.length > INT32_MAX))
         return row_fault(fault, FAULT_ENCODE_LENGTH, "key", record->key.length, INT32_MAX, named);
-    if (unlikely(record->value.length < PAYLOAD_NULL || record->value.length > INT32_MAX))
+    if (unlikely(record->value.length == PAYLOAD_INVALID))
+        return row_fault(fault, FAULT_ENCODE_INVALID, "value", 0, 0, named);
+    if (unlikely(record->value.length > INT32_MAX))
         return row_fault(fault, FAULT_ENCODE_LENGTH, "value", record->value.length, INT32_MAX, named);
     if (headers->input) {
         headers->count = headers_input_count(headers->input, row, &headers->first);
-        if (unlikely(headers->count < 0 || headers->count > INT32_MAX))
+        if (unlikely(headers->count < 0)) return row_fault(fault, FAULT_ENCODE_INVALID, "headers", 0, 0, named);
+        if (unlikely(headers->count > INT32_MAX))
             return row_fault(fault, FAULT_ENCODE_LENGTH, "headers", headers->count, INT32_MAX, named);
     }
     if (unlikely(rows->key_schema_id.width || rows->value_schema_id.width)) return schema_ids(rows, row, record, named, fault);
@@ -57,9 +61,9 @@ static int64_t offset_at(const BinaryInput *column, int64_t at) {
 static int64_t bytes_of(const BinaryInput *column, int64_t row, int64_t count) {
     int is_told = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
     if (column->index_width || !is_told || count <= 0 || column->data_end <= column->data) return 0;
-    int64_t bytes = offset_at(column, column->first + row + count) - offset_at(column, column->first + row);
-    if (bytes > column->data_end - column->data) bytes = 0;
-    return bytes < 0 ? 0 : bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
+    int64_t begin = offset_at(column, column->first + row), end = offset_at(column, column->first + row + count);
+    if (begin < 0 || end < begin || end > column->data_length) return 0;  // refused when the row is read
+    return end - begin < ESTIMATE_MOST ? end - begin : ESTIMATE_MOST;
 }
 
 static int64_t list_at(const HeadersInput *headers, int64_t row) {
@@ -74,9 +78,11 @@ static int64_t estimate(const RowsInput *rows) {
     int64_t bytes = rows->rows < ESTIMATE_MOST / 24 ? rows->rows * 24 : ESTIMATE_MOST;
     bytes += bytes_of(&rows->key, 0, rows->rows) + bytes_of(&rows->value, 0, rows->rows);
     if (headers->width && rows->rows) {
-        int64_t first = list_at(headers, 0), count = list_at(headers, rows->rows) - first;
-        first += headers->struct_first;
-        bytes += bytes_of(&headers->name, first, count) + bytes_of(&headers->value, first, count);
+        int64_t first = list_at(headers, 0), end = list_at(headers, rows->rows);
+        if (first >= 0 && end >= first && end <= headers->struct_length) {
+            int64_t row = first + headers->struct_first;
+            bytes += bytes_of(&headers->name, row, end - first) + bytes_of(&headers->value, row, end - first);
+        }
     }
     return bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
 }
@@ -94,14 +100,14 @@ enum { SHORT = 256 };          // fields up to this are copied in moves of 16
 typedef struct {
     const int32_t *ends;
     const uint8_t *data, *validity;
-    int64_t first;
+    int64_t first, data_length;
     int64_t safe_begin;          // a short field that begins here or before may be read OVER_COPY bytes too far
 } PlainColumn;
 
 typedef struct {
     const uint8_t *bytes;
     int64_t length;              // -1: null
-    int64_t sign;                // negative: the offsets of the column fall
+    int64_t sign;                // negative: the offsets are negative, decrease, or exceed the last one
     int is_safe;
 } PlainField;
 
@@ -110,14 +116,15 @@ static int plain_column(const BinaryInput *input, PlainColumn *column) {
     if (input->kind == INPUT_ABSENT && !input->index_width) return 1;
     if (input->kind != INPUT_BINARY || input->index_width) return 0;
     *column = (PlainColumn){(const int32_t *)input->offsets + input->first, input->data, input->validity, input->first,
-                            input->data_end - input->data - SHORT - OVER_COPY};
+                            input->data_length, input->data_length - SHORT - OVER_COPY};
     return 1;
 }
 
 static inline __attribute__((always_inline)) PlainField plain_get(const PlainColumn *column, int64_t row) {
     if (!column->ends || input_is_null(column->validity, column->first + row)) return (PlainField){0, PAYLOAD_NULL, 0, 0};
-    int64_t begin = column->ends[row], length = column->ends[row + 1] - begin;
-    return (PlainField){column->data + begin, length, length, begin <= column->safe_begin};
+    int64_t begin = column->ends[row], end = column->ends[row + 1];
+    return (PlainField){column->data + begin, end - begin, begin | (end - begin) | (column->data_length - end),
+                        begin <= column->safe_begin};
 }
 
 static inline __attribute__((always_inline)) uint8_t *put_plain(uint8_t *restrict to, const PlainField *field) {
@@ -156,7 +163,7 @@ typedef struct {
     PlainColumn key, value, name, content;
     const int32_t *lists;            // NULL: no headers
     const uint8_t *list_validity;
-    int64_t list_first, struct_first;
+    int64_t list_first, struct_length, struct_first;
 } PlainRows;
 
 static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRows *plain) {
@@ -175,6 +182,7 @@ static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRo
     plain->lists = (const int32_t *)headers->offsets + headers->first;
     plain->list_validity = headers->validity;
     plain->list_first = headers->first;
+    plain->struct_length = headers->struct_length;
     plain->struct_first = headers->struct_first;
     return 1;
 }
@@ -188,14 +196,16 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
                                                                    const uint8_t *end) {
     int64_t at = 0, last = 0;
     if (!input_is_null(rows->list_validity, rows->list_first + row)) {
-        at = rows->lists[row] + rows->struct_first;
-        last = rows->lists[row + 1] + rows->struct_first;
+        at = rows->lists[row];
+        last = rows->lists[row + 1];
+        if (unlikely(at < 0 || last < at || last > rows->struct_length)) return NULL;
+        at += rows->struct_first;
+        last += rows->struct_first;
     }
-    if (unlikely(last < at)) return NULL;
     q = put_varint(q, (uint64_t)(last - at) << 1);
     for (; at < last; at++) {
         PlainField name = plain_get(&rows->name, at), content = plain_get(&rows->content, at);
-        if (unlikely((name.length | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
+        if (unlikely((name.length | name.sign | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
             return NULL;
         q = put_plain(put_varint(q, (uint64_t)name.length << 1), &name);
         q = put_nullable(q, &content);

@@ -51,6 +51,7 @@ typedef enum {
     FAULT_ENCODE_OFFSET_ORDER,     // found: offset, expected: the offset before it
     FAULT_ENCODE_OFFSET_DELTA,     // found: offset, expected: base_offset
     FAULT_ENCODE_LENGTH,           // field, found, expected: the largest there may be
+    FAULT_ENCODE_INVALID,          // field: a column whose Arrow offsets, views or indices lead outside of it
     FAULT_ENCODE_TOO_LARGE,        // field (record, batch), found: bytes, expected: max_batch_bytes
     // ours
     FAULT_NO_MEMORY,

@@ -46,7 +46,7 @@ cdef object _error_of(const Fault *fault, object path=None, object next_offset=N
     if fault.code == FAULT_NO_MEMORY:
         return MemoryError(f"no memory for {_static_text(fault.field)}")
     if fault.code == FAULT_PYTHON:
-        return _python_errors.pop()
+        return _python_errors.pop(fault.found)
     cdef int64_t found = fault.found, expected = fault.expected
     reason = _TEXTS[fault.code].format(
         field=_static_text(fault.field), found=found, expected=expected, detail=_static_text(fault.detail)

@@ -84,21 +84,24 @@ cdef class FetchedRecords:
     cdef object topic, partition
     cdef int64_t given_position
     cdef int32_t given_epoch
+    cdef int in_use, is_made
     cdef readonly bint is_done
     cdef readonly object error
 
     def __init__(self, data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
                  isolation_level="read_committed", aborted_transactions=(), verify_crc=True, limits=DEFAULT_LIMITS,
                  binary_type="binary", framing=None):
-        self.steps = RecordSteps(
+        cdef RecordSteps steps = RecordSteps(
             data, columns=_fetch_layout(columns, binary_type, framing), isolation_level=isolation_level,
             aborted_transactions=aborted_transactions, start_offset=_int64(start_offset, "start_offset"),
             verify_crc=verify_crc, limits=limits, keep_position=True, topic=topic, partition=partition,
         )
+        _make_once(&self.is_made, self)
+        self.steps = steps
         self.topic = topic
         self.partition = partition
-        self.cursor = _new_cursor(self.steps.layout, topic, partition)
-        self.cursor.steps = self.steps
+        self.cursor = _new_cursor(steps.layout, topic, partition)
+        self.cursor.steps = steps
         self.given_position = start_offset
         self.given_epoch = -1
         self.is_done = False
@@ -142,7 +145,7 @@ cdef class FetchedRecords:
             self.error = error
         self.is_done = True
         self.given_position = max(self.given_position, self.steps.run.position)
-        self.given_epoch = self.steps.leader_epoch
+        self.given_epoch = self.steps.last_epoch()
         return 0
 
     cdef int note_position(self) except -1:
@@ -163,16 +166,24 @@ cdef class FetchedRecords:
         return 0
 
     def take(self, count):
-        """A list of the next `count` Records; fewer only where it is done."""
+        """A list of the next `count` Records; fewer only where it is done. RuntimeError while another call decodes."""
+        cdef int64_t most = _int64(count, "count")
+        _enter(&self.in_use, self)
+        try:
+            return self.take_records(most)
+        finally:
+            use_end(&self.in_use)
+
+    cdef list take_records(self, int64_t most):
         cdef list records = [], more
-        cdef int64_t most = _int64(count, "count"), here
+        cdef int64_t here
         if not self.steps.layout.wants(COLUMN_OFFSET):
             raise ValueError("take() needs the column 'offset'; add it to columns=")
         self.steps.settings.max_rows = STEP_ROWS
         self.begin()
         while most > 0 and not self.is_done:
             here = min(most, self.cursor.end - self.cursor.row)
-            more = self.cursor.take(here)
+            more = self.cursor.take_records(here)
             most -= here
             if records:
                 records += more
@@ -182,7 +193,15 @@ cdef class FetchedRecords:
         return records
 
     def take_decoded(self):
-        """The next chunk (about 32 MB at most) as DecodedRecords; without rows where it is done."""
+        """The next chunk (about 32 MB at most) as DecodedRecords; without rows where it is done. RuntimeError while
+        another call decodes."""
+        _enter(&self.in_use, self)
+        try:
+            return self.take_chunk()
+        finally:
+            use_end(&self.in_use)
+
+    cdef DecodedRecords take_chunk(self):
         cdef DecodedRecords decoded
         cdef _Rows rows
         self.steps.settings.max_rows = INT64_MAX

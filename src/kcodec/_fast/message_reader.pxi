@@ -7,7 +7,7 @@ cdef struct MessageReader:
     const uint8_t *pos
     # of the frame, or of the tagged field being read
     const uint8_t *end
-    int64_t elements_left, empty_elements_left
+    int64_t elements_left, empty_elements_left, values_left, unknown_left
     int depth, tagged_depth
     MessageStep steps[DEEPEST]
     PyObject *title
@@ -233,6 +233,13 @@ cdef int _check_count(MessageReader *reader, const MessageOp *op, int64_t count)
                 f"{_reading_place(reader)}: more than {MOST_ELEMENTS} elements of arrays in one message",
                 limit="MOST_ELEMENTS", value=MOST_ELEMENTS, claimed=count,
             )
+        return 0
+    reader.values_left -= count
+    if reader.values_left < 0:
+        raise LimitExceededError(
+            f"{_reading_place(reader)}: more than {MOST_VALUES} numbers, strings or bytes in the arrays of one message",
+            limit="MOST_VALUES", value=MOST_VALUES, claimed=count,
+        )
     return 0
 
 
@@ -312,6 +319,12 @@ cdef int _read_tagged_fields(MessageReader *reader, MessagePlan plan, PyObject *
         elif _is_tag_of_others(plan, tag):
             _message_fault(reader, f"the tag {tag}, which only other versions of {plan.message_class.__name__} have")
         else:
+            reader.unknown_left -= 1
+            if reader.unknown_left < 0:
+                raise LimitExceededError(
+                    f"{_reading_place(reader)}: more than {MOST_UNKNOWN_TAGGED_FIELDS} unknown tagged fields in one message",
+                    limit="MOST_UNKNOWN_TAGGED_FIELDS", value=MOST_UNKNOWN_TAGGED_FIELDS, claimed=count,
+                )
             unknown.append((tag, PyBytes_FromStringAndSize(<const char *>reader.pos, size)))
             reader.pos += size
     if unknown:
@@ -373,6 +386,7 @@ def read_message(MessagePlan plan not None, data, Py_ssize_t position=0, bint is
         reader.pos = reader.start + position
         reader.end = reader.start + source.len
         reader.elements_left, reader.empty_elements_left = MOST_ELEMENTS, MOST_EMPTY_ELEMENTS
+        reader.values_left, reader.unknown_left = MOST_VALUES, MOST_UNKNOWN_TAGGED_FIELDS
         reader.depth = reader.tagged_depth = 0
         reader.title, reader.data = <PyObject *>plan.title, <PyObject *>data
         made = _read_struct(&reader, plan)

@@ -80,6 +80,10 @@ LONGEST_STRING = 32767
 DEEPEST_MESSAGE = 16
 # Array elements that are structs, of one message. Kafka's largest messages name some hundred thousand partitions.
 MOST_ELEMENTS = 1 << 22
+# Array elements that are numbers, texts or bytes, of one message: the replicas of the partitions above.
+MOST_VALUES = 1 << 23
+# Tagged fields of tags that the version does not know, of one message. Each becomes a tuple of some 200 bytes.
+MOST_UNKNOWN_TAGGED_FIELDS = 1 << 20
 # Array elements that take no bytes at all, of one message: nothing else bounds their number.
 MOST_EMPTY_ELEMENTS = 1024
 
@@ -344,6 +348,8 @@ cdef class MessageObject:
         cdef MessageShape shape = type(self)._shape
         cdef Py_ssize_t index, used = 0
         cdef PyObject *value
+        if not isinstance(self, shape.message_class):
+            raise TypeError(f"{type(self).__name__} has the fields of {shape.message_class.__name__}, which is not its base")
         self.unknown_tagged_fields = _NO_TAGGED_FIELDS
         for index in range(shape.count):
             value = PyDict_GetItemWithError(fields, shape.names[index])

@@ -4,6 +4,10 @@
 
 cdef enum:
     GZIP_STEP = 1 << 20  # the most one call makes; without a bound the package would allocate what a stream claims
+    # The package copies what a call leaves of its input, so it is given slices: a small one where a member begins, then
+    # larger ones. Members of a few bytes and streams of many megabytes both take time by their size.
+    GZIP_FIRST_INPUT = 512
+    GZIP_MOST_INPUT = 64 << 10
 
 
 cdef class _PackageState:
@@ -56,22 +60,24 @@ cdef class _PackageState:
 
     cdef int decompress_gzip(self, const uint8_t *data, int64_t size, int64_t limit, Fault *fault) except -1:
         """Members one after another; what follows a member and is no gzip header is ignored, as Java does."""
-        cdef int64_t at = 0, total = 0
+        cdef int64_t at = 0, total = 0, header = _gzip_header_size(data, size), begin, end, step
         if self.isal_zlib is None:
             from isal import isal_zlib
 
             self.isal_zlib = isal_zlib
             self.member_of = isal_zlib.decompressobj
         parts = []
-        if _gzip_header_size(data, size) == 0:
+        if header == 0:
             if size < 2:
                 fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
             else:
                 fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"no gzip member begins here")
             return 1
-        while _gzip_header_size(data + at, size - at):
+        while header:
             member = self.member_of(31)
-            pending = PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ)
+            step = GZIP_FIRST_INPUT
+            end = min(at + header + step, size)
+            pending = PyMemoryView_FromMemory(<char *>data + at, end - at, PyBUF_READ)
             try:
                 while True:
                     part = <bytes>member.decompress(pending, min(<int64_t>GZIP_STEP, limit + 1 - total))
@@ -83,13 +89,22 @@ cdef class _PackageState:
                     if member.eof:
                         break
                     pending = member.unconsumed_tail
-                    if not PyBytes_GET_SIZE(part) and not pending:
+                    if pending:
+                        continue
+                    if end < size:
+                        begin = end
+                        step = min(2 * step, <int64_t>GZIP_MOST_INPUT)
+                        end = min(begin + step, size)
+                        pending = PyMemoryView_FromMemory(<char *>data + begin, end - begin, PyBUF_READ)
+                    elif not PyBytes_GET_SIZE(part):
                         fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
                         return 1
             except self.isal_zlib.error:
                 fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"stream is damaged")
                 return 1
-            at = size - len(member.unused_data)
+            at = end - len(member.unused_data)
+            header = _gzip_header_size(data + at, size - at)
+            PyErr_CheckSignals()
         self.lent = <bytes>parts[0] if len(parts) == 1 else b"".join(parts)
         return 0
 
@@ -121,8 +136,21 @@ cdef int64_t _gzip_header_size(const uint8_t *data, int64_t size) noexcept nogil
     return at if at <= size else 0
 
 
-# Exceptions that came up inside a call without the GIL and travel as FAULT_PYTHON.
-_python_errors = []
+# Exceptions that were raised inside a call without the GIL, by the number that stands for them in a FAULT_PYTHON. Of
+# several threads of one call only one has its exception raised: the others' are dropped once there are newer ones.
+cdef enum:
+    MOST_PYTHON_ERRORS = 256
+cdef dict _python_errors = {}
+cdef object _next_python_error = itertools.count(1)
+
+
+cdef int _keep_python_error(Fault *fault, const char *during, object error) except -1:
+    cdef int64_t number = next(_next_python_error)
+    while len(_python_errors) >= MOST_PYTHON_ERRORS:
+        _python_errors.pop(next(iter(_python_errors)), None)
+    _python_errors[number] = error
+    fault_set(fault, FAULT_PYTHON, during, number, 0)
+    return 0
 
 
 cdef void _forget_lent(Decompressor *self) noexcept nogil:
@@ -152,6 +180,5 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
                 length[0] = PyBytes_GET_SIZE(state.lent)
                 self.lent = max(self.lent, length[0])
         except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
-            _python_errors.append(error)
-            fault_set(fault, FAULT_PYTHON, b"decompression", 0, 0)
+            _keep_python_error(fault, b"decompression", error)
     return -1 if result else 0

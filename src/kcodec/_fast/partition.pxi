@@ -148,9 +148,10 @@ cdef void _forget_partitions(ArrowArray *array) noexcept nogil:
 def _rebuild_partitions(bytes packed, null_count):
     """Undo Partitions.__reduce__."""
     cdef Partitions made = Partitions.__new__(Partitions)
-    made.reserve(len(packed) // 4)
-    memcpy(made.values.data, PyBytes_AS_STRING(packed), len(packed))
-    made.count = len(packed) // 4
+    cdef int64_t count = len(packed) // 4
+    made.reserve(count + 1)  # memory, even for no keys at all
+    memcpy(made.values.data, PyBytes_AS_STRING(packed), 4 * count)
+    made.count = count
     made.null_count = null_count
     made.finish()
     return made
@@ -158,25 +159,31 @@ def _rebuild_partitions(bytes packed, null_count):
 
 cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column) except -1:
     """The keys of an Arrow column, in one array or many."""
-    cdef _ArrowSource source = _ArrowSource(column)
+    cdef _ArrowSource source = _arrow_source_of(column, ())
     cdef BinaryInput keys
     cdef int64_t nulls = 0, rows
     cdef int failed
     while source.next_array():
         rows = source.array.length
+        if rows < 0 or rows > (INT64_MAX >> 4) - found.count:
+            raise ValueError(f"the Arrow array of the keys has a length of {rows}: that is invalid")
         found.reserve(rows)
         failed = binary_input_bind(&keys, source.schema, source.array)
         if not failed:
             with nogil:
                 nulls = partition_rows(partitions, &keys, rows, found.at(found.count))
         binary_input_free(&keys)
-        if failed == -2:
+        if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for keys")
+        if failed == BIND_INVALID:
+            raise EncodeError("the keys hold invalid Arrow data: their lengths, buffers and last offset contradict each "
+                              "other", field="key", value=None)
         if failed:
             raise TypeError("keys must be a column of binary or string, not of the Arrow format "
                             f"{source.format_of(source.schema)!r}")
         if nulls < 0:
-            raise ValueError(f"key {found.count - nulls - 1}: its Arrow array is damaged")
+            raise EncodeError(_ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field="key"), field="key", value=None,
+                              row=found.count - nulls - 1)
         found.count += rows
         found.null_count += nulls
     return 0

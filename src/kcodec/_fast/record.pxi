@@ -57,17 +57,25 @@ cdef class Record:
 
     cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
     cdef object _coordinator_epoch, _key_schema_id, _value_schema_id, _topic, _partition, _leader_epoch
+    cdef int is_made
 
     def __init__(self, offset, timestamp, timestamp_type, key, value, headers=(), sequence=-1, control_type=None,
                  coordinator_epoch=None, key_schema_id=None, value_schema_id=None, topic=None, partition=None,
                  leader_epoch=None):
-        self._offset = int(offset)
-        self._timestamp = int(timestamp)
-        self._timestamp_type = TimestampType(timestamp_type)
+        # What encode() reads of a record it does not own: the fields change no more once they are set. All code that is
+        # not ours runs before the first of them is.
+        offset, timestamp, sequence, headers = int(offset), int(timestamp), int(sequence), tuple(headers)
+        timestamp_type = TimestampType(timestamp_type)
+        if self._offset is not None:  # also of a record that was decoded, for which no __init__ ran
+            raise TypeError("a Record is frozen: its __init__ cannot be called again")
+        _make_once(&self.is_made, self)
+        self._offset = offset
+        self._timestamp = timestamp
+        self._timestamp_type = timestamp_type
         self._key = key
         self._value = value
-        self._headers = tuple(headers)
-        self._sequence = int(sequence)
+        self._headers = headers
+        self._sequence = sequence
         self._control_type = control_type
         self._coordinator_epoch = coordinator_epoch
         self._key_schema_id = key_schema_id

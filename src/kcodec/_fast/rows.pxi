@@ -198,7 +198,10 @@ cdef class _RowReader:
             return pair["key"], pair["value"]
         if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
             raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
-        return tuple(pair)
+        made = tuple(pair)
+        if len(made) != 2:
+            raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
+        return made
 
     cdef int header_name(self, object name, Py_ssize_t at, object pair, Payload *out) except -1:
         cdef Py_ssize_t size

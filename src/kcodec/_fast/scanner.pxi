@@ -28,6 +28,7 @@ cdef class TransactionScanner:
     cdef dict _open
     cdef object limits, path
     cdef Limits bounds
+    cdef int in_use
 
     def __init__(self, *, limits=DEFAULT_LIMITS, path=None):
         _read_limits(limits, &self.bounds)
@@ -58,8 +59,16 @@ cdef class TransactionScanner:
         of it that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
         """
         cdef _Source source = _Source(data)
+        cdef int64_t begin = position, file_end = end
+        _enter(&self.in_use, self)
+        try:
+            return self.walk_window(source, begin, file_end)
+        finally:
+            use_end(&self.in_use)
+
+    cdef object walk_window(self, _Source source, int64_t begin, int64_t file_end):
         cdef const uint8_t *bytes_ = source.data()
-        cdef int64_t begin = position, at = position, size = source.size(), file_end = end, needed, offered
+        cdef int64_t at = begin, size = source.size(), needed, offered
         cdef BatchHeader header
         cdef Fault fault
         cdef WalkResult result

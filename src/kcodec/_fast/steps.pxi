@@ -27,6 +27,7 @@ cdef class RecordSteps:
     cdef bint ended, whole
     cdef object error
     cdef bytes topic
+    cdef int in_use, is_made
     cdef int64_t taken_position      # behind the chunk taken last
 
     def __cinit__(self):
@@ -35,8 +36,7 @@ cdef class RecordSteps:
     def __init__(self, data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
                  start_offset=None, control_records="skip", verify_crc=True, limits=DEFAULT_LIMITS,
                  keep_position=False, topic=None, partition=None):
-        if self.layout is not None:
-            raise TypeError("a RecordSteps is set up once")
+        _make_once(&self.is_made, self)
         if isinstance(columns, _Layout):
             self.layout = columns
         else:
@@ -77,6 +77,13 @@ cdef class RecordSteps:
     @property
     def leader_epoch(self):
         """Of the last batch that was decoded or passed over; -1 before the first."""
+        _enter(&self.in_use, self)
+        try:
+            return self.last_epoch()
+        finally:
+            use_end(&self.in_use)
+
+    cdef int32_t last_epoch(self) noexcept nogil:
         return self.run.table[self.next_batch - 1].partition_leader_epoch if self.next_batch else self.walked_epoch
 
     cdef int more_batches(self) noexcept nogil:
@@ -113,8 +120,11 @@ cdef class RecordSteps:
         return 1
 
     cdef int refused(self) except -1:
-        """Keeps the error until the records before it are given away."""
+        """Keeps the error until the records before it are given away. An interrupt is raised at once, and the batch
+        decoded again by the next call."""
         cdef Fault fault = self.run.fault
+        if fault.code == FAULT_PYTHON:
+            raise _error_of(&fault)
         self.ended = True
         if decode_finish_chunk(&self.run):
             raise _error_of(&self.run.fault)
@@ -134,7 +144,14 @@ cdef class RecordSteps:
             self.run.chunks.count = 0
 
     cdef _Rows take(self):
-        """The rows of the next chunk, never none; None at the end."""
+        """The rows of the next chunk, at least one; None at the end. RuntimeError while another call decodes."""
+        _enter(&self.in_use, self)
+        try:
+            return self.take_rows()
+        finally:
+            use_end(&self.in_use)
+
+    cdef _Rows take_rows(self):
         cdef int state
         cdef _Rows rows
         while not self.ended and not self.run.chunks.count:

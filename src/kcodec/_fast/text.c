@@ -330,14 +330,15 @@ static int append_headers(TextOutput *out, const Chunk *chunk, const TextPart *p
 
 static int append_fixed(TextOutput *out, const Chunk *chunk, const TextPart *part, int64_t row) {
     const uint8_t *data = chunk->fixed[part->column].data;
+    int64_t at = chunk_fixed_row(chunk, part->column, row);
     int is_null = (part->column == COLUMN_PARTITION && !chunk->has_partition) ||
                   (part->column == COLUMN_CONTROL_TYPE && chunk->control_type_nulls &&
                    !bitmap_get(chunk->control_type_validity.data, row));
     if (is_null) return text_append(out, part->bytes, part->length);
     switch (column_width(part->column)) {
-        case 8: return append_integer(out, ((const int64_t *)data)[row], part->width);
-        case 4: return append_integer(out, ((const int32_t *)data)[row], part->width);
-        default: return append_integer(out, ((const int16_t *)data)[row], part->width);
+        case 8: return append_integer(out, ((const int64_t *)data)[at], part->width);
+        case 4: return append_integer(out, ((const int32_t *)data)[at], part->width);
+        default: return append_integer(out, ((const int16_t *)data)[at], part->width);
     }
 }
 

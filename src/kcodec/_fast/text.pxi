@@ -115,11 +115,14 @@ cdef class TextTemplate:
         cdef TextLine *sorted_lines = <TextLine *>calloc(count + 1, sizeof(TextLine))
         if sorted_lines == NULL:
             raise MemoryError("no memory for lines")
+        kept = []  # what the lines point into
         try:
             for at in range(count):
-                sorted_lines[at].position = lines[at][0]
-                sorted_lines[at].bytes = <const uint8_t *><const char *>(<bytes?>lines[at][1])
-                sorted_lines[at].length = len(lines[at][1])
+                position, line = lines[at]
+                kept.append(<bytes?>line)
+                sorted_lines[at].position = position
+                sorted_lines[at].bytes = <const uint8_t *>PyBytes_AS_STRING(line)
+                sorted_lines[at].length = PyBytes_GET_SIZE(line)
             for part in decoded._parts:
                 rows = min(part.count, left)
                 with nogil:

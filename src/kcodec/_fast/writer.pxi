@@ -9,6 +9,8 @@ _ENCODE_TEXTS = {
     FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the one before, {expected}",
     FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans 2147483647",
     FAULT_ENCODE_LENGTH: "{field}: {found} is outside 0 to {expected}",
+    FAULT_ENCODE_INVALID: "column '{field}' holds invalid Arrow data: an offset, a view or a dictionary index of this row "
+                          "points outside of the column",
     FAULT_ENCODE_TOO_LARGE: "a {field} of {found} bytes exceeds max_batch_bytes {expected}",
 }
 
@@ -20,7 +22,7 @@ cdef object _encode_error(const Fault *fault):
     cdef int64_t found = fault.found, expected = fault.expected
     field = _static_text(fault.field)
     reason = _ENCODE_TEXTS[fault.code].format(field=field, found=found, expected=expected)
-    value = None if fault.code == FAULT_ENCODE_NULL else found
+    value = None if fault.code == FAULT_ENCODE_NULL or fault.code == FAULT_ENCODE_INVALID else found
     return EncodeError(reason, field=field, value=value, row=fault.record if fault.record >= 0 else None)
 
 
@@ -152,7 +154,7 @@ cdef class _Writer:
         if isinstance(source, DecodedRecords) and _has_invalid_names(<DecodedRecords>source):
             source = source.records()  # an Arrow string cannot hold what is not UTF-8
         if _is_arrow(source):
-            return self.append_arrow(_ArrowSource(source), one_batch)
+            return self.append_arrow(_arrow_source_of(source, DEFAULT_COLUMNS + FRAMING_COLUMNS), one_batch)
         if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
             raise TypeError(f"source must be rows or Arrow data, not {type(source).__name__}")
         return self.append_rows(source, one_batch)

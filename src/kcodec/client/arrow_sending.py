@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec._fast import encode, partition_for
+from kcodec._fast import check_arrow_columns, encode, partition_for
 from kcodec.errors import EncodeError
 from kcodec.rewrite import set_base_offset
 from kcodec.txn.batch import BATCH_OVERHEAD, RECORD_OVERHEAD
@@ -100,14 +100,34 @@ def _encode_windows(
 def _table(source: Any) -> pyarrow.Table:
     import pyarrow
 
-    table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
+    if isinstance(source, pyarrow.RecordBatch):
+        table = pyarrow.Table.from_batches([source])
+    elif isinstance(source, pyarrow.RecordBatchReader):
+        table = source.read_all()
+    else:
+        table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
     known = {*COLUMNS, "partition"}
     if "key" not in table.column_names and "value" not in table.column_names:
         raise ValueError(f"the table has neither key nor value; its columns are {', '.join(table.column_names)}")
     foreign = [name for name in table.column_names if name not in known]
     if foreign:
         raise ValueError(f"send_arrow knows no column {foreign[0]!r}; it takes {', '.join(sorted(known))}")
+    _check(table)
     return table
+
+
+def _check(table: pyarrow.Table) -> None:
+    """Raise EncodeError unless the columns are valid. pyarrow does not look when it reads them from a file, and believes
+    their offsets when it gathers the rows of a partition below."""
+    check_arrow_columns(table, ("key", "value", "headers"))
+    for index, name in enumerate(table.column_names):
+        if name in {"key", "value", "headers"}:
+            continue
+        try:
+            table.column(index).validate(full=True)
+        except ValueError as error:  # pyarrow.ArrowInvalid
+            reason = f"column {name!r} is invalid: {error}; look for what wrote it, or drop the column"
+            raise EncodeError(reason, field=name) from error
 
 
 def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] | None:
