@@ -17,7 +17,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
-BASE = {"errors", "constants", "limits", "offsets"}
+BASE = {"arguments", "errors", "constants", "limits", "offsets"}
 CORE = BASE | {"_fast"}
 DATA = CORE | {"text", "batch", "compression", "control", "arrow", "rewrite", "validation", "compaction"}
 LOG = DATA | {"log"}

@@ -101,11 +101,11 @@ def test_a_transaction_index_of_another_version_is_refused(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_files, "MAX_SMALL_FILE_BYTES", 100)
+    monkeypatch.setitem(small_files.LIMITS, "MAX_INDEX_BYTES", 100)
     path = written(tmp_path, "x.index", bytes(101))
     with pytest.raises(kcodec.LimitExceededError, match="101 bytes, at most 100") as caught:
         read_offset_index(path)
-    assert (caught.value.limit, caught.value.claimed) == ("MAX_SMALL_FILE_BYTES", 101)
+    assert (caught.value.limit, caught.value.claimed) == ("MAX_INDEX_BYTES", 101)
 
 
 # ----------------------------------------------------------------------------------------------------------- snapshots

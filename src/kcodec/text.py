@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterable
 
 from kcodec._fast import COLUMNS, TextBytes, TextTemplate
+from kcodec.arguments import names_of
 
 __all__ = ["RECORD_FIELDS", "TextBytes", "TextTemplate", "csv_lines", "json_lines", "rule_of_json", "unescape"]
 
@@ -89,7 +90,7 @@ def csv_lines(fields: Iterable[str], *, topic: str | None = None, partition: int
 def _known(fields: Iterable[str]) -> list[str]:
     import difflib
 
-    names = list(fields)
+    names = names_of(fields, "fields")
     for name in names:
         if name not in RECORD_FIELDS:
             near = difflib.get_close_matches(name, RECORD_FIELDS, n=1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kcodec.arguments import partitions_of
 from kcodec.consumer import lag as lags
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.lag import PartitionLag
@@ -17,16 +18,6 @@ from kcodec.txn.transaction_offsets import check_offsets
 Partitions = Iterable[TopicPartition]
 
 
-def _named(partitions: Partitions) -> list[TopicPartition]:
-    named = []
-    for each in partitions:
-        if isinstance(each, str):
-            raise TypeError(f"partitions: {each!r} is a text, not a TopicPartition(topic, partition)")
-        topic, partition = each
-        named.append(TopicPartition(topic, partition))
-    return named
-
-
 def _seconds(core: ConsumerCore, timeout: float | None) -> float:
     return core.settings.default_api_timeout if timeout is None else timeout
 
@@ -36,7 +27,7 @@ def assign(core: ConsumerCore, partitions: Partitions) -> Flow[None]:
 
     Raises ValueError after `subscribe`.
     """
-    yield from core.assign(_named(partitions))
+    yield from core.assign(partitions_of(partitions))
 
 
 def enforce_rebalance(core: ConsumerCore, reason: str = "the application asked for it") -> Flow[None]:
@@ -55,12 +46,12 @@ def seek(core: ConsumerCore, partition: TopicPartition, offset: int | OffsetAndM
 
 def seek_to_beginning(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
     """Go on at the first offset of these, of all if none is named."""
-    yield from core.seek_to(_named(partitions), "earliest")
+    yield from core.seek_to(partitions_of(partitions), "earliest")
 
 
 def seek_to_end(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
     """Go on at the end of these, of all if none is named: under read_committed the last stable offset."""
-    yield from core.seek_to(_named(partitions), "latest")
+    yield from core.seek_to(partitions_of(partitions), "latest")
 
 
 def position(core: ConsumerCore, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
@@ -81,7 +72,7 @@ def committed(
     """
     offsets = core.need_group("committed")
     # As nobody: one whose transaction was refused as it is no member any more must learn where to go back to, too.
-    return (yield from offsets.fetch(_named(partitions), _seconds(core, timeout)))
+    return (yield from offsets.fetch(partitions_of(partitions), _seconds(core, timeout)))
 
 
 def commit(
@@ -102,13 +93,13 @@ def commit(
 def pause(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
     """Deliver nothing of these until `resume`; what was fetched is kept. Raises ValueError for one not assigned."""
     yield from ()
-    core.assignment.pause(_named(partitions), True)
+    core.assignment.pause(partitions_of(partitions), True)
 
 
 def resume(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
     """Deliver these again."""
     yield from ()
-    core.assignment.pause(_named(partitions), False)
+    core.assignment.pause(partitions_of(partitions), False)
 
 
 def beginning_offsets(
@@ -129,7 +120,7 @@ def end_offsets(
 def _offsets(
     core: ConsumerCore, partitions: Partitions, where: str, timeout: float | None
 ) -> Flow[dict[TopicPartition, int]]:
-    wanted: dict[TopicPartition, str | int] = dict.fromkeys(_named(partitions), where)
+    wanted: dict[TopicPartition, str | int] = dict.fromkeys(partitions_of(partitions), where)
     found = yield from list_offsets(core.cluster, wanted, core.settings.isolation_level, _seconds(core, timeout))
     return {partition: answer.offset for partition, answer in found.items()}
 
@@ -141,7 +132,9 @@ def offsets_for_times(
 
     Raises BrokerError, DeliveryTimeoutError.
     """
-    wanted: dict[TopicPartition, str | int] = {partition: timestamps[partition] for partition in _named(timestamps)}
+    wanted: dict[TopicPartition, str | int] = {
+        partition: timestamps[partition] for partition in partitions_of(timestamps)
+    }
     for partition, timestamp in wanted.items():
         if not isinstance(timestamp, int) or timestamp < 0:
             raise ValueError(f"timestamps[{partition}]: {timestamp!r} is no time in ms since 1970")

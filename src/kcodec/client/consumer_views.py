@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from kcodec.arguments import names_of
 from kcodec.client.consumer_options import ConsumerOptions, take_options
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -68,10 +69,10 @@ def checked_subscription(
         if not text:
             raise ValueError("pattern is empty")
         return [], text
-    names = [topics] if isinstance(topics, str) else list(topics or ())
+    names = names_of(() if topics is None else topics, "topics")
     for name in names:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"topics: {name!r} is no name of a topic")
+        if not name:
+            raise TypeError("topics: '' is not the name of a topic")
     if not names:
         raise ValueError("topics is empty; unsubscribe() ends a subscription")
     return names, None

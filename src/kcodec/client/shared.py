@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from kcodec.arguments import partitions_of
 from kcodec.client.arrow_sending import ANY_PARTITION, TableBatch
 from kcodec.client.client import Client
 from kcodec.client.options import ClientOptions, refuse_unknown
@@ -46,7 +47,7 @@ class SharedWriting:
         if not isinstance(handle, TransactionHandle):
             raise TypeError(f"handle must be a TransactionHandle, not {type(handle).__name__}")
         self.handle = handle
-        self.partitions = tuple(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
+        self.partitions = tuple(dict.fromkeys(partitions_of(partitions)))
         if not self.partitions:
             raise ValueError("partitions is empty: name those that this writer, and no other, writes to")
         self.source: HandleSource | None = None

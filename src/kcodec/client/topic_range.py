@@ -12,6 +12,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from kcodec.arguments import numbers_of
 from kcodec.client.admin.flows import describe_topics
 from kcodec.client.scan_predicate import ALL, HIGHEST, Box
 from kcodec.constants import IsolationLevel
@@ -57,7 +58,7 @@ class TopicRange:
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"topic must be a name, not {topic!r}")
         self.topic = topic
-        self.partitions = None if partitions is None else list(dict.fromkeys(map(int, partitions)))
+        self.partitions = None if partitions is None else list(dict.fromkeys(numbers_of(partitions, "partitions")))
         #: What a query leaves of each partition, by numbers.
         self.narrow: Callable[[list[int]], dict[int, Box]] = lambda numbers: {}
         self._start = self._places(start, "start", "earliest")

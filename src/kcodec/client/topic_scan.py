@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kcodec import _fast
+from kcodec.arguments import numbers_of
 from kcodec.client.scan_predicate import HIGHEST, Box, boxes_of
 from kcodec.client.topic_range import Places
 from kcodec.client.topic_reading import TopicReading
@@ -45,7 +46,7 @@ def scan_topic(
         from polars.io.plugins import register_io_source
     except ImportError as error:
         raise ImportError("kcodec.scan_topic needs polars (1.30 or later): pip install polars") from error
-    chosen = None if partitions is None else list(partitions)
+    chosen = None if partitions is None else numbers_of(partitions, "partitions")
     scan = _Scan(topic, chosen, start, end, ascending_timestamps, options)
     return register_io_source(
         scan.frames, schema=scan.schema, validate_schema=True, explain_name="kcodec", explain_detail=f"topic {topic!r}"

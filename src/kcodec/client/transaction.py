@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from kcodec.arguments import partitions_of
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
@@ -51,7 +52,7 @@ class TransactionBlock:
         self, manager: TransactionManager, partitions: Iterable[TopicPartition], timeout: float | None
     ) -> None:
         self._manager = manager
-        self._partitions = tuple(partitions)
+        self._partitions = tuple(partitions_of(partitions))
         self._timeout = timeout
         self._open: OpenTransaction | None = None
 

@@ -22,7 +22,7 @@ from kcodec.log import checkpoints
 from kcodec.log.check_batches import CheckedBatch, SegmentWalk
 from kcodec.log.check_indexes import AbortedHere, SegmentIndexes, shape_of
 from kcodec.log.check_producers import ProducerChecks
-from kcodec.log.findings import Finding, finding, without_floods
+from kcodec.log.findings import Finding, Flood, finding, without_floods
 from kcodec.log.indexes import (
     OffsetIndex,
     TimeIndex,
@@ -34,7 +34,7 @@ from kcodec.log.indexes import (
 )
 from kcodec.log.producers import end_marker, snapshot_paths
 from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment
-from kcodec.log.snapshots import read_snapshot
+from kcodec.log.snapshots import snapshot_states
 
 Progress = Callable[[int, int], None]
 LEFTOVERS = (".cleaned", ".swap", ".deleted")
@@ -65,7 +65,8 @@ class LogCheck:
         self._producers = ProducerChecks(segments[0].base_offset or 0, has_sequences=not is_internal)
         self._names = self._listed()
         self._snapshots: list[tuple[int, str]] = []
-        self._epochs: list[checkpoints.LeaderEpoch] = []
+        self._epochs: tuple[checkpoints.LeaderEpoch, ...] = ()
+        self._epoch_at = 0
         self._epochs_path = self._storage.join(self._directory, checkpoints.LEADER_EPOCHS)
         self._done = 0
         self._size = sum(segment.size_in_bytes for segment in segments)
@@ -78,9 +79,10 @@ class LogCheck:
 
     def findings(self) -> Iterator[Finding]:
         """All of them, as they are found."""
-        return without_floods(self._findings())
+        return without_floods(self.each())
 
-    def _findings(self) -> Iterator[Finding]:
+    def each(self) -> Iterator[Finding]:
+        """The same, where many of a kind in one file are not yet told by their number."""
         if self._is_directory:
             yield from self._beside()
         is_alone = not any(BESIDE.fullmatch(name) for name in self._names)
@@ -117,7 +119,7 @@ class LogCheck:
 
     def _read_epochs(self) -> Iterator[Finding]:
         try:
-            self._epochs = list(checkpoints.read_leader_epochs(self._epochs_path, self._storage))
+            self._epochs = checkpoints.read_leader_epochs(self._epochs_path, self._storage)
         except FileNotFoundError:
             return  # a copy without it
         except (DecodeError, OSError) as error:
@@ -176,14 +178,14 @@ class LogCheck:
         batch = checked.header
         if batch.partition_leader_epoch < 0:
             return
-        while len(self._epochs) > 1 and self._epochs[1].start_offset <= batch.base_offset:
-            self._epochs.pop(0)
-        if batch.base_offset < self._epochs[0].start_offset:
+        epochs, at = self._epochs, self._epoch_at
+        while at + 1 < len(epochs) and epochs[at + 1].start_offset <= batch.base_offset:
+            at += 1
+        self._epoch_at = at
+        if batch.base_offset < epochs[at].start_offset:
             return
-        if batch.partition_leader_epoch != self._epochs[0].epoch:
-            text = (
-                f"it says epoch {self._epochs[0].epoch} from offset {self._epochs[0].start_offset} on, but the batch "
-            )
+        if batch.partition_leader_epoch != epochs[at].epoch:
+            text = f"it says epoch {epochs[at].epoch} from offset {epochs[at].start_offset} on, but the batch "
             text += f"at byte {checked.position} of {self._storage.name(path)} has {batch.partition_leader_epoch}"
             yield finding("leader-epoch", self._epochs_path, text, offset=batch.base_offset)
 
@@ -192,11 +194,11 @@ class LogCheck:
         while self._snapshots and self._snapshots[0][0] <= offset:
             _, path = self._snapshots.pop(0)
             try:
-                snapshot = read_snapshot(path, self._storage)
+                _, _, producers = snapshot_states(path, self._storage)
             except (DecodeError, OSError) as error:
                 yield finding("snapshot-unreadable", path, _reason(error))
             else:
-                yield from self._producers.compare(snapshot)
+                yield from self._producers.compare(path, producers)
 
 
 # --------------------------------------------------------------------------------------------------------- single files
@@ -219,8 +221,12 @@ def file_findings(
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
+    return without_floods(_file_findings(file, limits, progress))
+
+
+def _file_findings(file: Path, limits: DecodeLimits, progress: Progress | None) -> Iterator[Finding]:
     if file.suffix in (".log", ".checkpoint"):
-        return LogCheck([_segment_at(file)], limits, progress).findings()
+        return LogCheck([_segment_at(file)], limits, progress).each()
     if file.suffix in INDEXES:
         return _index_findings(file, limits, progress)
     if file.suffix in LEFTOVERS:
@@ -230,13 +236,19 @@ def file_findings(
     return _text_findings(file)
 
 
+def _walk_offsets(path: str) -> None:
+    """Read a checkpoint of offsets and keep nothing."""
+    for _ in checkpoints.offset_entries(path):
+        pass
+
+
 INDEXES: dict[str, Callable[[str], OffsetIndex | TimeIndex | TransactionIndex]] = {
     ".index": read_offset_index,
     ".timeindex": read_time_index,
     ".txnindex": read_transaction_index,
 }
 TEXT_FILES: dict[str, Callable[[str], object]] = {
-    **dict.fromkeys(checkpoints.OFFSET_CHECKPOINTS, checkpoints.read_offsets),
+    **dict.fromkeys(checkpoints.OFFSET_CHECKPOINTS, _walk_offsets),
     checkpoints.LEADER_EPOCHS: checkpoints.read_leader_epochs,
     checkpoints.PARTITION_METADATA: checkpoints.read_partition_metadata,
     checkpoints.META_PROPERTIES: checkpoints.read_meta_properties,
@@ -254,7 +266,7 @@ def _segment_at(file: Path) -> Segment:
 def _index_findings(file: Path, limits: DecodeLimits, progress: Progress | None) -> Iterator[Finding]:
     segment = file.with_suffix(".log")
     if segment.is_file():
-        found = LogCheck([_segment_at(segment)], limits, progress).findings()
+        found = LogCheck([_segment_at(segment)], limits, progress).each()
         yield from (one for one in found if one.path == str(file))
         return
     try:
@@ -266,7 +278,7 @@ def _index_findings(file: Path, limits: DecodeLimits, progress: Progress | None)
 def _text_findings(file: Path) -> Iterator[Finding]:
     try:
         if file.suffix == ".snapshot":
-            read_snapshot(file)
+            snapshot_states(file)
             return
         found = TEXT_FILES[file.name](str(file))
         if file.name == checkpoints.LEADER_EPOCHS:
@@ -280,11 +292,13 @@ def _text_findings(file: Path) -> Iterator[Finding]:
 
 def order_of_epochs(path: str, epochs: Sequence[checkpoints.LeaderEpoch]) -> Iterator[Finding]:
     """Leader epochs and their offsets rise from line to line."""
+    flood = Flood("leader-epoch", path)
     for number, (before, now) in enumerate(pairwise(epochs), 4):
-        if now.epoch <= before.epoch or now.start_offset <= before.start_offset:
+        if (now.epoch <= before.epoch or now.start_offset <= before.start_offset) and not flood.is_full():
             text = f"line {number}: epoch {now.epoch} from offset {now.start_offset} on does not follow "
             text += f"epoch {before.epoch} from {before.start_offset} on"
             yield finding("leader-epoch", path, text, offset=now.start_offset)
+    yield from flood.rest()
 
 
 def _reason(error: Exception) -> str:

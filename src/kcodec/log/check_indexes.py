@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
-from kcodec.log.findings import Finding, finding
+from kcodec.log.findings import Finding, Flood, finding
 from kcodec.log.indexes import (
     OffsetIndex,
     OffsetIndexEntry,
@@ -50,6 +50,9 @@ class SegmentIndexes:
         self.times: TimeIndex | None = None
         self.transactions: TransactionIndex | None = None
         self._max_timestamp = LOWEST_OFFSET
+        self._wrong_offsets, self._wrong_times = (
+            Flood("index-entry", segment.beside(suffix)) for suffix in (".index", ".timeindex")
+        )
         self._next_offset: OffsetIndexEntry | None = None
         self._next_time: TimeIndexEntry | None = None
 
@@ -96,33 +99,37 @@ class SegmentIndexes:
         return self._entries(batch, position) if is_offset or is_time else ()
 
     def _entries(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
-        while self._next_offset is not None and self._next_offset.position <= position:
-            yield from self._offset_entry(self._next_offset, batch, position)
-            self._next_offset = next(self._offset_entries, None)
-        while self._next_time is not None and self._next_time.offset <= batch.last_offset:
-            yield from self._time_entry(self._next_time, batch)
-            self._next_time = next(self._time_entries, None)
+        base, last, latest = batch.base_offset, batch.last_offset, batch.max_timestamp
+        entry, flood = self._next_offset, self._wrong_offsets
+        while entry is not None and entry.position <= position:
+            if (entry.position < position or entry.offset < base) and not flood.is_full():
+                yield self._wrong_offset(entry, batch, position)
+            entry = next(self._offset_entries, None)
+        self._next_offset = entry
+        is_latest, flood = latest == self._max_timestamp, self._wrong_times
+        now = self._next_time
+        while now is not None and now.offset <= last:
+            if (now.offset < base or now.timestamp != latest or not is_latest) and not flood.is_full():
+                yield self._wrong_time(now, batch)
+            now = next(self._time_entries, None)
+        self._next_time = now
 
-    def _offset_entry(self, entry: OffsetIndexEntry, batch: RecordBatch, position: int) -> Iterator[Finding]:
+    def _wrong_offset(self, entry: OffsetIndexEntry, batch: RecordBatch, position: int) -> Finding:
         assert self.offsets is not None
-        path = self.offsets.path or ""
         if entry.position < position:
             text = f"offset {entry.offset} is said to begin at byte {entry.position}, where no batch begins"
-            yield finding("index-entry", path, text, offset=entry.offset)
-        elif entry.offset < batch.base_offset:
+        else:
             text = f"byte {position} is said to hold offset {entry.offset}, but it begins with {batch.base_offset}"
-            yield finding("index-entry", path, text, offset=entry.offset)
+        return finding("index-entry", self.offsets.path or "", text, offset=entry.offset)
 
-    def _time_entry(self, entry: TimeIndexEntry, batch: RecordBatch) -> Iterator[Finding]:
+    def _wrong_time(self, entry: TimeIndexEntry, batch: RecordBatch) -> Finding:
         assert self.times is not None
-        path = self.times.path or ""
         if entry.offset < batch.base_offset:
             text = f"timestamp {entry.timestamp} is said to be that of offset {entry.offset}, which no batch holds"
-            yield finding("index-entry", path, text, offset=entry.offset)
-        elif not entry.timestamp == batch.max_timestamp == self._max_timestamp:
+        else:
             text = f"timestamp {entry.timestamp} is said to be the largest up to offset {entry.offset}, but that is "
             text += f"{self._max_timestamp}, and the batch's own {batch.max_timestamp}"
-            yield finding("index-entry", path, text, offset=entry.offset)
+        return finding("index-entry", self.times.path or "", text, offset=entry.offset)
 
     def end(
         self, aborted: list[AbortedHere], known_from: int, *, is_cleaned: bool, is_whole: bool
@@ -139,12 +146,17 @@ class SegmentIndexes:
             if latest is None or latest < self._max_timestamp:
                 text = f"the last entry is of timestamp {latest}, but a batch has {self._max_timestamp}"
                 yield finding("index-incomplete", self.times.path or "", text)
+        yield from self._wrong_offsets.rest()
+        yield from self._wrong_times.rest()
         if is_whole:
             yield from self._transactions(aborted, known_from, is_cleaned=is_cleaned)
 
     def _transactions(self, aborted: list[AbortedHere], known_from: int, *, is_cleaned: bool) -> Iterator[Finding]:
         path = self._segment.beside(".txnindex")
-        entries = {(one.producer_id, one.last_offset): one for one in self.transactions or ()}
+        told = {(one.producer_id, one.marker_offset): one for one in aborted}
+        index = self.transactions or TransactionIndex(path, 0, b"")
+        # Only those that the log has, too: the file may be much larger than the log.
+        entries = {key for key in ((one[1], one[3]) for one in index.LAYOUT.iter_unpack(index.data)) if key in told}
         if not is_cleaned and not self._is_alone:
             for one in aborted:
                 if (one.producer_id, one.marker_offset) not in entries:
@@ -152,21 +164,25 @@ class SegmentIndexes:
                         f"producer {one.producer_id} aborted {one.first_offset}..{one.marker_offset}: no entry says so"
                     )
                     yield finding("transaction-index-incomplete", path, text, offset=one.marker_offset)
-        told = {(one.producer_id, one.marker_offset): one for one in aborted}
-        for number, entry in enumerate(self.transactions or ()):
-            yield from self._transaction_entry(number, entry, told, path, known_from, is_cleaned=is_cleaned)
+        flood = Flood("transaction-index-entry", path)
+        for number, values in enumerate(index.LAYOUT.iter_unpack(index.data)):
+            here = told.get((values[1], values[3]))
+            is_gone = values[2] < known_from or is_cleaned
+            if here is None and (is_gone or flood.is_full()):
+                continue
+            yield from self._transaction_entry(number, index[number], here, path, known_from, is_cleaned=is_cleaned)
+        yield from flood.rest()
 
     def _transaction_entry(
         self,
         number: int,
         entry: TransactionIndexEntry,
-        told: dict[tuple[int, int], AbortedHere],
+        one: AbortedHere | None,
         path: str,
         known_from: int,
         *,
         is_cleaned: bool,
     ) -> Iterator[Finding]:
-        one = told.get((entry.producer_id, entry.last_offset))
         is_gone = entry.first_offset < known_from or is_cleaned
         said = f"entry {number}: producer {entry.producer_id} aborted {entry.first_offset}..{entry.last_offset}"
         if one is None:
@@ -188,20 +204,27 @@ def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bo
     if index.remaining_bytes:
         text = f"{index.remaining_bytes} bytes are left behind the last entry of {size}"
         yield finding("index-size", path, text, position=(len(index) + index.preallocated_entries) * size)
-    if index.preallocated_entries and not is_active:
+    if index.preallocated_entries and isinstance(index, TransactionIndex):
+        text = f"{index.preallocated_entries} entries of zeros follow the last one; brokers never preallocate this file"
+        yield finding("index-order", path, text, position=len(index) * size)
+    elif index.preallocated_entries and not is_active:
         text = f"{index.preallocated_entries} places of zeros are left, expected none once the segment is full"
         yield finding("index-not-trimmed", path, text, position=len(index) * size)
+    # Numbers as they are in the file: relative offsets rise as absolute ones do.
+    is_transactions = isinstance(index, TransactionIndex)
+    first, second = (3, 3) if is_transactions else (0, 1)  # 3: last_offset
+    flood = Flood("index-order", path)
     before: tuple[int, ...] | None = None
-    for number, entry in enumerate(index):
-        keys = (entry.last_offset,) if isinstance(entry, TransactionIndexEntry) else (entry[0], entry[1])
-        least = (index.base_offset,) if isinstance(entry, TransactionIndexEntry) else None
-        if before is not None and any(now <= then for now, then in zip(keys, before, strict=True)):
-            text = f"entry {number}, {tuple(entry)}, does not rise above the one before"
+    for number, entry in enumerate(index.LAYOUT.iter_unpack(index.data)):
+        if before is not None and (entry[first] <= before[first] or entry[second] <= before[second]):
+            if not flood.is_full():
+                text = f"entry {number}, {tuple(index[number])}, does not rise above the one before"
+                yield finding("index-order", path, text, position=number * size)
+        elif is_transactions and entry[first] < index.base_offset and not flood.is_full():
+            text = f"entry {number}, {tuple(index[number])}, lies below the segment's first offset {index.base_offset}"
             yield finding("index-order", path, text, position=number * size)
-        elif least is not None and keys < least:
-            text = f"entry {number}, {tuple(entry)}, lies below the segment's first offset {index.base_offset}"
-            yield finding("index-order", path, text, position=number * size)
-        before = keys
+        before = entry
+    yield from flood.rest()
 
 
 def _unreadable(path: str | os.PathLike[str], error: Exception) -> Finding:

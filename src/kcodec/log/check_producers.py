@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from kcodec._fast import RecordBatch
 from kcodec.log.check_batches import CheckedBatch
-from kcodec.log.findings import Finding, finding
+from kcodec.log.findings import Finding, Flood, finding
 from kcodec.log.producers import KnownProducer, KnownProducers
 from kcodec.log.segment import LOWEST_OFFSET
-from kcodec.log.snapshots import ProducerSnapshot, ProducerState
+from kcodec.log.snapshots import ProducerState
 
 # transaction.max.timeout.ms is 15 minutes, and a coordinator takes 5 more to notice (LATE_TRANSACTION_BUFFER_MS).
 HANGING_AFTER_MS = 20 * 60 * 1000
@@ -121,28 +121,38 @@ class ProducerChecks:
 
     # ------------------------------------------------------------------------------------------------------- snapshots
 
-    def compare(self, snapshot: ProducerSnapshot) -> Iterator[Finding]:
-        """A snapshot, once all batches below its offset have been taken."""
+    def compare(self, path: str, producers: Iterable[ProducerState]) -> Iterator[Finding]:
+        """A snapshot, once all batches below its offset have been taken. What is kept of it is bounded by the log."""
         if self.is_lost:
             return
-        said = {state.producer_id: state for state in snapshot.producers}
         known = {state.producer_id: state for state in self._producers.states()}
-        for producer_id, state in said.items():
+        said = set()
+        flood = Flood("snapshot-disagrees", path)
+        for state in producers:
+            producer_id = state.producer_id
+            if producer_id in known:
+                said.add(producer_id)
+            elif self._may_be_gone(state):
+                continue
             text = self._difference(state, known.get(producer_id))
-            if text is not None:
-                yield finding("snapshot-disagrees", snapshot.path, f"producer {producer_id}: {text}")
+            if text is not None and not flood.is_full():
+                yield finding("snapshot-disagrees", path, f"producer {producer_id}: {text}")
+        yield from flood.rest()
         for producer_id, state in known.items():
             # Others expire a day after their last batch, but never while a transaction is open.
             if producer_id not in said and state.current_transaction_first_offset is not None:
                 text = f"producer {producer_id} is missing, whose transaction is open since offset "
                 text += f"{state.current_transaction_first_offset}"
-                yield finding("snapshot-disagrees", snapshot.path, text)
+                yield finding("snapshot-disagrees", path, text)
+
+    def _may_be_gone(self, said: ProducerState) -> bool:
+        """Whether the log may have lost what a producer wrote that it does not know."""
+        return said.last_offset < self._first_offset or self.is_cleaned or self._last_gap >= 0
 
     def _difference(self, said: ProducerState, known: ProducerState | None) -> str | None:
         """What a snapshot says of a producer and the log does not; None where the log may have lost it since."""
         if known is None:
-            is_gone = said.last_offset < self._first_offset or self.is_cleaned or self._last_gap >= 0
-            return None if is_gone else f"it has written offset {said.last_offset}, but not in this log"
+            return None if self._may_be_gone(said) else f"it has written offset {said.last_offset}, but not in this log"
         for name in ("producer_epoch", "last_offset", "last_sequence", "offset_delta", "coordinator_epoch"):
             here, there = getattr(known, name), getattr(said, name)
             is_gone = said.last_offset < self._first_offset or self.is_cleaned

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import os
 import re
 import uuid
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kcodec.errors import DecodeError
-from kcodec.log.small_files import read_whole
+from kcodec.log.small_files import PIECE_BYTES, read_whole
 from kcodec.log.storage import LOCAL, Storage
 
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -35,6 +36,12 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 VERSION = "0"
 INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+# "topic partition offset" is the longest entry.
+MOST_FIELDS = 3
+MOST_SHOWN = 300
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_LINE_END_BYTES = re.compile(rb"\r\n|\n|\r")
+_LINE_BYTES = re.compile(rb"[^\r\n]+")
 
 Line = TypeVar("Line")
 
@@ -72,29 +79,37 @@ class MetaProperties:
 
 def read_offsets(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[tuple[str, int], int]:
     """The offsets in a checkpoint file by (topic, partition). DecodeError, naming file and line, for what is none."""
-    return dict(_entries(path, storage, _partition_offset, "topic partition offset"))
+    return dict(offset_entries(path, storage))
+
+
+def offset_entries(path: str | os.PathLike[str], storage: Storage = LOCAL) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield the entries of a checkpoint file as `read_offsets` has them, one by one, with its errors."""
+    return _entries(path, storage, _partition_offset, "topic partition offset", "MAX_CHECKPOINT_BYTES")
 
 
 def read_leader_epochs(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[LeaderEpoch, ...]:
     """The entries of a ``leader-epoch-checkpoint``, as they stand. DecodeError, naming file and line."""
-    return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset"))
+    return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset", "MAX_LEADER_EPOCHS_BYTES"))
 
 
 def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOCAL) -> PartitionMetadata:
     """What ``partition.metadata`` says. DecodeError, naming file and line, for another version or no topic id."""
-    lines = [*_lines(path, storage), "", ""]
+    data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
+    _check_text(data, path)
+    lines = [*_LINE_END.split(data.decode("utf-8")), "", ""]
     version, topic_id = (line.partition(":") for line in lines[:2])
     if version[0].strip() != "version" or version[2].strip() != VERSION:
-        raise _wrong(path, 1, f"{lines[0]!r}, expected 'version: {VERSION}'")
+        raise _wrong(path, 1, f"{_shown(lines[0])}, expected 'version: {VERSION}'")
     found = topic_id[2].strip()
     if topic_id[0].strip() != "topic_id" or not _is_uuid(found):
-        raise _wrong(path, 2, f"{lines[1]!r}, expected 'topic_id: ' and 22 letters of base64")
+        raise _wrong(path, 2, f"{_shown(lines[1])}, expected 'topic_id: ' and 22 letters of base64")
     return PartitionMetadata(int(VERSION), found)
 
 
 def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
     """What ``meta.properties`` says (version 0 has broker.id, version 1 node.id). DecodeError for a bad value."""
-    found = dict(_properties(read_whole(path, storage).decode("latin-1")))  # as Properties.load reads bytes
+    data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
+    found = dict(_properties(data.decode("latin-1")))  # as Properties.load reads bytes
 
     def integer(name: str) -> int | None:
         value = found.pop(name, None)
@@ -114,32 +129,56 @@ def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL)
 def log_start_offset(log_directory: str, topic: str, partition: int, storage: Storage = LOCAL) -> int | None:
     """What the log directory's checkpoint says of this partition; None if it says nothing, or there is no such file."""
     path = storage.join(log_directory, LOG_START_OFFSETS)
-    return read_offsets(path, storage).get((topic, partition)) if storage.is_file(path) else None
+    if not storage.is_file(path):
+        return None
+    found = None
+    for named, offset in offset_entries(path, storage):
+        if named == (topic, partition):
+            found = offset
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- checkpoint files
 
 
 def _entries(
-    path: str | os.PathLike[str], storage: Storage, parse: Callable[[list[str]], Line], what: str
+    path: str | os.PathLike[str], storage: Storage, parse: Callable[[list[str]], Line], what: str, limit: str
 ) -> Iterator[Line]:
-    lines = _lines(path, storage)
-    if not lines:
+    """Yield the entries, in memory for one line at a time: a file of newlines must not become a list of lines."""
+    data = read_whole(path, storage, limit)
+    _check_text(data, path)
+    if not data:
         return
-    if lines[0].strip() != VERSION:
-        raise _wrong(path, 1, f"version {lines[0]!r} of a checkpoint file, expected {VERSION}")
-    if len(lines) == 1:
+    (version, at), (count, begin) = (first := _line(data, 0)), _line(data, first[1])
+    if version.strip() != VERSION:
+        raise _wrong(path, 1, f"version {_shown(version)} of a checkpoint file, expected {VERSION}")
+    if not data[at:]:
         return
-    entries = [(number, line) for number, line in enumerate(lines[2:], 3) if line.strip()]
-    count = lines[1].strip()
-    if not INTEGER.fullmatch(count) or int(count) != len(entries):
-        raise _wrong(path, 2, f"{lines[1]!r} entries but {len(entries)} follow")
-    for number, line in entries:
-        fields = line.split()
+    found = sum(1 for _ in _filled_lines(data, begin))
+    if not INTEGER.fullmatch(count.strip()) or int(count) != found:
+        raise _wrong(path, 2, f"{_shown(count)} entries but {found} follow")
+    for start, line in _filled_lines(data, begin):
         try:
-            yield parse(fields)
+            # Not more than are needed to see that there are too many.
+            yield parse(line.split(None, MOST_FIELDS))
         except ValueError:
-            raise _wrong(path, number, f"{line!r} is not '{what}'") from None
+            number = 1 + len(_LINE_END.findall(data[:start].decode("utf-8")))
+            raise _wrong(path, number, f"{_shown(line)} is not '{what}'") from None
+
+
+def _line(data: bytes, start: int) -> tuple[str, int]:
+    """The line that begins at a byte, without its end, and where the next one begins."""
+    match = _LINE_END_BYTES.search(data, start)
+    end, following = match.span() if match else (len(data), len(data))
+    return data[start:end].decode("utf-8"), following
+
+
+def _filled_lines(data: bytes, start: int) -> Iterator[tuple[int, str]]:
+    """(where it begins, line) of the lines that are not blank. Runs of newlines are passed over at once."""
+    for match in _LINE_BYTES.finditer(data, start):
+        line = match[0].decode("utf-8")
+        if not line.isspace():
+            yield match.start(), line
 
 
 def _partition_offset(fields: list[str]) -> tuple[tuple[str, int], int]:
@@ -158,16 +197,20 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _text(path: str | os.PathLike[str], storage: Storage) -> str:
-    try:
-        return read_whole(path, storage).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"byte {error.start}: no UTF-8 text", path=os.fspath(path)) from None
+def _check_text(data: bytes, path: str | os.PathLike[str]) -> None:
+    """Raise DecodeError if the bytes are not UTF-8; by pieces, as text may take four times its bytes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(data), PIECE_BYTES):
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(data[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(data))
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"byte {at - pending + error.start}: no UTF-8 text", path=os.fspath(path)) from None
 
 
-def _lines(path: str | os.PathLike[str], storage: Storage) -> list[str]:
-    text = _text(path, storage)
-    return re.split(r"\r\n|\n|\r", text.removesuffix("\n")) if text else []
+def _shown(text: str) -> str:
+    """Text of the file as an error shows it: its beginning, if it is long."""
+    return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r} ... ({len(text)} characters)"
 
 
 def _wrong(path: str | os.PathLike[str], line: int, what: str) -> DecodeError:
@@ -200,7 +243,7 @@ def _properties(text: str) -> Iterator[tuple[str, str]]:
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the next."""
     logical, is_open = "", False
-    for natural in re.split(r"\r\n|\n|\r", text):
+    for natural in _LINE_END.split(text):
         line = natural.lstrip(" \t\f")
         if not is_open and (not line or line[0] in "#!"):
             continue

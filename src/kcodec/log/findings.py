@@ -157,11 +157,40 @@ def finding(
     return Finding(code, severity, os.fspath(path), position, offset, text, remedy)
 
 
+class Flood:
+    """Findings of one kind in one file, of which only the first MOST_ALIKE are described: the others are counted.
+
+    To describe one costs more than to find it, and a hostile file can hold millions.
+    """
+
+    def __init__(self, code: str, path: str | os.PathLike[str]) -> None:
+        self._code, self._path = code, path
+        self._count = 0
+
+    def is_full(self) -> bool:
+        """Count one more; return whether it is too many to be described."""
+        self._count += 1
+        return self._count > MOST_ALIKE
+
+    def rest(self) -> Iterator[Finding]:
+        """Yield one finding that stands for those that were not described; `without_floods` reports their number."""
+        if self._count > MOST_ALIKE:
+            plain = finding(self._code, self._path, "")
+            yield _More(**vars(plain), count=self._count - MOST_ALIKE)
+
+
+@dataclass(frozen=True)
+class _More(Finding):
+    """Findings that were counted and not described. It never leaves `without_floods`."""
+
+    count: int
+
+
 def without_floods(found: Iterable[Finding]) -> Iterator[Finding]:
     """The same; where more than MOST_ALIKE of a kind are in a file, how many more there are."""
     seen: Counter[tuple[str, str]] = Counter()
     for one in found:
-        seen[one.code, one.path] += 1
+        seen[one.code, one.path] += one.count if isinstance(one, _More) else 1
         if seen[one.code, one.path] <= MOST_ALIKE:
             yield one
     for (code, path), count in seen.items():

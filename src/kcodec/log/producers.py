@@ -9,6 +9,7 @@ transaction, as in timeline.py. Producers do not expire here (producer.id.expira
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from kcodec._fast import RecordBatch
@@ -18,7 +19,7 @@ from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.seek import place_of_offset
 from kcodec.log.segment import Segment, batch_at, least_offset, stored_offset
-from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot
+from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot, snapshot_states
 
 END_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
 SUFFIX = ".snapshot"
@@ -163,12 +164,12 @@ def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -
         if not first <= offset <= end:
             continue
         try:
-            snapshot = read_snapshot(path, segments[0].storage)
+            _, _, producers = snapshot_states(path, segments[0].storage)
+            latest = heapq.nlargest(MOST_VERIFIED, producers, key=lambda state: state.last_offset)
         except (DecodeError, OSError):
             continue
-        latest = sorted(snapshot.producers, key=lambda state: state.last_offset, reverse=True)[:MOST_VERIFIED]
         if all(_bears_out(segments, state, offset, limits) for state in latest):
-            return snapshot
+            return read_snapshot(path, segments[0].storage)
     return None
 
 

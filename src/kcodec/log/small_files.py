@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from pathlib import Path
@@ -11,25 +12,46 @@ from kcodec.errors import LimitExceededError
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.windows import SegmentFile
 
-# segment.index.bytes is 10 MiB by default, a snapshot has 46 bytes a producer, a checkpoint a line a partition: a file
-# beyond this is none of them.
-MAX_SMALL_FILE_BYTES = 256 << 20
+# Limits of one file, by what Kafka can write into it. An index is preallocated with segment.index.bytes, 10 MiB by
+# default; even the largest segment (2 GiB) with an entry for every 256 bytes stays below 64 MiB. A snapshot has 46
+# bytes a producer: 1.4 million producers of one partition. A checkpoint has a line for each partition of the broker:
+# 16 MiB are 60,000 lines with the longest names, or 400,000 usual ones. leader-epoch-checkpoint has a line of about
+# 12 bytes for each leader whose records are still in the log: 1 MiB are 80,000 leaders. partition.metadata and
+# meta.properties have a few lines.
+MAX_INDEX_BYTES = 64 << 20
+MAX_SNAPSHOT_BYTES = 64 << 20
+MAX_CHECKPOINT_BYTES = 16 << 20
+MAX_LEADER_EPOCHS_BYTES = 1 << 20
+MAX_PROPERTIES_BYTES = 64 << 10
+LIMITS = {
+    "MAX_INDEX_BYTES": MAX_INDEX_BYTES,
+    "MAX_SNAPSHOT_BYTES": MAX_SNAPSHOT_BYTES,
+    "MAX_CHECKPOINT_BYTES": MAX_CHECKPOINT_BYTES,
+    "MAX_LEADER_EPOCHS_BYTES": MAX_LEADER_EPOCHS_BYTES,
+    "MAX_PROPERTIES_BYTES": MAX_PROPERTIES_BYTES,
+}
+#: The largest of them.
+MAX_SMALL_FILE_BYTES = max(LIMITS.values())
+PIECE_BYTES = 1 << 20
 
 
-def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL) -> bytes:
-    """All bytes of a file. LimitExceededError above MAX_SMALL_FILE_BYTES."""
-    name = os.fspath(path)
+def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL, limit: str = "MAX_INDEX_BYTES") -> bytes:
+    """Return all bytes of a file. Raise LimitExceededError above the limit of that name in LIMITS."""
+    name, most = os.fspath(path), LIMITS[limit]
     with SegmentFile(name, storage) as file:
         size = file.size()
-        if size > MAX_SMALL_FILE_BYTES:
+        if size > most:
             raise LimitExceededError(
-                f"the file has {size} bytes, at most {MAX_SMALL_FILE_BYTES} are read",
-                limit="MAX_SMALL_FILE_BYTES",
-                value=MAX_SMALL_FILE_BYTES,
+                f"the file has {size} bytes, at most {most} are read",
+                limit=limit,
+                value=most,
                 claimed=size,
                 path=name,
             )
-        return bytes(file.read(0, size))
+        whole = io.BytesIO()  # by pieces: a buffer of that size and a copy of it would be twice the file
+        for position in range(0, size, PIECE_BYTES):
+            whole.write(file.read(position, min(PIECE_BYTES, size - position)))
+        return whole.getvalue()
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kcodec._fast import crc32c
@@ -79,7 +79,17 @@ def read_snapshot(path: str | os.PathLike[str], storage: Storage = LOCAL) -> Pro
     TruncatedError for a file that is too short, UnsupportedError for another version, CorruptBatchError for a bad CRC
     or bytes behind the last producer.
     """
-    name, data = os.fspath(path), read_whole(path, storage)
+    version, crc, states = snapshot_states(path, storage)
+    name = os.fspath(path)
+    return ProducerSnapshot(name, named_offset(name), version, crc, tuple(states))
+
+
+def snapshot_states(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[int, int, Iterator[ProducerState]]:
+    """Return the version, the CRC and the producers as `read_snapshot` reads them, the producers one by one.
+
+    Raise the same errors at once: the whole file is verified before the first producer is made.
+    """
+    name, data = os.fspath(path), read_whole(path, storage, "MAX_SNAPSHOT_BYTES")
     if len(data) < HEAD.size:
         raise _cut(name, HEAD.size, len(data), "a snapshot")
     version, crc, count = HEAD.unpack_from(data)
@@ -95,8 +105,7 @@ def read_snapshot(path: str | os.PathLike[str], storage: Storage = LOCAL) -> Pro
         raise CorruptBatchError(reason, stored_crc=crc, computed_crc=computed, path=name)
     if len(data) < size:
         raise _cut(name, size, len(data), f"a snapshot of {count} producers")
-    producers = tuple(_state(values) for values in ENTRY.iter_unpack(memoryview(data)[HEAD.size :]))
-    return ProducerSnapshot(name, named_offset(name), version, crc, producers)
+    return version, crc, map(_state, ENTRY.iter_unpack(memoryview(data)[HEAD.size :]))
 
 
 def pack_snapshot(producers: Iterable[ProducerState]) -> bytes:

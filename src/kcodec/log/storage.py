@@ -8,9 +8,11 @@ FileNotFoundError.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
+import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -138,8 +140,9 @@ class Storage(ABC):
 # --------------------------------------------------------------------------------------------------------- this machine
 
 
-# What a system does not have is nothing there: Windows has neither the first flag nor pread.
-OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# What a system does not have is nothing there: Windows has neither these flags nor pread. O_NONBLOCK lets the open of a
+# FIFO without a writer return; regular files ignore it.
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def _seek_and_read(descriptor: int, window: memoryview, position: int) -> int:
@@ -159,12 +162,25 @@ _read_at = _pread if hasattr(os, "preadv") else _seek_and_read
 _seeking = Lock()
 
 
+def _not_regular(path: str, mode: int) -> OSError:
+    """The error for a path that is open and is not a regular file: reading a FIFO or a device may never end."""
+    if stat.S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    kind = kinds.get(stat.S_IFMT(mode), "something else")
+    return OSError(errno.EINVAL, f"expected a regular file, found {kind}", path)
+
+
 class LocalFile(OpenFile):
-    """By pread. No memory map: a mapped file that is cut while read is a SIGBUS."""
+    """A regular file, read by pread. No memory map: a mapped file that is cut while read is a SIGBUS."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor = os.open(path, OPEN_FLAGS)
+        mode = os.fstat(self._descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(self._descriptor)
+            raise _not_regular(path, mode)
 
     def size(self) -> int:
         """Bytes in the file now."""

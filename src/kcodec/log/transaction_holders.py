@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from kcodec.arguments import names_of
 from kcodec.log.coordinator_states import TransactionState
 from kcodec.log.partition import Log
 from kcodec.log.timeline import Transaction
@@ -72,10 +73,10 @@ def partition_transactions(
     noted: what the coordinators noted (``transaction_states``). on_error: "stop" or "skip" to see what damage does not
     hide. ValueError for a state that there is not.
     """
-    wanted = STATES if states is None else states
+    wanted = STATES if states is None else names_of(states, "states")
     unknown = sorted(set(wanted) - set(STATES))
-    if isinstance(states, str) or unknown:
-        raise ValueError(f"states must be of {', '.join(STATES)}, not {states if isinstance(states, str) else unknown}")
+    if unknown:
+        raise ValueError(f"states must be of {', '.join(STATES)}, not {unknown}")
     by_producer = _by_producer(noted)
     transactions, holding = log.settled(on_error)
     return [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcodec import log as logs
+from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.chunks import ReadOptions as StreamOptions
 from kcodec.log.chunks import Stretch
@@ -58,7 +59,9 @@ Task = tuple[Range, ...]
 def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list[Task]:
     """The tasks of a read: ranges of files, neighbours together, of at most splitBytes in all.
 
-    ValueError for a bound that names partitions which are not there, leaves one out, or ends before it starts.
+    Raise ValueError for a bound that names partitions which are not there, leaves one out, ends before it starts, or
+    asks for offsets that the log does not hold. Spark's own source fails there, too (failOnDataLoss, which is true by
+    default): fewer rows than requested must not look like all of them.
     """
     found = find_partitions(options.paths)
     if _reads_segments_alone(options, pruning):
@@ -66,6 +69,7 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
     for bound in (options.starting, options.ending):
         _check_names(bound, opened)
+    _check_offsets(options, found, opened, reading)
     split_bytes = packed_bytes = options.split_bytes
     if options.min_partitions > 1:
         total = sum(_size(each) for each in found)
@@ -157,6 +161,46 @@ def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
         raise ValueError(f"option {bound.option!r} names {name}, which is not among the partitions of the path")
     for name in sorted(there - named):
         raise ValueError(f"option {bound.option!r} does not name {name}: it must name every partition of the path")
+
+
+def _check_offsets(options: ReadOptions, found: list[FoundPartition], opened: list[logs.Log], reading: Reading) -> None:
+    """Raise ValueError for a requested offset outside of the files that are read: [first offset, end] of a partition.
+
+    Where single segments are named, these are the log. A segment that cannot be walked leaves the end unknown: then
+    damage is the error, or is skipped with mode=permissive.
+    """
+    requested = [(bound, side) for bound, side in ((options.starting, "start"), (options.ending, "end"))]
+    requested = [(bound, side) for bound, side in requested if bound.kind == "offset" and bound.each is not None]
+    parts: dict[str, list[logs.Log]] = {}
+    for each, log in zip(found, opened, strict=True) if requested else ():
+        alone = [_open(one.path, reading, log.topic, log.partition) for one in each.alone()] if each.segments else [log]
+        parts.setdefault(_name(log), []).extend(alone)
+    for bound, side in requested:
+        for (topic, partition), offset in bound.each or ():
+            name = f"{topic}-{partition}"
+            first = min(log.log_start_offset for log in parts[name])
+            instead = f"{EARLIEST} for the earliest" if side == "start" else f"{LATEST} for the latest"
+            if 0 <= offset < first:
+                raise ValueError(
+                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which "
+                    f"begins at offset {first}; give an offset of at least {first}, or {instead}"
+                )
+            end = _end_of(parts[name], options.on_error) if offset > first else None
+            if end is not None and offset > end:
+                raise ValueError(
+                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which holds "
+                    f"offsets {first} to {end - 1}; give an offset from {first} to {end}, or {instead}"
+                )
+
+
+def _end_of(parts: list[logs.Log], on_error: str) -> int | None:
+    """The offset behind the last batch of a partition; None where damage hides it and is to be skipped."""
+    try:
+        return max(log.log_end_offset for log in parts)
+    except DecodeError:
+        if on_error == "raise":
+            raise
+        return None
 
 
 def _number(bound: Bound, log: logs.Log) -> int | None:

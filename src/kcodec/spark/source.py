@@ -8,9 +8,9 @@ into offsets and cuts files into ranges at batch boundaries. Each range carries 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
@@ -49,6 +49,45 @@ class KcodecDataSource(DataSource):
         if not hasattr(DataSourceReader, "pushFilters"):
             raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
         return KcodecPushdownReader(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return a reader that raises when a query starts, as PySpark hides the error of a streamReader that raises."""
+        return _NoStreamReader()
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raise NotImplementedError: files of a log are written by brokers."""
+        raise NotImplementedError(NO_WRITE)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        """Raise NotImplementedError: files of a log are written by brokers."""
+        raise NotImplementedError(NO_WRITE)
+
+
+NO_STREAM_READ = (
+    'format("kcodec") has no streaming read: use spark.read.format("kcodec") for the files of a log, or '
+    'spark.readStream.format("kafka"), kcodec.client.Consumer or kcodec.read_topic to read from brokers'
+)
+NO_WRITE = (
+    'format("kcodec") reads the files of a log and does not write: send rows to brokers with kcodec.client.Producer '
+    "(send_arrow) or, in one transaction from many tasks, kcodec.client.TransactionWriter"
+)
+
+
+class _NoStreamReader(DataSourceStreamReader):
+    """What streamReader returns: PySpark calls its stop() even after streamReader() itself raised, and reports that
+    call's UnboundLocalError in place of the error."""
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        raise NotImplementedError(NO_STREAM_READ)
+
+    def latestOffset(self) -> NoReturn:  # type: ignore[override]  # noqa: N802  # as before Spark 4.2
+        raise NotImplementedError(NO_STREAM_READ)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
+        raise NotImplementedError(NO_STREAM_READ)
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise NotImplementedError(NO_STREAM_READ)
 
 
 class KcodecReader(DataSourceReader):

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from kcodec.arguments import names_of
 from kcodec.testing.certificates import Certificates
 from kcodec.testing.cluster_admin import ClusterAdmin
 from kcodec.testing.jars import KAFKA_VERSION, broker_jars
@@ -106,7 +107,7 @@ class ApacheKafka(ClusterAdmin):
         self._own_directory = directory is None
         self._nodes_wanted = nodes
         self._advertise = advertise
-        self._jvm_options = (f"-Xmx{heap}", *jvm_options)
+        self._jvm_options = (f"-Xmx{heap}", *names_of(jvm_options, "jvm_options"))
         self._properties = {property_name(name): value for name, value in properties.items()}
         unstable = str(self._properties.get("unstable.feature.versions.enable")).lower() == "true"
         self.transaction_version = _transaction_version(version, transaction_version, unstable)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kcodec.arguments import names_of
 from kcodec.testing.certificates import Certificates
 from kcodec.testing.properties import Value
 from kcodec.testing.tokens import TokenServer, unsigned_token
@@ -42,7 +43,7 @@ class ListenerSecurity:
         token_server: TokenServer | None,
         has_client_certificates: bool,
     ) -> None:
-        chosen = MECHANISMS if sasl is True else (sasl,) if isinstance(sasl, str) else tuple(sasl or ())
+        chosen = MECHANISMS if sasl is True else tuple(names_of(sasl or (), "sasl"))
         unknown = [mechanism for mechanism in chosen if mechanism not in MECHANISMS]
         if unknown:
             raise ValueError(f"unknown SASL mechanism {unknown[0]!r}: expected some of {', '.join(MECHANISMS)}")

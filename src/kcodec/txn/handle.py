@@ -99,11 +99,11 @@ class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
         return sum(records for records, _ in self._partitions.values())
 
 
-def check_receipts(receipts: Iterable[WriterReceipt]) -> dict[TopicPartition, int]:
+def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[TopicPartition, int]:
     """Partition -> records, of all receipts. Raises ValueError when two writers wrote to one partition: what stands
     there then is a mixture, and only an abort is safe."""
     found: dict[TopicPartition, int] = {}
-    for receipt in receipts:
+    for receipt in [receipts] if isinstance(receipts, WriterReceipt) else receipts:
         if not isinstance(receipt, WriterReceipt):
             raise TypeError(f"receipts: {receipt!r} is no WriterReceipt")
         for partition, (records, _) in receipt.items():

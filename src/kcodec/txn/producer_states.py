@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kcodec.arguments import names_of, numbers_of, partitions_of
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
@@ -93,7 +94,7 @@ def producers_of(
         ),
         _producers,
     )
-    return (yield from settle(asking, partitions, question, asking.deadline(timeout)))
+    return (yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout)))
 
 
 def _producers(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
@@ -128,7 +129,9 @@ def transactions_of(
             for state in response.transaction_states
         ),
     )
-    return (yield from settle(asking, transactional_ids, question, asking.deadline(timeout)))
+    return (
+        yield from settle(asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout))
+    )
 
 
 def _transaction(state: Any) -> TransactionDescription:
@@ -153,7 +156,7 @@ def coordinators_lists(
     timeout: float | None,
 ) -> Flow[Outcome[int, list[TransactionListing]]]:
     """`list_transactions` by broker, errors beside results."""
-    wanted, ids = list(states), list(producer_ids)
+    wanted, ids = names_of(states, "states"), numbers_of(producer_ids, "producer_ids")
     unknown = sorted(set(wanted) - set(TRANSACTION_STATES))
     if unknown:
         raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
 
+from kcodec.arguments import partitions_of
 from kcodec.errors import (
     AbortableTransactionError,
     DeliveryTimeoutError,
@@ -84,7 +85,7 @@ class TransactionManager(TransactionBackground):
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
             yield from self.abort(timeout)
         is_new_flow = self.level >= NEW_FLOW_LEVEL
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        wanted = set(partitions_of(partitions))
         before = self.open if self.state is State.READY and self.is_epoch_used else None
         if before is not None and (before.is_new_flow is not is_new_flow or (wanted and not is_new_flow)):
             # The feature is at another level now, and the epoch belongs to the other flow; or others will write under

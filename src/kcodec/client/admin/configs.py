@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from kcodec.arguments import items_of, names_of
 from kcodec.client.admin.values import (
     CONFIG_SOURCES,
     AlterOperation,
@@ -34,10 +35,10 @@ def describe_configs(
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError where several were asked for.
     """
-    wanted = None if names is None else list(names)
+    wanted = None if names is None else names_of(names, "names")
     deadline = asking.deadline(timeout)
     outcome: Outcome[ConfigResource, dict[str, ConfigEntry]] = Outcome("describe configs")
-    for route, asked in _by_route(asking, resources, is_change=False):
+    for route, asked in _by_route(asking, items_of(resources, ConfigResource, "resources"), is_change=False):
         question: Question[ConfigResource, dict[str, ConfigEntry]] = Question(
             "describe configs of",
             route,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kcodec.arguments import names_of, partitions_of
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.consumer.lag import PartitionLag, partition_lags
 from kcodec.consumer.member_protocol import PROTOCOL_TYPE, read_assignment
@@ -64,7 +65,7 @@ def list_groups(
     """
     deadline = asking.deadline(timeout)
     yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    wanted, kinds = list(states), list(types)
+    wanted, kinds = names_of(states, "states"), names_of(types, "types")
     question: Question[int, list[GroupListing]] = Question(
         "list groups of broker",
         Broker(),
@@ -92,7 +93,7 @@ def describe_groups(
 
     Raises BrokerError (from Kafka 4.0 on GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
     """
-    wanted, deadline = list(group_ids), asking.deadline(timeout)
+    wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
     classic: Question[str, GroupDescription] = Question(
         "describe group",
         Coordinator(asking.cluster, "group"),
@@ -175,7 +176,7 @@ def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | 
         lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
         lambda response, groups: ((result.group_id, Answer(result.error_code)) for result in response.results),
     )
-    outcome = yield from settle(asking, group_ids, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, names_of(group_ids, "group_ids"), question, asking.deadline(timeout))
     return outcome.value()
 
 
@@ -191,7 +192,7 @@ def list_group_offsets(
 
     require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
     """
-    wanted = [ALL] if partitions is None else list(partitions)
+    wanted = [ALL] if partitions is None else partitions_of(partitions)
     lowest = STABLE_VERSION if require_stable else 1
     question = fetch_question(asking.cluster, group_id, wanted, require_stable=require_stable, lowest=lowest)
     outcome = yield from settle(asking, wanted, question, asking.deadline(timeout))
@@ -260,5 +261,5 @@ def delete_group_offsets(
             else partition_codes(response, some)
         ),
     )
-    outcome = yield from settle(asking, partitions, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
     return outcome.value()

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kcodec.arguments import names_of, partitions_of
 from kcodec.client.admin.configs import describe_configs
 from kcodec.client.admin.topics import describe_topics, list_topics
 from kcodec.client.admin.transactions import (
@@ -167,9 +168,9 @@ def _partitions(
 ) -> Flow[list[TopicPartition]]:
     """Where to look. A topic that cannot be described is noted, and passed over."""
     if partitions is not None:
-        return list(partitions)
+        return partitions_of(partitions)
     names = (
-        list(topics)
+        names_of(topics, "topics")
         if topics is not None
         else list((yield from list_topics(asking, include_internal=True, timeout=timeout)))
     )
@@ -294,7 +295,7 @@ def find_stray_transactions(
         errors.update(lists.errors)
         ids = list(by_transactional_id(lists.results))
     else:
-        ids = list(transactional_ids)
+        ids = names_of(transactional_ids, "transactional_ids")
     described = yield from transactions_of(asking, ids, timeout)
     errors.update(_but_expired(described))
     now = asking.now() if now is None else now

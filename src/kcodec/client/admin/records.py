@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from kcodec.arguments import partitions_of
 from kcodec.client.admin.values import ElectedLeader
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
@@ -98,7 +99,7 @@ def elect_leaders(
         final=frozenset({80, 83}),  # PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE: an answer
         lowest=1 if election == "unclean" else 0,
     )
-    outcome = yield from settle(asking, partitions, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
     return outcome.value()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from kcodec.arguments import items_of, names_of
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import broker_error
 from kcodec.protocol.flow import Flow
@@ -188,7 +189,7 @@ def create_acls(
         ),
         lowest=1,
     )
-    outcome = yield from settle(asking, bindings, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, items_of(bindings, AclBinding, "bindings"), question, asking.deadline(timeout))
     return outcome.value()
 
 
@@ -260,7 +261,7 @@ def delete_acls(
         _deleted,
         lowest=1,
     )
-    outcome = yield from settle(asking, filters, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, items_of(filters, AclFilter, "filters"), question, asking.deadline(timeout))
     return outcome.value()
 
 
@@ -290,7 +291,7 @@ def describe_user_scram_credentials(
 
     Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
     """
-    names = None if users is None else list(users)
+    names = None if users is None else names_of(users, "users")
     question: Question[str, dict[str, tuple[ScramCredentialInfo, ...]]] = Question(
         "describe scram credentials of",
         AnyBroker(),
@@ -328,7 +329,7 @@ def alter_user_scram_credentials(
     Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
     AdminError for several. Send passwords over TLS only: a salted password is as good as the password. (KIP-554)
     """
-    changes = list(alterations)
+    changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}
     question: Question[str, None] = Question(
         "alter scram credentials of",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
+from kcodec.arguments import items_of, names_of
 from kcodec.client.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.errors import KcodecError
 from kcodec.protocol import messages
@@ -35,7 +36,8 @@ def create_topics(
     INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked for.
     Source: CreateTopicsRequest (KIP-4).
     """
-    wanted = {topic.name: topic for topic in (NewTopic(topic) if isinstance(topic, str) else topic for topic in topics)}
+    given = items_of(topics, (NewTopic, str), "topics")
+    wanted = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
     deadline = asking.deadline(timeout)
     needs_defaults = any(
         topic.assignments is None and None in (topic.num_partitions, topic.replication_factor)
@@ -126,7 +128,7 @@ def delete_topics(asking: Asking, topics: Iterable[str], *, timeout: float | Non
         ),
         highest=5,  # version 6 has ids in place of names
     )
-    outcome = yield from settle(asking, topics, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
     return outcome.value()
 
 
@@ -195,7 +197,7 @@ def describe_topics(
         ),
         lowest=4,
     )
-    outcome = yield from settle(asking, topics, question, asking.deadline(timeout))
+    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
     return outcome.value()
 
 

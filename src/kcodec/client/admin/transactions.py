@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kcodec.arguments import names_of
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
@@ -150,5 +151,7 @@ def fence_producers(
         at_most=1,
         highest=5,
     )
-    outcome = yield from settle(asking, transactional_ids, question, asking.deadline(timeout))
+    outcome = yield from settle(
+        asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout)
+    )
     return outcome.value()

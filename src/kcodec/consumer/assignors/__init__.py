@@ -35,7 +35,7 @@ def make_assignors(strategies: Iterable[Any]) -> list[Assignor]:
     Raises ValueError for a name that is not known, two of one name, or none at all; TypeError for what is neither.
     """
     made: list[Assignor] = []
-    for strategy in strategies:
+    for strategy in [strategies] if isinstance(strategies, str) else strategies:
         if isinstance(strategy, str):
             if strategy not in ASSIGNORS:
                 known = ", ".join(ASSIGNORS)

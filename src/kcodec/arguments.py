@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How public calls read an argument that is an iterable of names, numbers or partitions.
+
+A `str` is an iterable of its letters and a TopicPartition one of its fields, so that no type checker notices when one
+is passed in place of a list of such. Everywhere in kcodec one name, number or partition stands for itself, as in
+`Consumer.subscribe("orders")`, and text where something else belongs raises TypeError. Keyed arguments (mappings) are
+not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from kcodec.offsets import TopicPartition
+
+Item = TypeVar("Item")
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+def names_of(given: Iterable[str], parameter: str) -> list[str]:
+    """Return the names as a list; one str is one name. Raise TypeError for bytes and for elements that are no str."""
+    return items_of(given, str, parameter)
+
+
+def numbers_of(given: Iterable[int], parameter: str) -> list[int]:
+    """Return the numbers as a list; one int is one number. Raise TypeError for text, bool and other elements."""
+    numbers = items_of(given, int, parameter)
+    for number in numbers:
+        if isinstance(number, bool):
+            raise TypeError(f"{parameter}: expected an int, got {number!r}")
+    return numbers
+
+
+def partitions_of(
+    given: Iterable[TopicPartition] | TopicPartition, parameter: str = "partitions"
+) -> list[TopicPartition]:
+    """Return the partitions as a list; one TopicPartition is one partition, and pairs are accepted as elements.
+
+    Raise TypeError for text and for elements that are not a (topic, partition) pair.
+    """
+    if isinstance(given, TopicPartition):
+        return [_partition(given, parameter)]
+    if not _is_list(given):
+        raise TypeError(f"{parameter}: expected TopicPartition(topic, partition) or a list of them, got {given!r}")
+    return [_partition(each, parameter) for each in given]
+
+
+def _partition(given: Any, parameter: str) -> TopicPartition:
+    if isinstance(given, tuple) and len(given) == 2:
+        topic, partition = given
+        if isinstance(topic, str) and hasattr(partition, "__index__") and not isinstance(partition, bool):
+            return TopicPartition(topic, partition)
+    raise TypeError(f"{parameter}: expected TopicPartition(topic, partition), got {given!r}")
+
+
+@overload
+def items_of(given: Iterable[Item], kind: type[Item], parameter: str) -> list[Item]: ...
+
+
+@overload
+def items_of(
+    given: Iterable[First | Second], kind: tuple[type[First], type[Second]], parameter: str
+) -> list[First | Second]: ...
+
+
+def items_of(given: Iterable[Any], kind: Any, parameter: str) -> list[Any]:
+    """Return the elements of an iterable as a list; one element of that kind stands for itself.
+
+    Raise TypeError if it is not iterable, or if an element is of another kind (bytes are an iterable of numbers, but
+    never meant as one).
+    """
+    if isinstance(given, kind):
+        return [given]
+    expected = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+    if not _is_list(given):
+        raise TypeError(f"{parameter}: expected {expected} or a list of them, got {given!r}")
+    items = list(given)
+    for item in items:
+        if not isinstance(item, kind):
+            raise TypeError(f"{parameter}: expected {expected}, got {item!r} of type {type(item).__name__}")
+    return items
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
