@@ -13,8 +13,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.classic_membership import ClassicMembership
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.consumer_membership import ConsumerMembership
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
 from kcodec.consumer.polls import Polls
@@ -173,11 +175,7 @@ class ConsumerCore:
     def _new_membership(self) -> Membership:
         random = self.cluster.random
         if self.settings.group_protocol == "consumer":
-            from kcodec.consumer.consumer_membership import ConsumerMembership
-
             return ConsumerMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
-        from kcodec.consumer.classic_membership import ClassicMembership
-
         return ClassicMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
