@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from kcodec.client.logs import escape_logs
 from kcodec.client.network import Network
 from kcodec.client.options import ClientOptions
 from kcodec.client.preload import load_for_flows
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, options: ClientOptions, clock: Clock = time.monotonic, random: Random | None = None) -> None:
         load_for_flows()
+        escape_logs()
         self.options = options
         self.clock = clock
         self.random = random or Random()

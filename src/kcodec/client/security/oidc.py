@@ -133,7 +133,7 @@ class ClientCredentials:
         fields = _object(answer) or {}
         words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
         # A provider that quotes our secret back must not bring it into an error text.
-        reason = shown(words.replace(self._client_secret.reveal(), "<secret>")) or "no reason given"
+        reason = shown(words, (self._client_secret,)) or "no reason given"
         text = f"token endpoint {self.name} answered {status} to client {self._client_id!r}: {reason}"
         if status >= 500 or status in _MAY_PASS:
             raise TransientTokenError(text)
