@@ -58,41 +58,48 @@ class Secret:
 
 #: A shorter secret is hidden only where it is a word of its own, as ordinary text contains it by chance.
 SHORTEST_DISTINCT = 4
+#: Of a longer secret, such as a large token, escaped forms are not looked for.
+LONGEST_ESCAPED = 8192
 
 
 def hide(text: str, secrets: Iterable[Secret]) -> str:
     """Return a text of the other side with each secret that it quotes replaced by ``<secret>``.
 
-    A secret is found as it is, in base64 (alone or inside a longer message, in both alphabets), in hexadecimal,
-    percent-encoded, and escaped as in JSON or Python. A part of a secret is not found.
+    A secret is found as it is, percent-encoded or escaped as in JSON or Python, in hexadecimal, and in base64 (alone or
+    inside a longer message, in both alphabets), in upper and lower case. A part of a secret is not found.
 
     >>> hide('no such password: "open sesame"', [Secret("open sesame")])
     'no such password: "<secret>"'
     """
+    if not text:
+        return text
     for secret in secrets:
         value = secret.reveal()
         if not value:
             continue
         if len(value) < SHORTEST_DISTINCT:
-            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: "<secret>", text)
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "<secret>", text)
             continue
-        for form in sorted(_forms(value), key=len, reverse=True):
-            text = re.sub(re.escape(form), lambda _: "<secret>", text, flags=re.IGNORECASE)
+        for pattern in _patterns(value):
+            text = re.sub(pattern, "<secret>", text, flags=re.IGNORECASE)
     return text
 
 
-def _forms(value: str) -> set[str]:
+def _patterns(value: str) -> list[str]:
+    """Regular expressions for all forms of a secret, the longest first."""
     data = value.encode()
-    forms = {value, data.hex(), _percent_encoded(data), ascii(value)[1:-1], json.dumps(value)[1:-1]}
-    forms.add(json.dumps(value, ensure_ascii=False)[1:-1])
+    forms = {value, data.hex()}
     for encode in (b64encode, urlsafe_b64encode):
         for shift in range(3):
             # The characters that do not depend on what comes before and after the secret in the encoded message.
             encoded = encode(b"\0" * shift + data).decode()
             forms.add(encoded[(shift * 8 + 5) // 6 : (shift + len(data)) * 8 // 6])
-    return {form for form in forms if len(form) >= SHORTEST_DISTINCT}
+    found = [re.escape(form) for form in sorted(forms, key=len, reverse=True) if len(form) >= SHORTEST_DISTINCT]
+    return found if len(value) > LONGEST_ESCAPED else ["".join(map(_escapes, value)), *found]
 
 
-def _percent_encoded(data: bytes) -> str:
-    """Return RFC 3986's form: letters, digits and -._~ as they are."""
-    return "".join(chr(one) if (chr(one).isalnum() and one < 128) or one in b"-._~" else f"%{one:02X}" for one in data)
+def _escapes(letter: str) -> str:
+    """A regular expression for a character as it is, or escaped in a URL, in JSON or in Python."""
+    percent = "".join(f"%{byte:02X}" for byte in letter.encode())
+    forms = {percent, ascii(letter)[1:-1], json.dumps(letter)[1:-1], f"\\u{ord(letter):04x}", letter}
+    return f"(?:{'|'.join(re.escape(form) for form in sorted(forms, key=len, reverse=True))})"
