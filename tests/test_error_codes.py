@@ -73,5 +73,5 @@ def test_no_error_is_none() -> None:
 
 def test_what_the_broker_says_is_shown_on_one_line_and_not_without_end() -> None:
     told = str(broker_error(42, "CreateTopics", message="no\nsuch\x1b[31m thing"))
-    assert 'the broker says "no such [31m thing" [INVALID_REQUEST' in told
+    assert 'the broker says "no\\nsuch\\x1b[31m thing" [INVALID_REQUEST' in told
     assert len(str(broker_error(42, "CreateTopics", message="x" * 1_000_000))) < MAX_MESSAGE + 200

@@ -42,8 +42,28 @@ if TYPE_CHECKING:
     from kcodec.offsets import TopicPartition
 
 
+def one_line(text: str, most: int | None = None) -> str:
+    """Return a text with each unprintable character escaped as in a Python literal, cut after `most` characters.
+
+    Names and messages from a broker or a file may hold line ends and terminal controls, which could forge lines of a
+    log. Every text that leaves kcodec in an exception or a log record passes through here.
+    """
+    if most is not None and len(text) > most:
+        return one_line(text[:most])[:most] + "..."
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 class KcodecError(Exception):
-    """The root of all errors that kcodec defines."""
+    """The root of all errors that kcodec defines. Their text is one line: see `one_line`."""
+
+    def __str__(self) -> str:
+        return one_line(self._text())
+
+    def _text(self) -> str:
+        """Return the text before unprintable characters are escaped."""
+        return super().__str__()
 
 
 def _rebuild(cls: type[DecodeError], reason: str, fields: dict[str, Any]) -> DecodeError:
@@ -88,7 +108,7 @@ class DecodeError(KcodecError, ValueError):
         self.decoded = decoded
         self.topic_partition = topic_partition
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         place = f"{self.topic_partition}: " if self.topic_partition is not None else ""
         place += f"{self.path}: " if self.path is not None else ""
         if self.position is not None:
@@ -162,7 +182,7 @@ class EncodeError(KcodecError, ValueError):
         self.value = value
         self.row = row
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return self.reason if self.row is None else f"row {self.row}: {self.reason}"
 
     def __reduce__(self) -> tuple[Callable[..., EncodeError], tuple[type[EncodeError], str, dict[str, Any]]]:
@@ -212,7 +232,7 @@ class RecordValidationError(KcodecError, ValueError):
         self.base_offset = base_offset
         self.record_indexes = record_indexes
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         place = ""
         if self.position is not None:
             place = f"batch at byte {self.position}"
@@ -270,7 +290,7 @@ class BrokerError(KcodecError):
         self.remedy = remedy
         self.resource = resource
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.reason} [{self.name}, {self.code}; remedy: {self.remedy}]"
 
     def __reduce__(self) -> tuple[Any, ...]:

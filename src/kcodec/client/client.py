@@ -9,8 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from kcodec.client.logs import escape_logs
 from kcodec.client.network import Network
 from kcodec.client.options import ClientOptions
+from kcodec.client.preload import load_for_flows
 from kcodec.client.scheduler import Scheduler
 from kcodec.protocol.flow import Clock, Done, Task
 from kcodec.txn.cluster import Cluster, ClusterTimes
@@ -25,6 +27,8 @@ class Client:
     """The parts of a client. clock: monotonic seconds, never the wall's; random: for jitter and choice."""
 
     def __init__(self, options: ClientOptions, clock: Clock = time.monotonic, random: Random | None = None) -> None:
+        load_for_flows()
+        escape_logs()
         self.options = options
         self.clock = clock
         self.random = random or Random()

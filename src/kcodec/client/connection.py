@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kcodec.client.scheduler import Timer
 
 MAX_CORRELATION_ID = 2**31 - 1
+#: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
+#: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
+MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
 
 
 class Transport(Protocol):
@@ -77,12 +80,15 @@ class Connection:
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
         self._reader = FrameReader(network.options.max_response_bytes)
+        if network.options.max_response_bytes > MAX_UNAUTHENTICATED_RESPONSE_BYTES:
+            self._reader.set_limit(MAX_UNAUTHENTICATED_RESPONSE_BYTES, "MAX_UNAUTHENTICATED_RESPONSE_BYTES")
         self._waiting: deque[_Pending] = deque()
         self._in_flight: deque[_Pending] = deque()
         self._correlation_id = 0
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
-        self._timers: list[Timer] = []
+        self._timers: set[Timer] = set()
+        self._unmute: Timer | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -124,9 +130,15 @@ class Connection:
     def _send_waiting(self) -> None:
         while self._waiting and self.is_ready and len(self._in_flight) < self.network.options.max_pipelined_requests:
             if self._muted_until > self.network.clock():
-                self.call_at(self._muted_until, self._send_waiting)
+                if self._unmute is None:
+                    self._unmute = self.call_at(self._muted_until, self._unmuted)
                 return
             self._send(self._waiting.popleft())
+
+    def _unmuted(self) -> None:
+        """The throttling is over, unless a response has prolonged it meanwhile."""
+        self._unmute = None
+        self._send_waiting()
 
     def _send(self, pending: _Pending) -> None:
         call = pending.call
@@ -250,6 +262,7 @@ class Connection:
             self.network.scheduler.call_soon(negotiation.cancel)
         for timer in self._timers:
             timer.cancel()
+        self._timers.clear()
         self.network.connection_closed(self, error, was_ready)
         in_flight, self._in_flight = self._in_flight, deque()
         waiting, self._waiting = self._waiting, deque()
@@ -350,6 +363,7 @@ class Connection:
             self.close(error if isinstance(error, KcodecError) else TransportError(f"{self.name}: {error}"))
             return
         self.is_ready = True
+        self._reader.set_limit(self.network.options.max_response_bytes)
         self.network.connection_ready(self)
         self._watch_idleness()
         self._send_waiting()
@@ -362,9 +376,16 @@ class Connection:
         self._send(pending)
         return lambda: setattr(pending, "is_over", True)
 
-    def call_at(self, when: float, action: Callable[[], None]) -> None:
-        """A timer that ends with the connection."""
-        self._timers.append(self.network.scheduler.call_at(when, action))
+    def call_at(self, when: float, action: Callable[[], None]) -> Timer:
+        """Call `action` at a time of the clock, unless the connection is closed before."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            action()
+
+        timer = self.network.scheduler.call_at(when, due)
+        self._timers.add(timer)
+        return timer
 
     def _watch_idleness(self) -> None:
         limit = self.network.options.connections_max_idle_ms / 1000

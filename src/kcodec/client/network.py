@@ -160,7 +160,7 @@ class Network:
             if not connection.is_ready:
                 connection.close(TransportError(f"{connection.name}: not connected within {seconds:g} s"))
 
-        self.scheduler.call_at(self.clock() + seconds, late)
+        connection.call_at(self.clock() + seconds, late)
         self.opener.open(connection.address, connection)
 
     def _retire(self, connection: Connection) -> None:

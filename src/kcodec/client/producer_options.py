@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kcodec._fast import RecordBatchBuilder
 from kcodec.client.options import ClientOptions, OptionSet, refuse_unknown
+from kcodec.client.preload import load_codec
 from kcodec.client.security import SECURITY_OPTIONS
 from kcodec.errors import BufferFullError
 from kcodec.txn.idempotent import IdempotentProducerId, WithoutProducerId
@@ -96,6 +97,7 @@ class ProducerOptions(OptionSet):
             compression_level=self.compression_level,
             timestamp=0,
         ).close()
+        load_codec(self.compression_type)
 
     def _check_idempotence(self) -> None:
         """As ProducerConfig.postProcessAndValidateIdempotenceConfigs, for settings made by hand."""

@@ -4,16 +4,23 @@
 The thread is a daemon and starts with the first call. It belongs to the process that made it: in a forked child the
 copies of its sockets are closed (the parent's connections live on), and a call says that the child needs a client of
 its own.
+
+When the interpreter exits, an `atexit` handler ends the threads of all clients that were not closed. Otherwise the
+interpreter would stop a daemon thread wherever it is, possibly while it holds a lock (the import lock, the buffer of
+stderr), and the main thread would wait for that lock forever. For the same reason nothing is imported for the first
+time on these threads: see `kcodec.client.preload`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import selectors
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +38,9 @@ T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
 # A flow has a deadline of its own and ends by it; this much later the caller is let go all the same.
 GRACE_SECONDS = 5.0
+#: At exit, all threads of all clients together get this many seconds to end. A name lookup cannot be interrupted, nor
+#: can a callback of the application.
+EXIT_SECONDS = 2.0
 _carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
 
 
@@ -46,6 +56,8 @@ class Carrier:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._is_closing = False
+        self._is_exiting = False
+        self._workers: list[threading.Thread] = []
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -117,6 +129,28 @@ class Carrier:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
+    def begin_exit(self) -> None:
+        """Ask the thread to end because the interpreter exits; do not wait for it.
+
+        `is_closed` stays False: an object that was not closed still warns, and a later call says why it cannot be made.
+        """
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._is_exiting = True
+        if self._thread is not None and not self._is_closing:
+            self._wake()
+
+    def join_threads(self, deadline: float) -> bool:
+        """Wait until the client's threads have ended, at most until `deadline` (time.monotonic). Return whether they
+        have."""
+        if self._process != os.getpid() or self._thread is None:
+            return True
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
+        for worker in self._workers:  # which only the thread of the loop starts
+            worker.join(max(deadline - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in [self._thread, *self._workers])
+
     @property
     def is_closed(self) -> bool:
         """Whether close was called, or the loop failed, or this is another process than the client's."""
@@ -131,14 +165,23 @@ class Carrier:
             raise TransportError(f"the loop of this client failed: {self._error}") from self._error
         if self._is_closing:
             raise TransportError("the client is closed")
+        if self._is_exiting:
+            raise TransportError("the interpreter is exiting, which ended this client: close clients before")
 
     def _start(self) -> None:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
+                    self._check()
+                    thread = threading.Thread(target=self._loop, name="kcodec-client", daemon=True)
                     self.selector.register(self._wake_in, selectors.EVENT_READ, None)
-                    self._thread = threading.Thread(target=self._loop, name="kcodec-client", daemon=True)
-                    self._thread.start()
+                    self._thread = thread
+                    try:
+                        thread.start()
+                    except RuntimeError:  # no more threads: a limit of the system, or the interpreter exits
+                        self._thread = None
+                        self.selector.unregister(self._wake_in)
+                        raise
 
     def _wake(self) -> None:
         if not self._is_awake:
@@ -153,7 +196,7 @@ class Carrier:
     def _loop(self) -> None:
         try:
             self.client.start(self, self.run_blocking)
-            while not self._is_closing:
+            while not (self._is_closing or self._is_exiting):
                 self._turn()
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, and nobody above can
             self._error = error
@@ -182,7 +225,8 @@ class Carrier:
             self.client.stop()
             self.client.scheduler.run_ready()
         finally:
-            reason = self._error or TransportError("the client was closed")
+            why = "the interpreter is exiting" if self._is_exiting else "the client was closed"
+            reason = self._error or TransportError(why)
             for waiter in list(self._running):
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_exception(TransportError(f"the call was given up: {reason}"))
@@ -207,7 +251,14 @@ class Carrier:
             with contextlib.suppress(TransportError):  # closed, maybe just now: nobody waits for it then
                 self.post(lambda: done(value, failure))
 
-        threading.Thread(target=work, name="kcodec-blocking", daemon=True).start()
+        thread = threading.Thread(target=work, name="kcodec-blocking", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads: a limit of the system, or the interpreter exits
+            refusal = TransportError(f"no thread for a blocking call: {error}")
+            self.client.scheduler.call_soon(lambda: done(None, refusal))
+            return
+        self._workers = [*(worker for worker in self._workers if worker.is_alive()), thread]
 
     def open(self, address: Address, connection: Connection) -> None:
         """Resolve the host on another thread, then dial its addresses in turn."""
@@ -238,3 +289,23 @@ def _forget_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
+
+
+def _end_at_exit() -> None:
+    """End the threads of all clients that were not closed. It runs after `concurrent.futures` joined its threads and
+    after non-daemon threads ended, and after the exit handlers that an application registered later than its import
+    of this module: these may still use and close their clients."""
+    carriers = list(_carriers)
+    for carrier in carriers:
+        carrier.begin_exit()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for carrier in carriers:
+        if not carrier.join_threads(deadline):
+            log.warning(
+                "a client was not closed, and its threads did not end within %g s of the interpreter's exit: a name"
+                " lookup or a callback blocks them; close clients before the program ends",
+                EXIT_SECONDS,
+            )
+
+
+atexit.register(_end_at_exit)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kcodec.consumer import classic_membership, consumer_membership
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
@@ -173,12 +174,12 @@ class ConsumerCore:
     def _new_membership(self) -> Membership:
         random = self.cluster.random
         if self.settings.group_protocol == "consumer":
-            from kcodec.consumer.consumer_membership import ConsumerMembership
-
-            return ConsumerMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
-        from kcodec.consumer.classic_membership import ClassicMembership
-
-        return ClassicMembership(self.cluster, self.settings, self.handler, clock=self.clock, random=random)
+            return consumer_membership.ConsumerMembership(
+                self.cluster, self.settings, self.handler, clock=self.clock, random=random
+            )
+        return classic_membership.ClassicMembership(
+            self.cluster, self.settings, self.handler, clock=self.clock, random=random
+        )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """Read exactly these, chosen by hand. Raises ValueError after `subscribe`."""

@@ -18,6 +18,7 @@ from kcodec.errors import (
     BrokerError,
     FatalTransactionError,
     ProducerFencedError,
+    one_line,
 )
 
 _TABLE = """\
@@ -221,8 +222,7 @@ def broker_error(
     if resource is not None:
         reason += f" ({resource})"
     if message:
-        shown = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
-        reason += f'; the broker says "{"".join(letter if letter.isprintable() else " " for letter in shown)}"'
+        reason += f'; the broker says "{one_line(message, MAX_MESSAGE)}"'
     return (kind or _KINDS.get(code, BrokerError))(
         reason,
         code=code,

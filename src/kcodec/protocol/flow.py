@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from kcodec.errors import one_line
+
 T = TypeVar("T")
 
 #: A clock gives monotonic seconds.
@@ -27,6 +29,8 @@ Done = Callable[[Any, BaseException | None], None]
 
 #: Any known broker, the least busy first; before the first metadata, one of the bootstrap addresses.
 ANY_NODE = -1
+#: Of a host name, errors and logs show this many characters. RFC 1035 allows 253.
+MAX_HOST_CHARACTERS = 255
 
 
 class Address(NamedTuple):
@@ -36,7 +40,9 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Return the address for errors and logs. A broker chooses the names in metadata, so they may hold anything."""
+        host = one_line(self.host, MAX_HOST_CHARACTERS)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 class Reply(NamedTuple):

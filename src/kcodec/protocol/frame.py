@@ -127,12 +127,17 @@ class FrameReader:
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self.max_frame_bytes = max_frame_bytes
+        self.set_limit(max_frame_bytes)
         # of small frames and of the beginning of a large one: its first bytes, up to _filled
         self._scratch = memoryview(b"")
         self._filled = 0
         # a large frame that is not whole
         self._frame: memoryview | None = None
+
+    def set_limit(self, max_frame_bytes: int, name: str = "max_response_bytes") -> None:
+        """Refuse longer frames from now on; name: of the limit, for the error."""
+        self.max_frame_bytes = max_frame_bytes
+        self._limit_name = name
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -192,9 +197,9 @@ class FrameReader:
             raise DecodeError(f"a frame of {size} bytes: the other side speaks something else (TLS, HTTP?)")
         if size > self.max_frame_bytes:
             raise LimitExceededError(
-                f"a frame of {size} bytes, more than max_response_bytes={self.max_frame_bytes}"
+                f"a frame of {size} bytes, more than {self._limit_name}={self.max_frame_bytes}"
                 " (or the other side speaks something else: TLS, HTTP?)",
-                limit="max_response_bytes",
+                limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,
             )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from kcodec.protocol.sasl import Exchange, ExchangeRefused, shown
+from kcodec.protocol.sasl import Exchange, ExchangeRefused
 from kcodec.protocol.secret import Secret
 
 SERVICE = "kafka-cluster"
@@ -120,4 +120,4 @@ def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: 
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or fields.get("version") != PAYLOAD_VERSION:
-        raise ExchangeRefused(f"the answer is not MSK's: {shown(answer.decode(errors='replace'))!r}", _NOT_MSK)
+        raise ExchangeRefused("the answer is not MSK's: '{quoted}'", _NOT_MSK, answer)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kcodec.protocol.sasl import Exchange, ExchangeRefused, shown
+from kcodec.protocol.sasl import Exchange, ExchangeRefused
 from kcodec.protocol.secret import Secret
 
 # RFC 6750 2.1: what a bearer token may be made of.
@@ -43,4 +43,4 @@ def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
         # RFC 7628 3.2.3: the reason comes as JSON; only when we have said this does the broker end the exchange, with
         # an error code, which is then what the caller sees.
         yield _SEPARATOR.encode()
-        raise ExchangeRefused(f"the broker answered {shown(refusal.decode(errors='replace'))}", _REMEDY)
+        raise ExchangeRefused("the broker answered {quoted}", _REMEDY, refusal)

@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from typing import NamedTuple
 
-from kcodec.protocol.sasl import Exchange, ExchangeRefused, shown
+from kcodec.protocol.sasl import Exchange, ExchangeRefused
 from kcodec.protocol.sasl_prep import saslprep
 from kcodec.protocol.secret import Secret
 
@@ -124,7 +124,7 @@ def parse_challenge(message: bytes, client_nonce: str) -> Challenge:
     """The server's first message, checked: our nonce continued, a salt, a sane number of iterations."""
     match = _FIRST.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused(f"the first answer is not SCRAM's: {_excerpt(message)}", _NOT_SCRAM)
+        raise ExchangeRefused("the first answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
     nonce, salt, iterations = match[1].decode(), _base64(match[2], "salt"), int(match[3])
     if not nonce.startswith(client_nonce) or len(nonce) == len(client_nonce):
         raise ExchangeRefused(
@@ -147,10 +147,10 @@ def check_server(message: bytes, expected: bytes) -> None:
     """The server's last message: proof that it knows the password's hash, or ExchangeRefused."""
     match = _FINAL.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused(f"the last answer is not SCRAM's: {_excerpt(message)}", _NOT_SCRAM)
+        raise ExchangeRefused("the last answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
     if match[1] is None:
-        reason = f"the broker answered {shown(match[2].decode(errors='replace'))!r}"
-        raise ExchangeRefused(reason, "check sasl_plain_username and sasl_plain_password")
+        remedy = "check sasl_plain_username and sasl_plain_password"
+        raise ExchangeRefused("the broker answered '{quoted}'", remedy, match[2])
     if not hmac.compare_digest(_base64(match[1], "signature"), expected):
         raise ExchangeRefused(
             "the broker's signature is wrong: it does not know this user's password", "do not trust this broker"
@@ -162,7 +162,3 @@ def _base64(text: bytes, what: str) -> bytes:
         return b64decode(text, validate=True)
     except Base64Error:
         raise ExchangeRefused(f"the {what} is not base64", _NOT_SCRAM) from None
-
-
-def _excerpt(message: bytes) -> str:
-    return repr(message[:80])

@@ -25,6 +25,7 @@ from kcodec.errors import (
     RequestTimedOutError,
     TransportError,
     UnsupportedError,
+    one_line,
 )
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
@@ -65,7 +66,7 @@ class AdminError(ExceptionGroup[Exception], KcodecError):
         return AdminError(self.message, kept, self.results)
 
     def __str__(self) -> str:
-        return "; ".join([self.message, *map(str, self.errors.values())])
+        return one_line("; ".join([self.message, *map(str, self.errors.values())]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AdminError, (self.message, self.errors, self.results)

@@ -4,7 +4,7 @@
     names.py       every option, and whose it is       options.py   Security itself: what is allowed together
     tls.py         contexts, and errors in words       tokens.py    when a token is fetched, and when again
     mechanisms.py  one class for each SASL mechanism   oidc.py      tokens from an OpenID provider
-                                                       aws.py       credentials
+    loopback.py    which hosts are this machine        aws.py       credentials
 
 What is said on the wire is in `kcodec.protocol.sasl*`. A client without TLS and SASL loads none of it.
 """

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from kcodec.errors import AuthenticationError
@@ -27,6 +29,10 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     Raises TypeError if `given` cannot be called; what it returns raises AuthenticationError when there are none.
     """
     if given is None:
+        if not environment.get("AWS_ACCESS_KEY_ID"):
+            # `_found` runs on a daemon thread, which must not import (kcodec.client.preload).
+            with contextlib.suppress(ImportError):
+                import_module("botocore.session")
         return lambda: _found(environment)
     if not callable(given):
         raise TypeError(f"sasl_aws_credentials_provider must be callable, not {type(given).__name__}")

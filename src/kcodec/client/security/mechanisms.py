@@ -87,8 +87,15 @@ class Plain(Mechanism):
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
-        exchange = plain(self._username, self._password)
-        return authenticate(self._name, exchange, who=self.who, host=host, remedy=_PASSWORD_REMEDY, timeout=timeout)
+        return authenticate(
+            self._name,
+            plain(self._username, self._password),
+            who=self.who,
+            host=host,
+            remedy=_PASSWORD_REMEDY,
+            timeout=timeout,
+            secrets=(self._password,),
+        )
 
 
 class ScramPassword(Mechanism):
@@ -102,12 +109,20 @@ class ScramPassword(Mechanism):
         if options.get("sasl_scram_saslprep"):
             username, password = _prepared(username, password)
         self._scram = Scram(name, username, password)
+        self._password = password
         self.who = f"user {username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
-        exchange = self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES))
-        return authenticate(self._name, exchange, who=self.who, host=host, remedy=_PASSWORD_REMEDY, timeout=timeout)
+        return authenticate(
+            self._name,
+            self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES)),
+            who=self.who,
+            host=host,
+            remedy=_PASSWORD_REMEDY,
+            timeout=timeout,
+            secrets=(self._password,),
+        )
 
 
 def _prepared(username: str, password: Secret) -> tuple[str, Secret]:
@@ -142,7 +157,9 @@ class OAuthBearer(Mechanism):
         exchange = oauthbearer(token, self._extensions)
         try:
             return (
-                yield from authenticate(self._name, exchange, who=self.who, host=host, remedy=remedy, timeout=timeout)
+                yield from authenticate(
+                    self._name, exchange, who=self.who, host=host, remedy=remedy, timeout=timeout, secrets=(token,)
+                )
             )
         except AuthenticationError:
             self._tokens.reject(token)
@@ -214,6 +231,7 @@ class AwsMskIam(Mechanism):
                 host=host,
                 remedy="check the credentials, the policy kafka-cluster:Connect, the region, and this machine's clock",
                 timeout=timeout,
+                secrets=tuple(filter(None, (credentials.secret_access_key, credentials.session_token))),
             )
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import json
 import ssl
 import time
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
+from kcodec.client.security.loopback import is_loopback
 from kcodec.client.security.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
 from kcodec.errors import AuthenticationError
 from kcodec.protocol.sasl import shown
@@ -37,16 +37,6 @@ _MAY_PASS = frozenset({408, 425, 429})
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine without asking anybody."""
-    if host.lower().rstrip(".") in {"localhost", "localhost.localdomain"}:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class ClientCredentials:
@@ -143,7 +133,7 @@ class ClientCredentials:
         fields = _object(answer) or {}
         words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
         # A provider that quotes our secret back must not bring it into an error text.
-        reason = shown(words.replace(self._client_secret.reveal(), "<secret>")) or "no reason given"
+        reason = shown(words, (self._client_secret,)) or "no reason given"
         text = f"token endpoint {self.name} answered {status} to client {self._client_id!r}: {reason}"
         if status >= 500 or status in _MAY_PASS:
             raise TransientTokenError(text)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kcodec.client.security.loopback import is_loopback
 from kcodec.client.security.names import SASL_OPTIONS, TLS_OPTIONS
 from kcodec.errors import TransportError
 from kcodec.protocol.flow import Clock, Flow
@@ -111,8 +112,6 @@ class Security:
         return mechanism.login(host, clock, timeout)
 
     def _warn(self, host: str) -> None:
-        from kcodec.client.security.oidc import is_loopback
-
         if not is_loopback(host):
             self._has_warned = True
             log.warning("SASL %s without TLS shows its secret to the network of %s", self.mechanism_name, host)

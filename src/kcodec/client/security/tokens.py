@@ -16,6 +16,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from kcodec.errors import AuthenticationError, TransportError
@@ -64,6 +65,8 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
             "sasl_oauth_token_provider must be callable, or have a method token, and give a str or (str, seconds);"
             f" a {type(provider).__name__} does not"
         )
+    # A provider may be async. `fetch` runs on a daemon thread, which must not import (kcodec.client.preload).
+    import_module("asyncio")
 
     def fetch() -> FetchedToken:
         try:
@@ -83,7 +86,7 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
 
 
 def _run(awaitable: Any) -> Any:
-    import asyncio
+    import asyncio  # from_provider did so before
 
     async def whole() -> Any:
         return await awaitable
