@@ -187,7 +187,7 @@ class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-3", flexible="0+"):
-    """A broker's registration changes. fenced: 1 yes, -1 no, 0 no change; in_controlled_shutdown: 1 yes, 0 no change."""
+    """A broker's registration changes; 0 means no change. fenced: 1 yes, -1 no. in_controlled_shutdown: 1 yes."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+")
