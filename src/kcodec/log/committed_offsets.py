@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kcodec._fast import Record
-from kcodec.constants import NO_PRODUCER_ID, ControlType
-from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, COORDINATOR_RECORDS, decode_coordinator_record
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID, ControlType
+from kcodec.log.coordinator_records import COORDINATOR_RECORDS, decode_coordinator_record
 from kcodec.log.coordinator_states import logs_of
 from kcodec.log.partition import Log
 from kcodec.log.record_kinds import InternalRecord, uuid_text

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC
 from kcodec.errors import DecodeError
 from kcodec.log.record_kinds import InternalRecord, RecordKind, decode_message
 from kcodec.protocol.messages import group_records as groups
@@ -18,10 +19,6 @@ from kcodec.protocol.messages import records
 from kcodec.protocol.messages import share_records as shares
 from kcodec.protocol.messages import streams_records as streams
 from kcodec.protocol.schema import CoordinatorKey
-
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-SHARE_STATE_TOPIC = "__share_group_state"
 
 # The byte transaction_status, as Kafka's tools print it (TransactionState).
 TRANSACTION_STATES = {

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kcodec._fast import Record
+from kcodec.constants import TRANSACTION_STATE_TOPIC
 from kcodec.log.coordinator_records import (
     COORDINATOR_RECORDS,
-    TRANSACTION_STATE_TOPIC,
     TRANSACTION_STATES,
     decode_coordinator_record,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from kcodec._fast import Record
+from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.errors import DecodeError
 from kcodec.log.control_records import decode_control_record
 from kcodec.log.coordinator_records import (
@@ -19,7 +20,6 @@ from kcodec.protocol.messages.consumer_protocol import ConsumerProtocolAssignmen
 from kcodec.protocol.messages.records import GroupMetadataValue, TransactionLogValue
 from kcodec.protocol.schema import Message
 
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_PROTOCOL_TYPE = "consumer"
 VERSION_BYTES = 2
 

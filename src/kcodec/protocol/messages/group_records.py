@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC
 from kcodec.protocol.schema import (
     CoordinatorKey,
     CoordinatorValue,
@@ -23,13 +24,13 @@ from kcodec.protocol.schema import (
 )
 
 
-class GroupKey(CoordinatorKey, topic="__consumer_offsets"):
+class GroupKey(CoordinatorKey, topic=CONSUMER_OFFSETS_TOPIC):
     """Base class of keys that name a group. A derived class is one record type."""
 
     group_id: str = string("0+")
 
 
-class GroupMemberKey(CoordinatorKey, topic="__consumer_offsets"):
+class GroupMemberKey(CoordinatorKey, topic=CONSUMER_OFFSETS_TOPIC):
     """Base class of keys that name a member of a group. A derived class is one record type."""
 
     group_id: str = string("0+")
@@ -156,7 +157,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(CoordinatorValue, key=8, version
 
 
 class ConsumerGroupRegularExpressionKey(
-    CoordinatorKey, key=16, topic="__consumer_offsets", versions="0", flexible="none"
+    CoordinatorKey, key=16, topic=CONSUMER_OFFSETS_TOPIC, versions="0", flexible="none"
 ):
     """The key of a regular expression that members of a group subscribe to."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.protocol.schema import (
     CoordinatorKey,
     CoordinatorValue,
@@ -20,7 +21,7 @@ from kcodec.protocol.schema import (
 )
 
 
-class TransactionLogKey(CoordinatorKey, key=0, topic="__transaction_state", versions="0", flexible="none"):
+class TransactionLogKey(CoordinatorKey, key=0, topic=TRANSACTION_STATE_TOPIC, versions="0", flexible="none"):
     """The key of a transaction's state."""
 
     transactional_id: str = string("0+")
@@ -49,7 +50,7 @@ class TransactionLogValue(CoordinatorValue, key=0, versions="0-1", flexible="1+"
     client_transaction_version: int = int16("1+", tag=2)
 
 
-class OffsetCommitKey(CoordinatorKey, key=1, topic="__consumer_offsets", versions="0", flexible="none"):
+class OffsetCommitKey(CoordinatorKey, key=1, topic=CONSUMER_OFFSETS_TOPIC, versions="0", flexible="none"):
     """The key of a committed offset. Record type 0, which old logs have, has the same fields."""
 
     group: str = string("0+")
@@ -68,7 +69,7 @@ class OffsetCommitValue(CoordinatorValue, key=1, versions="0-4", flexible="4+"):
     topic_id: UUID = uuid("4+", tag=0, ignorable=True)
 
 
-class GroupMetadataKey(CoordinatorKey, key=2, topic="__consumer_offsets", versions="0", flexible="none"):
+class GroupMetadataKey(CoordinatorKey, key=2, topic=CONSUMER_OFFSETS_TOPIC, versions="0", flexible="none"):
     """The key of a group of the classic protocol."""
 
     group: str = string("0+")

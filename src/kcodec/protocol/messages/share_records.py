@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kcodec.constants import SHARE_STATE_TOPIC
 from kcodec.protocol.messages.group_records import AssignedTopic, GroupKey, GroupMemberKey
 from kcodec.protocol.schema import (
     CoordinatorKey,
@@ -24,7 +25,7 @@ from kcodec.protocol.schema import (
 )
 
 
-class ShareSnapshotKey(CoordinatorKey, key=0, topic="__share_group_state", versions="0", flexible="none"):
+class ShareSnapshotKey(CoordinatorKey, key=0, topic=SHARE_STATE_TOPIC, versions="0", flexible="none"):
     """The key of a share-partition's whole state: a partition as one share group consumes it."""
 
     group_id: str = string("0+")
