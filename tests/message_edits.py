@@ -28,11 +28,17 @@ from kcodec.protocol.schema import Message, Request, Response
 
 OLDER: Path = FETCH.ROOT / ".cache" / f"kafka-libs-{FETCH.OLDER_KAFKA_VERSION}"
 COMMON = "org.apache.kafka.common.message"
+# The packages of generated classes, by jar, where they are not in COMMON.
+JAR_PACKAGES = {
+    "group-coordinator": "org.apache.kafka.coordinator.group.generated",
+    "transaction-coordinator": "org.apache.kafka.coordinator.transaction.generated",
+    "share-coordinator": "org.apache.kafka.coordinator.share.generated",
+    "metadata": "org.apache.kafka.common.metadata",
+}
 PACKAGES = {
-    "TransactionLog": "org.apache.kafka.coordinator.transaction.generated",
-    "OffsetCommitKey": "org.apache.kafka.coordinator.group.generated",
-    "OffsetCommitValue": "org.apache.kafka.coordinator.group.generated",
-    "GroupMetadata": "org.apache.kafka.coordinator.group.generated",
+    name: JAR_PACKAGES[jar.name.removeprefix("kafka-").rpartition("-")[0]]
+    for jar in check_messages.NEW_JARS[1:]
+    for name in check_messages.definitions((jar,))
 }
 NEW = check_messages.definitions(check_messages.NEW_JARS)
 OLD = check_messages.definitions(check_messages.OLD_JARS)
@@ -59,9 +65,8 @@ def knows(release: dict[str, Any], kind: type[Message], version: int) -> bool:
 def ask(judge: JavaJudge, kind: type[Message], data: bytes, version: int, written: int | None = None) -> Judged:
     """What the newest Kafka that knows the version makes of bytes. written: the version it writes, the same if None."""
     folder = b"" if knows(NEW, kind, version) else str(OLDER).encode()
-    package = next((where for prefix, where in PACKAGES.items() if kind.__name__.startswith(prefix)), COMMON)
     suffix = "Data" if issubclass(kind, Request | Response) else ""
-    name = f"{(COMMON if suffix else package)}.{kind.__name__}{suffix}".encode()
+    name = f"{PACKAGES.get(kind.__name__, COMMON)}.{kind.__name__}{suffix}".encode()
     question = struct.pack(">chh", b"W", version, version if written is None else written)
     for text in (folder, name):
         question += struct.pack(">i", len(text)) + text

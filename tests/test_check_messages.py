@@ -83,6 +83,8 @@ PAIR, TURNED = f"{ID}\n    {EPOCH}", f"{EPOCH}\n    {ID}"
 END_HEAD = 'class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):'
 NODES = 'array(ProduceNodeEndpoint, "10+", tag=0)'
 OLD_FIELD = 'int32("0", default=1)'
+GROUP_VALUE = 'class ConsumerGroupMetadataValue(CoordinatorValue, key=3, versions="0", flexible="0+"):'
+TOPIC_HEAD = 'class TopicRecord(MetadataRecord, key=2, versions="0", flexible="0+"):'
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,26 @@ OLD_FIELD = 'int32("0", default=1)'
         (END, END_HEAD, END_HEAD.replace("0-5", "0-4"), "versions are 0-4, Kafka has 0-5"),
         (END, END_HEAD, END_HEAD.replace("26", "27"), "the api key is 27, Kafka has 26"),
         (END, END_HEAD, END_HEAD.replace("3+", "2+"), "version 2 (4.3.1): flexible is True, Kafka has False"),
+        ("group_records.ConsumerGroupMetadataValue", GROUP_VALUE, GROUP_VALUE.replace("3", "4"), "is 4, Kafka has 3"),
+        (
+            "group_records.ConsumerGroupMetadataValue",
+            GROUP_VALUE,
+            GROUP_VALUE.replace("CoordinatorValue", "CoordinatorKey"),
+            "the type is coordinator-key, Kafka has coordinator-value",
+        ),
+        ("metadata_records.TopicRecord", TOPIC_HEAD, TOPIC_HEAD.replace("key=2, ", ""), "is None, Kafka has 2"),
+        (
+            "group_records.ConsumerGroupMetadataKey",
+            'group_id: str = string("0+")\n\n\nclass GroupM',
+            'group_id: str = data("0+")\n\n\nclass GroupM',
+            "group_id: kind is 'bytes'",
+        ),
+        (
+            "control_records.LeaderChangeMessage",
+            'uuid("1+")',
+            'uuid("0+")',
+            "voters.voter_directory_id is not in Kafka",
+        ),
         ("transactions.EndTxnAsk", END_HEAD, END_HEAD.replace("EndTxnRequest", "EndTxnAsk"), "neither release has it"),
     ],
 )
@@ -117,6 +139,16 @@ def test_an_altered_table_is_found(table: str, old: str, new: str, line: str) ->
     found = check_messages.differences([altered(table, old, new)])
     assert any(line in difference for difference in found), found
     assert all(difference.startswith(table.partition(".")[2]) for difference in found)
+
+
+def test_a_record_without_a_class_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is a record that is read by a class with other fields."""
+    monkeypatch.setattr(check_messages, "READ_AS", {"LegacyOffsetCommitKey": "GroupMetadataKey"})
+    assert sorted(check_messages.differences()) == [
+        "GroupMetadataKey as LegacyOffsetCommitKey: version 0: partition is missing",
+        "GroupMetadataKey as LegacyOffsetCommitKey: version 0: topic is missing",
+        "LegacyOffsetCommitValue: no class is declared",
+    ]
 
 
 def test_a_table_that_is_only_written_otherwise_is_not_found() -> None:

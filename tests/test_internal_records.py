@@ -167,6 +167,28 @@ def test_a_leader_change_of_version_1_brings_directories() -> None:
     }
 
 
+def shown(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    found = internal_record(topic, Told(key, value))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_text_that_is_not_utf8_is_shown_as_java_shows_it() -> None:
+    """An encoded surrogate is one U+FFFD in Java and three in Python (test_record_messages.py runs Kafka's class)."""
+    key = struct.pack(">hh", 0, 3) + b"\xed\xa0\x80"
+    assert shown("__transaction_state", key, None)["key"] == {"transactional_id": "\ufffd"}
+
+
+def test_bytes_that_kafka_refuses_are_an_error() -> None:
+    """A tag of a later version, and a string above 32767 bytes (test_record_messages.py runs Kafka's class)."""
+    change = b"\x01\x11\x00" + bytes(12)
+    assert "error" not in shown("__cluster_metadata", None, change + b"\x00")
+    later = shown("__cluster_metadata", None, change + b"\x01\x01\x01\x01")
+    assert "the tag 1, which only other versions" in later["error"]
+    feature = shown("__cluster_metadata", None, b"\x01\x0c\x00" + b"\x81\x80\x02" + b"f" * 32768 + bytes(3))
+    assert "name at byte 6: a string of 32768 bytes" in feature["error"]
+
+
 def test_edited_records_are_told_of_and_never_raise() -> None:
     chance = random.Random(5)
     for partition in PARTITIONS:

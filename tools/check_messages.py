@@ -4,8 +4,10 @@
 Usage: python tools/check_messages.py [--quiet]
 
 Kafka 4.3.1 decides about all that it has, 3.9.1 about what that dropped; where both have a version, both are asked.
-Compared are versions, api keys, flexible versions, and of every field: that it is there, order, type, nullability, tag,
-default, whether it is ignorable, and the Python type that the table shows. A difference is one line; exit code 1.
+Compared are the type of the message (request, response, key or value of a record), versions, api keys, flexible
+versions, and of every field: that it is there, order, type, nullability, tag, default, whether it is ignorable, and the
+Python type that the table shows. Records of internal topics are compared with 4.3.1 only: the coordinators of 3.9.1
+numbered their keys otherwise. A difference is one line; exit code 1.
 """
 
 from __future__ import annotations
@@ -31,8 +33,29 @@ from message_definitions import (
 )
 
 from kcodec.protocol import messages
-from kcodec.protocol.schema import Field, Message, Struct, fields
+from kcodec.protocol.schema import (
+    CoordinatorKey,
+    CoordinatorValue,
+    Field,
+    Message,
+    MetadataRecord,
+    Request,
+    Response,
+    Struct,
+    fields,
+)
 
+# Records that are read by the class of a later record, which has the same fields.
+READ_AS = {"LegacyOffsetCommitKey": "OffsetCommitKey", "LegacyOffsetCommitValue": "OffsetCommitValue"}
+# The type of a definition by the base class of its message. A message of another class has a definition of type "data".
+TYPES: dict[type[Message], str] = {
+    Request: "request",
+    Response: "response",
+    CoordinatorKey: "coordinator-key",
+    CoordinatorValue: "coordinator-value",
+    MetadataRecord: "metadata",
+}
+RECORD_TYPES = {TYPES[CoordinatorKey], TYPES[CoordinatorValue], TYPES[MetadataRecord]}
 # What only concerns the values of a message, and not its bytes: the newer release has the say.
 OF_VALUES = {"default", "ignorable"}
 
@@ -103,8 +126,11 @@ def annotation_differences(kind: type[Struct], seen: set[type[Struct]]) -> Itera
     if kind in seen:
         return
     seen.add(kind)
+    annotations: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        annotations |= getattr(base, "__annotations__", {})
     for name, field in fields(kind).items():
-        shown = kind.__annotations__.get(name)
+        shown = annotations.get(name)
         inner = field.kind if isinstance(field.kind, str) else field.kind.__name__
         expected = python_type(inner, field.is_array, field.nullable.first <= field.nullable.last)
         if shown != expected:
@@ -121,9 +147,12 @@ def message_differences(kind: type[Message], new: Json | None, old: Json | None)
         return
     if tuple(kind.versions) != tuple(stable_versions(new, old)):
         yield f"versions are {kind.versions}, Kafka has {stable_versions(new, old)}"
+    ours = next((name for base, name in TYPES.items() if issubclass(kind, base)), "data")
+    if ours != known[0]["type"]:
+        yield f"the type is {ours}, Kafka has {known[0]['type']}"
     key = getattr(kind, "api_key", None)
-    if key is not None and key != known[0]["apiKey"]:
-        yield f"the api key is {key}, Kafka has {known[0]['apiKey']}"
+    if key != known[0].get("apiKey"):
+        yield f"the api key is {key}, Kafka has {known[0].get('apiKey')}"
     newer = paths(new) if new is not None else set()
     for release, definition in (("4.3.1", new), ("3.9.1", old)):
         if definition is None:
@@ -140,10 +169,25 @@ def message_differences(kind: type[Message], new: Json | None, old: Json | None)
             yield from (where + difference for difference in found)
 
 
+def record_differences() -> Iterator[str]:
+    """Definitions of records in 4.3.1 that no class is declared for, and how those differ that another class reads."""
+    declared_kinds = {kind.__name__: kind for kind in messages.all_messages()}
+    for name, definition in definitions(NEW_JARS).items():
+        if definition["type"] not in RECORD_TYPES:
+            continue
+        kind = declared_kinds.get(READ_AS.get(name, name))
+        if kind is None:
+            yield f"{name}: no class is declared"
+        elif name in READ_AS:
+            for version in Versions.of(definition["validVersions"]).numbers():
+                found = version_differences(declared(kind, version), present(definition, version), set())
+                yield from (f"{kind.__name__} as {name}: version {version}: {difference}" for difference in found)
+
+
 def differences(kinds: Iterable[type[Message]] | None = None) -> list[str]:
     """Every difference of these messages, of all if none are named, a line each."""
     seen: set[type[Struct]] = set()
-    found = []
+    found = list(record_differences()) if kinds is None else []
     for kind in messages.all_messages() if kinds is None else kinds:
         name = kind.__name__
         of_kafka = message_differences(kind, definitions(NEW_JARS).get(name), definitions(OLD_JARS).get(name))

@@ -29,6 +29,14 @@ from message_definitions import (
 )
 
 KIND_NAMES = {"bool": "boolean", "bytes": "data"}
+# The base class of a message by the type of its definition; a definition of another type has no api key.
+BASES = {
+    "request": "Request",
+    "response": "Response",
+    "coordinator-key": "CoordinatorKey",
+    "coordinator-value": "CoordinatorValue",
+    "metadata": "MetadataRecord",
+}
 
 
 class Source(NamedTuple):
@@ -142,7 +150,7 @@ class Draft:
         new = self.source.new["fields"] if self.source.new else ()
         old = self.source.old["fields"] if self.source.old else ()
         lines = [line for pair in paired(new, old) if (line := self.field(pair)) is not None]
-        base = {"request": "Request", "response": "Response"}.get(definition["type"], "Message")
+        base = BASES.get(definition["type"], "Message")
         options = [f"key={definition['apiKey']}"] if base != "Message" else []
         first, last = self.source.versions
         options += [f'versions="{first}-{last}"' if first != last else f'versions="{first}"']

@@ -84,10 +84,12 @@ def named(path: Path) -> set[str]:
 
 def draw_others() -> str:
     """The messages that are neither request nor response."""
-    lines = ["| message | versions | flexible | declared in |", "| --- | --- | --- | --- |"]
+    lines = ["| message | record type | versions | flexible | declared in |", "| --- | --- | --- | --- | --- |"]
     for kind in messages.all_messages():
         if not issubclass(kind, Request | Response):
-            lines.append(f"| {kind.__name__} | {kind.versions} | {kind.flexible_versions} | `{home(kind)}` |")
+            number = getattr(kind, "api_key", "")
+            versions = f"{kind.versions} | {kind.flexible_versions}"
+            lines.append(f"| {kind.__name__} | {number} | {versions} | `{home(kind)}` |")
     return "\n".join(lines) + "\n"
 
 

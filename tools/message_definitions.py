@@ -21,6 +21,8 @@ NEW_JARS = (
     ROOT / ".cache" / "kafka-libs" / "kafka-clients-4.3.1.jar",
     ROOT / ".cache" / "kafka-libs" / "kafka-group-coordinator-4.3.1.jar",
     ROOT / ".cache" / "kafka-libs" / "kafka-transaction-coordinator-4.3.1.jar",
+    ROOT / ".cache" / "kafka-libs" / "kafka-share-coordinator-4.3.1.jar",
+    ROOT / ".cache" / "kafka-libs" / "kafka-metadata-4.3.1.jar",
 )
 OLD_JARS = (ROOT / ".cache" / "kafka-libs-3.9.1" / "kafka-clients-3.9.1.jar",)
 
@@ -60,7 +62,7 @@ def definitions(jars: tuple[Path, ...]) -> dict[str, Json]:
     for jar in jars:
         with zipfile.ZipFile(jar) as archive:
             for path in archive.namelist():
-                if path.startswith("common/message/") and path.endswith(".json"):
+                if path.startswith(("common/message/", "common/metadata/")) and path.endswith(".json"):
                     text = re.sub(r"^\s*//.*$", "", archive.read(path).decode("utf-8"), flags=re.MULTILINE)
                     definition = json.loads(text)
                     found[definition["name"]] = definition
@@ -68,8 +70,8 @@ def definitions(jars: tuple[Path, ...]) -> dict[str, Json]:
 
 
 def snake_case(name: str) -> str:
-    """kcodec's name of a field: IsrNodes -> isr_nodes."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    """kcodec's name of a field: IsrNodes -> isr_nodes, KRaftVersion -> kraft_version."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name.replace("KRaft", "Kraft")).lower()
 
 
 def element(kind: str) -> tuple[str, bool]:

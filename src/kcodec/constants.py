@@ -16,6 +16,12 @@ NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
+# Names of Kafka's internal topics (`Topic`). Only brokers and controllers read the metadata log.
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
 #: Of this package; brokers hear it in ApiVersions, pyproject.toml says the same.
 __version__ = "0.1.0"
 

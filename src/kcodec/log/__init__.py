@@ -13,8 +13,9 @@ opening.py finds what lies at a path, siblings.py which files count where a clea
 broker's whole log directory, growth.py and follow.py read a log while it grows. Beside the records: indexes.py,
 snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py begins at an index
 entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything. internal_records.py
-tells what Kafka's own records say, by the tables of *_records.py, which message_schema.py reads; coordinator_states.py
-and committed_offsets.py make of them what the coordinators know.
+reads the records that Kafka writes for itself: *_records.py has a table of each topic's record types, and
+kcodec.protocol.messages declares the messages in them. coordinator_states.py and committed_offsets.py derive from these
+records what the coordinators know.
 """
 
 from kcodec.log.batches import Batches

@@ -12,23 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kcodec._fast import Record
-from kcodec.constants import NO_PRODUCER_ID, ControlType
-from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, COORDINATOR_RECORDS, decode_coordinator_record
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID, ControlType
+from kcodec.log.coordinator_records import COORDINATOR_RECORDS, decode_coordinator_record
 from kcodec.log.coordinator_states import logs_of
-from kcodec.log.group_records import (
-    ConsumerGroupMetadataValue,
-    GroupKey,
-    GroupMemberKey,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
-from kcodec.log.message_schema import ZERO_UUID
 from kcodec.log.partition import Log
-from kcodec.log.record_kinds import InternalRecord
-from kcodec.log.share_records import ShareGroupMetadataValue, StreamsGroupMetadataValue
+from kcodec.log.record_kinds import InternalRecord, uuid_text
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.messages.group_records import ConsumerGroupMetadataValue, GroupKey, GroupMemberKey
+from kcodec.protocol.messages.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from kcodec.protocol.messages.share_records import ShareGroupMetadataValue
+from kcodec.protocol.messages.streams_records import StreamsGroupMetadataValue
 
 COLUMNS = ("offset", "timestamp", "key", "value", "producer_id")
 # The records that say what protocol a group of the newer protocols speaks, and those that name its members.
@@ -58,7 +51,7 @@ class CommittedOffset(OffsetAndMetadata):
             leader_epoch=value.leader_epoch,
             commit_timestamp=value.commit_timestamp,
             expire_timestamp=None if value.expire_timestamp < 0 else value.expire_timestamp,
-            topic_id=None if value.topic_id == ZERO_UUID else value.topic_id,
+            topic_id=uuid_text(value.topic_id) if value.topic_id.int else None,
             record_offset=record_offset,
         )
 

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kcodec._fast import Record
+from kcodec.constants import TRANSACTION_STATE_TOPIC
 from kcodec.log.coordinator_records import (
     COORDINATOR_RECORDS,
-    TRANSACTION_STATE_TOPIC,
     TRANSACTION_STATES,
-    TransactionLogKey,
-    TransactionLogValue,
     decode_coordinator_record,
 )
 from kcodec.log.partition import Log
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.messages.records import TransactionLogKey, TransactionLogValue
 
 
 @dataclass(frozen=True)

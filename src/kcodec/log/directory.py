@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.checkpoints import (
     META_PROPERTIES,
@@ -23,7 +24,6 @@ from kcodec.log.checkpoints import (
     read_partition_metadata,
 )
 from kcodec.log.committed_offsets import GroupOffsets, group_offsets
-from kcodec.log.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.log.coordinator_states import TransactionState, transaction_states
 from kcodec.log.opening import CLUSTER_METADATA, PARTITION_DIRECTORY, Source, open_partition
 from kcodec.log.partition import Log

@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
 from kcodec.log.segment import SEGMENT_NAME, Segment
@@ -23,7 +24,7 @@ Source = str | os.PathLike[str] | Any
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
 # Snapshots of the metadata log: beside its segments, and bootstrap.checkpoint in the log directory.
 CHECKPOINT_SUFFIX = ".checkpoint"
-CLUSTER_METADATA = ("__cluster_metadata", 0)
+CLUSTER_METADATA = (CLUSTER_METADATA_TOPIC, 0)
 
 
 def open(  # noqa: A001  the public name is kcodec.open

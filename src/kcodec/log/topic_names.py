@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
-from kcodec.log.metadata_records import (
+from kcodec.log.metadata_records import decode_metadata_record
+from kcodec.log.opening import CLUSTER_METADATA, open_segment
+from kcodec.log.partition import Log
+from kcodec.log.record_kinds import uuid_text
+from kcodec.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     RemoveTopicRecord,
     TopicRecord,
-    decode_metadata_record,
 )
-from kcodec.log.opening import CLUSTER_METADATA, open_segment
-from kcodec.log.partition import Log
 
 # The offset behind the last record that a snapshot contains, and its epoch (Snapshots.filenameFromSnapshotId).
 SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -24,8 +26,8 @@ class _Topics:
     """Topics while records are read; those of a metadata transaction that is aborted count for nothing."""
 
     def __init__(self) -> None:
-        self.ids: dict[str, str] = {}
-        self.before: dict[str, str] = {}
+        self.ids: dict[str, UUID] = {}
+        self.before: dict[str, UUID] = {}
 
     def read(self, log: Log, start_offset: int | None = None) -> None:
         for record in log.records(start_offset=start_offset):
@@ -55,4 +57,4 @@ def cluster_topics(log: Log) -> dict[str, str]:
     if newest is not None:
         topics.read(open_segment(log.storage.join(directory, newest[1]), filesystem=log.storage))
     topics.read(log, None if newest is None else newest[0])
-    return dict(sorted(topics.ids.items()))
+    return {name: uuid_text(topic_id) for name, topic_id in sorted(topics.ids.items())}

@@ -66,8 +66,12 @@ SHOWN_ELEMENTS = 8
 __all__ = [
     "HIGHEST_VERSION",
     "NO_VERSIONS",
+    "CoordinatorKey",
+    "CoordinatorValue",
     "Field",
     "Message",
+    "MetadataRecord",
+    "NumberedRecord",
     "Request",
     "Response",
     "Struct",
@@ -275,6 +279,39 @@ def _pair(cls: type[Request] | type[Response], ending: str) -> Any:
         _UNPAIRED[name] = cls
         return None
     return _UNPAIRED.pop(name)
+
+
+class NumberedRecord(Message):
+    """A message in a record of an internal topic. api_key: the record type, as Kafka's definition numbers it."""
+
+    api_key: ClassVar[int]
+
+    def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if key is not None:
+            cls.api_key = key
+
+
+class CoordinatorKey(NumberedRecord):
+    """The key of a record that a coordinator writes. internal_topic: the topic that holds such records.
+
+    In the log, two bytes with the record type come before a key.
+    """
+
+    internal_topic: ClassVar[str]
+
+    def __init_subclass__(cls, topic: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if topic is not None:
+            cls.internal_topic = topic
+
+
+class CoordinatorValue(NumberedRecord):
+    """The value of a record that a coordinator writes. In the log, two bytes with the version come before a value."""
+
+
+class MetadataRecord(NumberedRecord):
+    """The value of a record of ``__cluster_metadata``. In the log, a frame with type and version comes before it."""
 
 
 # ------------------------------------------------------------------------------------------------------------- plans

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from kcodec.protocol.schema import Message, Request, Struct
+from kcodec.protocol.schema import NO_VERSIONS, Message, Request, Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,19 +25,25 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.cluster import *
     from kcodec.protocol.messages.configs import *
     from kcodec.protocol.messages.consumer_protocol import *
+    from kcodec.protocol.messages.control_records import *
     from kcodec.protocol.messages.fetch import *
+    from kcodec.protocol.messages.group_records import *
     from kcodec.protocol.messages.groups import *
     from kcodec.protocol.messages.metadata import *
+    from kcodec.protocol.messages.metadata_records import *
     from kcodec.protocol.messages.offsets import *
     from kcodec.protocol.messages.produce import *
     from kcodec.protocol.messages.records import *
+    from kcodec.protocol.messages.share_records import *
+    from kcodec.protocol.messages.streams_records import *
     from kcodec.protocol.messages.topics import *
     from kcodec.protocol.messages.transactions import *
 
 # In the order in which they are searched.
 _MODULES = (
     *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
-    *("acls", "records", "consumer_protocol"),
+    *("acls", "records", "group_records", "share_records", "streams_records", "metadata_records", "control_records"),
+    "consumer_protocol",
 )
 
 
@@ -67,9 +73,9 @@ def __dir__() -> list[str]:
 
 @cache
 def all_messages() -> tuple[type[Message], ...]:
-    """Every message: requests, responses, and the keys and values of records."""
+    """Every message: requests, responses, and the keys and values of records. Base classes have no versions."""
     classes = [kind for module in _MODULES for kind in _classes(module).values()]
-    return tuple(kind for kind in classes if issubclass(kind, Message))
+    return tuple(kind for kind in classes if issubclass(kind, Message) and kind.versions != NO_VERSIONS)
 
 
 @cache

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of ``__transaction_state`` and ``__consumer_offsets``. In the log two bytes come first: of a key the
-record's type, of a value its version."""
+"""Records of ``__transaction_state``, and those of ``__consumer_offsets`` for classic groups and committed offsets."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from kcodec.protocol.schema import Message, Struct, array, data, int8, int16, int32, int64, string, uuid
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.protocol.schema import (
+    CoordinatorKey,
+    CoordinatorValue,
+    Struct,
+    array,
+    data,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 
-class TransactionLogKey(Message, versions="0", flexible="none"):
-    """Whose state it is. Record type 0 of ``__transaction_state``."""
+class TransactionLogKey(CoordinatorKey, key=0, topic=TRANSACTION_STATE_TOPIC, versions="0", flexible="none"):
+    """The key of a transaction's state."""
 
     transactional_id: str = string("0+")
 
@@ -22,7 +34,7 @@ class TransactionLogPartitions(Struct):
     partition_ids: list[int] = array(int32, "0+")
 
 
-class TransactionLogValue(Message, versions="0-1", flexible="1+"):
+class TransactionLogValue(CoordinatorValue, key=0, versions="0-1", flexible="1+"):
     """The state of a transactional id; version 1 from transaction version 1 on. Times: ms; ids: -1 for none."""
 
     producer_id: int = int64("0+")
@@ -38,15 +50,15 @@ class TransactionLogValue(Message, versions="0-1", flexible="1+"):
     client_transaction_version: int = int16("1+", tag=2)
 
 
-class OffsetCommitKey(Message, versions="0", flexible="none"):
-    """Whose offset it is. Record type 1 of ``__consumer_offsets``; type 0, of old logs, is the same."""
+class OffsetCommitKey(CoordinatorKey, key=1, topic=CONSUMER_OFFSETS_TOPIC, versions="0", flexible="none"):
+    """The key of a committed offset. Record type 0, which old logs have, has the same fields."""
 
     group: str = string("0+")
     topic: str = string("0+")
     partition: int = int32("0+")
 
 
-class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
+class OffsetCommitValue(CoordinatorValue, key=1, versions="0-4", flexible="4+"):
     """A committed offset. Times: ms, -1 for none."""
 
     offset: int = int64("0+")
@@ -57,8 +69,8 @@ class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
     topic_id: UUID = uuid("4+", tag=0, ignorable=True)
 
 
-class GroupMetadataKey(Message, versions="0", flexible="none"):
-    """Which group it is. Record type 2 of ``__consumer_offsets``."""
+class GroupMetadataKey(CoordinatorKey, key=2, topic=CONSUMER_OFFSETS_TOPIC, versions="0", flexible="none"):
+    """The key of a group of the classic protocol."""
 
     group: str = string("0+")
 
@@ -76,7 +88,7 @@ class GroupMemberMetadata(Struct):
     assignment: bytes = data("0+")
 
 
-class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
+class GroupMetadataValue(CoordinatorValue, key=2, versions="0-4", flexible="4+"):
     """A group of the classic protocol. Times: ms, -1 for not known."""
 
     protocol_type: str = string("0+")
