@@ -33,11 +33,12 @@ class Chunk:
                 empty batches that follow it.
     """
 
-    __slots__ = ("_completed", "_records", "end", "iterator", "start")
+    __slots__ = ("_completed", "_records", "_stopped_at", "end", "iterator", "start")
 
     def __init__(self, records: list[Record], start: LogPosition, end: LogPosition) -> None:
         self._records = records
         self._completed = 0
+        self._stopped_at: int | None = None
         self.iterator: Iterator[Record] = iter(records)
         self.start = start
         self.end = end
@@ -45,12 +46,12 @@ class Chunk:
     @property
     def delivered(self) -> int:
         """The number of delivered records."""
-        return len(self._records) - length_hint(self.iterator)
+        return len(self._records) - length_hint(self.iterator) if self._stopped_at is None else self._stopped_at
 
     @property
     def is_used_up(self) -> bool:
         """Whether all records were delivered."""
-        return not length_hint(self.iterator)
+        return self.delivered == len(self._records)
 
     @property
     def position(self) -> LogPosition:
@@ -84,7 +85,8 @@ class Chunk:
             self._completed += 1
 
     def stop(self) -> None:
-        """Deliver nothing more, whatever still holds the iterator."""
+        """Deliver nothing more, whatever still holds the iterator; the position stays."""
+        self._stopped_at = self.delivered
         for _ in self.iterator:
             pass
 
