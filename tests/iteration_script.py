@@ -233,8 +233,10 @@ class IterationWorld:
 
     def give(self, face: Face, *partitions: TopicPartition) -> None:
         """A rebalance that assigns these, too."""
-        face.flow(self.handler(face).assign(partitions, [*face.do("assignment"), *partitions]))
-        face.wait(0.002)
+        given = face.flow(self.handler(face).assign(partitions, [*face.do("assignment"), *partitions]))
+        states = face.consumer._core.assignment.partitions
+        while not given.done or any(states[each].position is None for each in partitions):
+            face.wait(0.001)
 
     def close(self) -> None:
         for face in self._faces:
