@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming from a real Apache Kafka on this machine: processor time a record, records a second, read_committed.
 
-Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation] [--rounds N] [--records N] [--json FILE]
+Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration] [--rounds N] [--records N]
+                                            [--json FILE]
 
 arrow:     user and system time of the consuming process, from the broker to pyarrow batches. kcodec by poll_arrow
            (topic, partition, offset, timestamp, key, value and headers); confluent-kafka and aiokafka by their records,
@@ -11,6 +12,9 @@ poll:      records a second of poll(), consume() and getmany(), 500 at a time, o
            twice aiokafka, level with confluent-kafka.
 isolation: a topic whose transactions are all committed, read_committed against read_uncommitted, by poll_arrow in one
            process in turns; the median of the pairs' ratios. Bar: 1.03.
+iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
+           same for asyncio: records a second, in one process in turns; the median of the pairs' ratios. Bar: 0.8.
+           Its result is in results/iteration.json.
 
 A slice of `arrow` and `poll` is a process of its own that reads a tenth first, and then all from the beginning. The
 contestants take turns, so that each ratio is of slices that ran one after the other; the least of the rounds is shown
@@ -34,6 +38,7 @@ from typing import Any
 BAR_CONFLUENT, BAR_AIOKAFKA = 1 / 3, 1 / 4
 BAR_POLL_AIOKAFKA, BAR_POLL_CONFLUENT = 2.0, 0.95
 BAR_COMMITTED = 1.03
+BAR_ITERATION = 0.8
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
 CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
@@ -120,6 +125,74 @@ def kcodec_poll(servers: str, topic: str) -> Reader:
             count -= len(records)
 
     return read
+
+
+def kcodec_iteration(servers: str, topic: str) -> Reader:
+    consumer = kcodec_consumer(servers, topic, max_poll_records=MOST_AT_ONCE)
+
+    def read(count: int) -> None:
+        consumer.seek_to_beginning()
+        seen = 0
+        for record in consumer:
+            seen += len(record.value) + record.offset
+            count -= 1
+            if not count:
+                break
+
+    return read
+
+
+def kcodec_counted_poll(servers: str, topic: str) -> Reader:
+    """As `kcodec_poll`, with the body of `kcodec_iteration`."""
+    consumer = kcodec_consumer(servers, topic, max_poll_records=MOST_AT_ONCE)
+
+    def read(count: int) -> None:
+        consumer.seek_to_beginning()
+        seen = 0
+        while count:
+            for record in consumer.poll(5.0):
+                seen += len(record.value) + record.offset
+                count -= 1
+                if not count:
+                    break
+
+    return read
+
+
+def aio_reader(servers: str, topic: str, is_iteration: bool) -> Reader:
+    from kcodec import TopicPartition
+    from kcodec.client.aio import Consumer
+
+    loop = asyncio.new_event_loop()
+
+    async def start() -> Consumer:
+        consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", max_poll_records=MOST_AT_ONCE)
+        await consumer.assign([TopicPartition(topic, number) for number in range(PARTITIONS)])
+        return consumer
+
+    consumer = loop.run_until_complete(start())
+
+    async def iterate(count: int) -> None:
+        await consumer.seek_to_beginning()
+        seen = 0
+        async for record in consumer:
+            seen += len(record.value or b"") + (record.offset or 0)
+            count -= 1
+            if not count:
+                break
+
+    async def poll(count: int) -> None:
+        await consumer.seek_to_beginning()
+        seen = 0
+        while count:
+            for record in await consumer.poll(5.0):
+                seen += len(record.value or b"") + (record.offset or 0)
+                count -= 1
+                if not count:
+                    break
+
+    read = iterate if is_iteration else poll
+    return lambda count: loop.run_until_complete(read(count))
 
 
 def confluent_consumer(servers: str, topic: str) -> tuple[Any, Callable[[], None]]:
@@ -245,6 +318,24 @@ def isolation_pair(arguments: list[str]) -> None:
     os._exit(0)
 
 
+def iteration_pair(arguments: list[str]) -> None:
+    """Loops over the consumer and over its polls in turns; records a second go to stdout."""
+    kind, servers, topic, records, rounds = arguments
+    readers: dict[str, Reader]
+    if kind == "sync":
+        readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
+    else:
+        readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
+    rates: dict[str, list[float]] = {name: [] for name in readers}
+    for turn in range(int(rounds) + 1):
+        for name in sorted(readers, reverse=bool(turn % 2)):
+            begin = time.perf_counter()
+            readers[name](int(records))
+            rates[name].append(int(records) / (time.perf_counter() - begin))
+    print(json.dumps({name: found[1:] for name, found in rates.items()}), flush=True)  # without the warm-up
+    os._exit(0)
+
+
 def told_by(*arguments: str) -> Any:
     """What a process of this file says."""
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=900)
@@ -315,15 +406,34 @@ def measure_isolation(kafka: Any, rounds: int, records: int) -> list[dict[str, A
     return rows
 
 
+def measure_iteration(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+    rows = []
+    for shape in SHAPES:
+        amount = records if shape == "a" else records // 5
+        topic = kafka.create_topic(partitions=PARTITIONS)
+        fill(kafka.bootstrap_servers, topic, shape, "lz4", amount)
+        for kind in ("sync", "asyncio"):
+            rates = told_by("--iteration", kind, kafka.bootstrap_servers, topic, str(amount), str(rounds * 4))
+            pairs = list(zip(rates["for"], rates["poll"], strict=True))
+            ratio = statistics.median(by_record / by_poll for by_record, by_poll in pairs)
+            bar = "ok" if ratio >= BAR_ITERATION else f"below {BAR_ITERATION}"
+            best = {f"best {name}": round(max(found)) for name, found in rates.items()}
+            rows.append({"shape": shape, "kind": kind, "for / poll": round(ratio, 3), **best, "bar": bar, **rates})
+            print(f"{shape:>8} {kind:>8} for / poll {ratio:.3f} {best} {bar}", flush=True)
+    return rows
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
     if sys.argv[1:2] == ["--isolation"]:
         isolation_pair(sys.argv[2:])
+    if sys.argv[1:2] == ["--iteration"]:
+        iteration_pair(sys.argv[2:])
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="arrow,poll,isolation")
+    parser.add_argument("--part", default="arrow,poll,isolation,iteration")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--codecs", default=",".join(CODECS))
@@ -342,6 +452,8 @@ def main() -> None:
             told["poll"] = measure(kafka, "poll", given.rounds, given.records, ("lz4",))
         if "isolation" in given.part:
             told["isolation"] = measure_isolation(kafka, given.rounds, given.records)
+        if "iteration" in given.part:
+            told["iteration"] = measure_iteration(kafka, given.rounds, given.records)
     told["load_after"] = os.getloadavg()
     if given.json is not None:
         given.json.write_text(json.dumps(told, indent=1) + "\n")

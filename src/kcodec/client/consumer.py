@@ -27,10 +27,11 @@ from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
+    from kcodec.consumer.delivery import Delivery
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
+Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 #: One wait of a poll without a time-out.
 LONG_SECONDS = 3600.0
 
@@ -118,24 +119,40 @@ class Consumer(ConsumerViews):
             if self._carrier.is_closed:
                 self._carrier.run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
-            deadline = None if timeout is None else time.monotonic() + timeout
-            while True:
-                if not self._core.has_business and (taken := take()):
-                    return taken
-                left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                notice = self._carrier.run(self._core.wait_for_work(left))
-                if notice is not None:
-                    self._tell(notice)
-                elif deadline is not None and time.monotonic() >= deadline:
-                    return take()
+            try:
+                deadline = None if timeout is None else time.monotonic() + timeout
+                while True:
+                    if not self._core.has_business and (taken := take()):
+                        return taken
+                    left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+                    notice = self._carrier.run(self._core.wait_for_work(left))
+                    if notice is not None:
+                        self._tell(notice)
+                    elif deadline is not None and time.monotonic() >= deadline:
+                        return take()
+            except BaseException:
+                self._core.take_back()  # the application is not given what was taken for this poll
+                raise
         finally:
             self._polling.release()
 
     def __iter__(self) -> Iterator[Record]:
-        """Records, for ever. Those of one poll are given out one by one: with automatic commits they count as
-        processed when the last of them has been asked for."""
+        """Iterate over the records without end, as poll(None) returns them, and raise what `poll` raises.
+
+        The position moves record by record: `seek`, `pause`, `unsubscribe`, a rebalance and `close` take effect before
+        the next record, `commit` includes the current record, and an automatic commit includes it once the next record
+        is requested. Records that a loop leaves are delivered first by the next loop, `poll` or `poll_arrow`.
+        """
+        take = self._core.take_delivery
         while True:
-            yield from self.poll(None)
+            delivery = self._poll(None, lambda: take(self._max_poll_records))
+            if delivery is None:
+                continue
+            # No state is kept here: closed late or never, this frame has nothing that another loop would miss.
+            for record in delivery.records:
+                yield record
+                if delivery.is_over:
+                    break
 
     def _tell(self, notice: Notice) -> None:
         self._core.notices.begin(notice)
@@ -182,7 +199,11 @@ class Consumer(ConsumerViews):
     # Ending
 
     def close(self, timeout: float = 30.0) -> None:
-        """Commit where that is automatic, give all partitions away, leave the group, end. Idempotent."""
+        """Commit the positions where commits are automatic, give all partitions away, leave the group and end.
+
+        All records that were delivered count as completed. A `with` block that ends with an exception closes the
+        consumer without them: it commits the records that were completed before the last request. Idempotent.
+        """
         if self._carrier.is_closed:
             return
         try:
@@ -196,6 +217,8 @@ class Consumer(ConsumerViews):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._core.take_back_uncompleted()
         self.close()
 
     def __del__(self) -> None:

@@ -3,16 +3,20 @@
 
 A partition is read from `position` on. What may change it is late: fetched records, answers to offset requests. Each
 carries the `version` of the state it was asked for, and is dropped where a seek or a new assignment came between.
+
+The completed position is the one that automatic commits carry. It lags behind the position by what the application was
+given last: those records count as completed when it requests the next ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Final
 
-from kcodec.offsets import TopicPartition
+from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Signal
 
 #: What a partition without a usable position waits for.
@@ -27,6 +31,8 @@ class PartitionState:
 
     position:       the offset read next; None while it is not known.
     position_epoch: the leader epoch of the record before it (KIP-320); -1: not known.
+    chunk:          decoded records that an iteration delivers one by one: the position is the chunk's. Setting another
+                    position ends it.
     version:        another one after each seek; 0 once it is not assigned any more.
     awaiting:       COMMITTED, RESET or VALIDATION while it cannot be read for that reason, else None.
     reset_to:       where a RESET goes: "earliest", "latest" or a time in ms; None: what auto_offset_reset says.
@@ -39,7 +45,11 @@ class PartitionState:
     """
 
     __slots__ = (
+        "_before",
+        "_epoch",
+        "_offset",
         "awaiting",
+        "chunk",
         "error",
         "high_watermark",
         "is_held_back",
@@ -47,8 +57,6 @@ class PartitionState:
         "is_revoking",
         "last_stable_offset",
         "log_start_offset",
-        "position",
-        "position_epoch",
         "preferred_replica",
         "preferred_replica_until",
         "reset_to",
@@ -59,8 +67,11 @@ class PartitionState:
     def __init__(self, topic_partition: TopicPartition, version: int) -> None:
         self.topic_partition = topic_partition
         self.version = version
-        self.position: int | None = None
-        self.position_epoch = -1
+        self._offset: int | None = None
+        self._epoch = -1
+        self.chunk: Chunk | None = None
+        #: The position before what was delivered last, as long as that is not completed.
+        self._before: LogPosition | None = None
         self.awaiting: str | None = COMMITTED
         self.reset_to: str | int | None = None
         self.is_paused = False
@@ -72,10 +83,90 @@ class PartitionState:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     @property
+    def position(self) -> int | None:
+        """The offset read next."""
+        return self._offset if self.chunk is None else self.chunk.position.offset
+
+    @position.setter
+    def position(self, offset: int | None) -> None:
+        self._end_chunk()
+        self._offset = offset
+
+    @property
+    def position_epoch(self) -> int:
+        """The leader epoch of the record before the position."""
+        return self._epoch if self.chunk is None else self.chunk.position.leader_epoch
+
+    @position_epoch.setter
+    def position_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    @property
+    def log_position(self) -> LogPosition | None:
+        """The position and its epoch, read together; None while it is not known."""
+        if self.chunk is not None:
+            return self.chunk.position
+        return None if self._offset is None else LogPosition(self._offset, self._epoch)
+
+    @property
+    def completed_position(self) -> LogPosition | None:
+        """The position after the records that the application is done with. None where nothing is known."""
+        here = self.log_position
+        if self._before is not None:
+            return self._before if here is None else min(self._before, here, key=lambda each: each.offset)
+        return here if self.chunk is None else self.chunk.completed_position
+
+    @property
+    def decoded_from(self) -> int | None:
+        """The position, but for the records that the chunk has delivered: fetched data continues here."""
+        return self._offset
+
+    def note_delivery(self) -> None:
+        """Before the position moves past records that the application is given: they are not completed yet."""
+        if self._before is None:
+            self._before = self.log_position
+
+    def complete(self) -> None:
+        """Count everything that was delivered as completed."""
+        self._before = None
+        if self.chunk is not None:
+            self.chunk.complete()
+
+    def complete_to(self, offset: int, leader_epoch: int) -> None:
+        """Count what was delivered below `offset` as completed: the application has committed it."""
+        if self.chunk is not None:
+            self.chunk.complete_to(offset)
+        here = self.log_position
+        if self._before is not None and here is not None and offset > self._before.offset:
+            self._before = None if offset >= here.offset else LogPosition(offset, leader_epoch)
+
+    def take_back(self) -> None:
+        """Go back to the completed position: what was delivered after it is not processed, or was never seen."""
+        back, here = self.completed_position, self.log_position
+        if back is None or here is None:
+            return
+        if back != here:
+            self.position, self.position_epoch = back
+        self._before = None
+
+    def leave_chunk(self) -> None:
+        """End the chunk; its position stays."""
+        if self.chunk is not None:
+            self.position, self.position_epoch = self.chunk.position
+
+    def _end_chunk(self) -> None:
+        chunk = self.chunk
+        if chunk is not None:
+            if self._before is None and chunk.completed_position != chunk.position:
+                self._before = chunk.completed_position
+            self.chunk = None
+            chunk.stop()
+
+    @property
     def is_fetchable(self) -> bool:
         """Whether records are to be fetched and delivered now."""
         return (
-            self.position is not None
+            self._offset is not None
             and self.awaiting is None
             and self.error is None
             and not self.is_paused
@@ -98,6 +189,7 @@ class Assignment:
     lock: a threading lock of the blocking face, a null context in asyncio; held while states change.
     post: runs a function on the loop's thread; from any thread.
     changed: set on the loop after any change that those who fetch or seek positions should look at.
+    delivery: what the last request for records gave to an iteration.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], post: Callable[[Callable[[], None]], None]) -> None:
@@ -107,6 +199,48 @@ class Assignment:
         self._post = post
         self._is_poked = False
         self._versions = count(1)
+        self.delivery = Delivery()
+        #: The partitions of the records that the last request gave.
+        self._given: list[PartitionState] = []
+
+    # Requests for records, on the thread of the application
+
+    def begin_request(self) -> None:
+        """The application requests records: it has completed those that it was given before."""
+        self.delivery.is_over = True
+        self.delivery = Delivery()
+        self.complete()
+
+    def complete(self) -> None:
+        """Count all records that the application was given as completed."""
+        with self.lock:
+            for state in self._given:
+                state.complete()
+            self._given.clear()
+
+    def note_given(self, state: PartitionState) -> None:
+        """Under the lock, before the position moves past records, or an iteration delivers them."""
+        self._given.append(state)
+
+    def take_back_request(self) -> None:
+        """The request was interrupted: the application was not given what was taken for it."""
+        with self.lock:
+            for state in self._given:
+                state.take_back()
+            self._given.clear()
+
+    def take_back(self) -> None:
+        """Any thread: go back to the completed positions. The application failed while it processed what it was given
+        last."""
+        with self.lock:
+            for state in self.partitions.values():
+                state.take_back()
+            self._given.clear()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Any thread: an iteration is to request again before it takes the next record."""
+        self.delivery.is_over = True
 
     def poke(self) -> None:
         """Any thread: have `changed` set on the loop, soon."""
@@ -128,13 +262,17 @@ class Assignment:
 
     # On the loop's thread
 
+    def _has_changed(self) -> None:
+        self.interrupt()
+        self.changed.set()
+
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these too, from the committed offsets on; those already there keep their state."""
         with self.lock:
             for partition in partitions:
                 if partition not in self.partitions:
                     self.partitions[partition] = PartitionState(partition, next(self._versions))
-        self.changed.set()
+        self._has_changed()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more. Those not there are passed over."""
@@ -142,7 +280,8 @@ class Assignment:
             for partition in partitions:
                 if (state := self.partitions.pop(partition, None)) is not None:
                     state.version = 0
-        self.changed.set()
+                    state.leave_chunk()
+        self._has_changed()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Go on at `offset`. Whatever is under way for this partition is dropped when it comes.
@@ -153,7 +292,7 @@ class Assignment:
             state = self._renewed(partition)
             state.position, state.position_epoch = offset, leader_epoch
             state.awaiting = VALIDATION if leader_epoch >= 0 else None
-        self.changed.set()
+        self._has_changed()
 
     def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
         """Ask anew where to go on: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
@@ -161,7 +300,7 @@ class Assignment:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
             state.awaiting, state.reset_to = RESET, to
-        self.changed.set()
+        self._has_changed()
 
     def to_committed(self, partitions: Iterable[TopicPartition]) -> None:
         """Go back to the committed offsets; what was fetched is dropped."""
@@ -171,7 +310,7 @@ class Assignment:
                     state = self._renewed(partition)
                     state.position, state.position_epoch = None, -1
                     state.awaiting = COMMITTED
-        self.changed.set()
+        self._has_changed()
 
     def _renewed(self, partition: TopicPartition) -> PartitionState:
         state = self.state(partition)
@@ -183,14 +322,14 @@ class Assignment:
         """Nothing more can be read here; poll raises `error` until a seek."""
         with self.lock:
             state.error = error
-        self.changed.set()
+        self._has_changed()
 
     def pause(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
         """Deliver nothing of these, or go on. Raises ValueError for one that is not assigned."""
         with self.lock:
             for state in [self.state(partition) for partition in partitions]:
                 state.is_paused = is_paused
-        self.changed.set()
+        self._has_changed()
 
     def hold_back(self, partitions: Iterable[TopicPartition], is_held_back: bool) -> None:
         """Deliver nothing of these yet, or begin to."""
@@ -198,7 +337,14 @@ class Assignment:
             for partition in partitions:
                 if (state := self.partitions.get(partition)) is not None:
                     state.is_held_back = is_held_back
-        self.changed.set()
+        self._has_changed()
+
+    def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """What is committed is completed."""
+        with self.lock:
+            for partition, committed in offsets.items():
+                if (state := self.partitions.get(partition)) is not None:
+                    state.complete_to(committed.offset, committed.leader_epoch)
 
     def set_revoking(self, partitions: Iterable[TopicPartition], is_revoking: bool = True) -> None:
         """They are about to be given away."""
@@ -206,4 +352,4 @@ class Assignment:
             for partition in partitions:
                 if (state := self.partitions.get(partition)) is not None:
                     state.is_revoking = is_revoking
-        self.changed.set()
+        self._has_changed()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of a consumer: asked for, in the background, and automatic ones. What is committed is the position."""
+"""Commits of a consumer: requested ones, which carry the positions, and automatic ones, which carry the completed
+positions. See `kcodec.consumer.assignment` for the difference."""
 
 from __future__ import annotations
 
@@ -65,14 +66,18 @@ class Commits:
         self._last = {}
 
     def note_poll(self, now: float) -> None:
-        """Any thread, at the beginning of a poll: all that was delivered before counts as processed."""
+        """Any thread, when records are requested: all that was delivered before is completed."""
         if not self.is_automatic:
             return
         if self._due is None:
             self._due = now + self._core.settings.auto_commit_interval
         elif now >= self._due:
             self._due = now + self._core.settings.auto_commit_interval
-            self.put(self._core.consumed(is_kept=True), None)
+            self.put(self._core.completed(is_kept=True), None)
+
+    def is_due(self, now: float) -> bool:
+        """Whether the next request for records commits."""
+        return self.is_automatic and self._due is not None and now >= self._due
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
         """Any thread: have these committed in the background; is_forced: even if they were the last time."""
@@ -127,15 +132,16 @@ class Commits:
             member = core.group_metadata if is_epoch else core.group_metadata()
             yield from committed.commit(offsets, member, max(deadline - core.clock(), 0.0))
             self._last = dict(offsets)
+            core.assignment.note_committed(offsets)
         finally:
             self._gate.release()
 
     def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """The positions of these, where commits are automatic. What fails is logged: the next owner then reads again
-        what was not committed."""
+        """The completed positions of these, where commits are automatic. What fails is logged: the next owner then
+        reads again what was not committed."""
         if not self.is_automatic:
             return
-        offsets = self._core.consumed(partitions)
+        offsets = self._core.completed(partitions)
         if all(self._last.get(partition) == offset for partition, offset in offsets.items()):
             return
         try:

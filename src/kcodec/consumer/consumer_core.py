@@ -16,6 +16,7 @@ from kcodec.consumer import classic_membership, consumer_membership
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.delivery import Delivery, LogPosition
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
 from kcodec.consumer.polls import Polls
@@ -34,13 +35,15 @@ T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Topics in use are asked for so often, well below the time after which metadata forgets them.
 TOPICS_WANTED_SECONDS = 60.0
+#: Bounds of the interval at which a consumer looks for the progress of an iteration.
+SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: One that leaves waits so long at most for its own rejoin, which others may hold back.
 REJOIN_SECONDS = 3.0
 
 
 class ConsumerCore:
-    """One consumer. Methods run on the loop's thread, but for `begin_poll`, `has_business`, `take` and `take_arrow`,
-    which the caller of poll runs where it is.
+    """One consumer. Methods run on the loop's thread, but for `begin_poll`, `take_back`, `has_business`, `take`,
+    `take_arrow` and `take_delivery`, which the caller of poll runs where it is.
 
     handler: what a rebalance does; None for a plain consumer. post: runs a function on the loop; from any thread.
     now: milliseconds since 1970.
@@ -66,7 +69,7 @@ class ConsumerCore:
         self.fetcher = Fetcher(cluster, self.assignment, settings, clock=clock, random=random, metrics=metrics)
         #: Set on the loop when a poll that waits should look again.
         self.wake: Signal = self.fetcher.arrived
-        self.notices = Notices(self.wake)
+        self.notices = Notices(self.wake, self.assignment.interrupt)
         self.polls = Polls(self)
         self.committed = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
         self.positions = Positions(
@@ -103,6 +106,8 @@ class ConsumerCore:
             "topics": self._keep_topics_wanted(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
+        if self.settings.group_id is not None:
+            flows["iteration"] = self._watch_iteration()
         for name, flow in flows.items():
             self._tasks.append((yield from spawn(self._guarded(flow), name)))
         try:
@@ -124,7 +129,27 @@ class ConsumerCore:
         """A poll that waits looks again when this is set."""
         while True:
             yield from wait(signal())
+            self.assignment.interrupt()
             self.wake.set()
+
+    def _watch_iteration(self) -> Flow[None]:
+        """Records of a chunk are delivered without a look at the clock: note here that the application requests them,
+        and interrupt it when a commit is due."""
+        settings = self.settings
+        longest = settings.max_poll_interval / 10
+        if self.commits.is_automatic:
+            longest = min(longest, settings.auto_commit_interval / 4)
+        seconds = min(max(longest, SHORTEST_WATCH_SECONDS), LONGEST_WATCH_SECONDS)
+        seen = (self.assignment.delivery, 0)
+        while True:
+            yield from sleep(seconds)
+            delivery = self.assignment.delivery
+            now = (delivery, delivery.remaining)
+            if now != seen:
+                seen = now
+                self.note_poll()
+            if self.commits.is_due(self.clock()):
+                self.assignment.interrupt()
 
     def _keep_topics_wanted(self) -> Flow[None]:
         while True:
@@ -139,6 +164,7 @@ class ConsumerCore:
                 reason = TransportError(f"the loop of this consumer failed: {error!r}")
                 reason.__cause__ = error
             self.error = reason
+        self.assignment.interrupt()
         self.wake.set()
 
     # What is read
@@ -245,10 +271,20 @@ class ConsumerCore:
     # Polling
 
     def begin_poll(self) -> None:
-        """Any thread: the application polls, so it is done with what it got before."""
+        """Any thread: the application requests records, so it has completed those that it was given before."""
         self.check_open()
+        self.assignment.begin_request()
         self.note_poll()
         self.commits.note_poll(self.clock())
+
+    def take_back(self) -> None:
+        """Any thread: the poll that has begun was interrupted, and the application is not given what was taken."""
+        self.assignment.take_back_request()
+
+    def take_back_uncompleted(self) -> None:
+        """Any thread: an exception ends the block of the consumer. Positions go back to what was completed, so that
+        neither the automatic commit of `close` nor a commit in on_revoked includes records that were not processed."""
+        self.assignment.take_back()
 
     @property
     def has_business(self) -> bool:
@@ -267,6 +303,10 @@ class ConsumerCore:
     def take_arrow(self) -> DecodedRecords:
         """Any thread: what is here of one partition, as columns; of no rows if nothing is."""
         return self.fetcher.take_arrow()
+
+    def take_delivery(self, max_records: int) -> Delivery | None:
+        """Any thread: records that are here, to be delivered one by one; None if none are. Raises as `take`."""
+        return self.fetcher.take_delivery(max_records)
 
     def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
         """Part of a poll; see `Polls.wait_for_work`."""
@@ -313,12 +353,27 @@ class ConsumerCore:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Any thread: the positions, as they are committed: where to go on, not what was read last. is_kept: without
         those that are being given away, or lost."""
+        return self._offsets(lambda state: state.log_position, partitions, is_kept)
+
+    def completed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: as `consumed`, without the records that the application is still processing. Automatic commits
+        carry these."""
+        return self._offsets(lambda state: state.completed_position, partitions, is_kept)
+
+    def _offsets(
+        self,
+        position_of: Callable[[PartitionState], LogPosition | None],
+        partitions: Iterable[TopicPartition] | None,
+        is_kept: bool,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         with self.assignment.lock:
             chosen = self.assignment.partitions if partitions is None else frozenset(partitions)
             return {
-                name: OffsetAndMetadata(state.position, "", state.position_epoch)
+                name: OffsetAndMetadata(found.offset, "", found.leader_epoch)
                 for name, state in self.assignment.partitions.items()
-                if name in chosen and state.position is not None and state.awaiting != "reset"
+                if name in chosen and state.awaiting != "reset" and (found := position_of(state)) is not None
                 if not (is_kept and state.is_revoking)
             }
 
@@ -366,6 +421,7 @@ class ConsumerCore:
         """Commit where that is automatic, give everything away, leave the group, end. Idempotent."""
         if self.is_closed:
             return
+        self.assignment.complete()
         deadline = self.clock() + timeout
         task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")
         try:
@@ -375,5 +431,6 @@ class ConsumerCore:
             task.cancel()
         finally:
             self.is_closed = True
+            self.assignment.interrupt()
             self._ended.set()
             self.wake.set()

@@ -7,6 +7,10 @@ state is the one that it was asked for and stands where the answer begins: a see
 
 A partition holds up to `ANSWERS_AHEAD` answers, so that the next one comes while one is taken; its records come in
 order, and partitions take turns, answer by answer.
+
+An iteration is given a `Chunk`: decoded records, of which the position counts only those that it has delivered. What it
+left is delivered first by the next request: `take` goes on with the chunk, `take_arrow` decodes the response again from
+the position on.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final
 
 from kcodec._fast import DecodedRecords, FetchedRecords, Record, batches, decode_fetch
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.damage import explain_damage
+from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.offsets import TopicPartition
@@ -92,10 +98,11 @@ class FetchedPartition:
     @property
     def is_current(self) -> bool:
         """Whether this is still what the consumer reads next."""
-        return self.state.version == self.version and self.state.position == self.position
+        return self.state.version == self.version and self.state.decoded_from == self.position
 
     def _opened(self, is_arrow: bool) -> FetchedRecords:
-        if self._fetched is None or self._is_arrow is not is_arrow:
+        # What was decoded and not given, as a poll was interrupted or an iteration was left, is decoded again.
+        if self._fetched is None or self._is_arrow is not is_arrow or self._fetched.position != self.position:
             settings, name = self._settings, self.state.topic_partition
             columns = _RECORD_COLUMNS if settings.framing is None else _RECORD_COLUMNS + _SCHEMA_IDS
             self._is_arrow = is_arrow
@@ -193,7 +200,8 @@ class FetchBuffer:
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what was fetched of them."""
         for partition in partitions:
-            self._queues.pop(partition, None)
+            if (queue := self._queues.pop(partition, None)) is not None:
+                queue[0].state.leave_chunk()
 
     # For the caller of poll
 
@@ -224,19 +232,26 @@ class FetchBuffer:
         """At most so many records, of any partitions."""
         records: list[Record] = []
         self.raise_failed()
-        while (left := max_records - len(records)) > 0:
-            entry = self._next()
-            if entry is None:
-                break
-            try:
-                more = entry.take(left)
-            except BaseException as error:
-                self._discard(entry)
-                if records and isinstance(error, Exception):
-                    break  # the rest is fetched again, and fails again if it must
-                raise
-            if self._taken(entry):
-                records += more
+        try:
+            while (left := max_records - len(records)) > 0:
+                entry = self._next()
+                if entry is None:
+                    break
+                if entry.state.chunk is not None:
+                    records += self._rest(entry, left)
+                    continue
+                try:
+                    more = entry.take(left)
+                except BaseException as error:
+                    self._discard(entry)
+                    if records and isinstance(error, Exception):
+                        break  # the rest is fetched again, and fails again if it must
+                    raise
+                if self._taken(entry, is_given=bool(more)):
+                    records += more
+        except BaseException:
+            self._assignment.take_back_request()
+            raise
         if not records:
             self.raise_failed()
         return records
@@ -244,16 +259,90 @@ class FetchBuffer:
     def take_arrow(self) -> DecodedRecords | None:
         """The next records of one partition, never an empty batch; None where there are none."""
         self.raise_failed()
-        while (entry := self._next()) is not None:
-            try:
-                found = entry.take_arrow()
-            except BaseException:
-                self._discard(entry)
-                raise
-            if self._taken(entry) and len(found):
-                return found
+        try:
+            while (entry := self._next()) is not None:
+                if entry.state.chunk is not None:
+                    self._leave_chunk(entry)
+                    continue
+                try:
+                    found = entry.take_arrow()
+                except BaseException:
+                    self._discard(entry)
+                    raise
+                if self._taken(entry, is_given=bool(len(found))) and len(found):
+                    return found
+        except BaseException:
+            self._assignment.take_back_request()
+            raise
         self.raise_failed()
         return None
+
+    def take_delivery(self, max_records: int) -> Delivery | None:
+        """The next records of one partition, at most so many, to be delivered one by one: only what the iteration takes
+        of them moves the position. None where there are none."""
+        self.raise_failed()
+        while (entry := self._next()) is not None:
+            chunk = entry.state.chunk
+            if chunk is None:
+                try:
+                    chunk = self._begin_chunk(entry, entry.take(max_records))
+                except BaseException:
+                    self._discard(entry)
+                    raise
+            if chunk is None:
+                continue
+            if chunk.is_used_up:
+                self._retire(entry)
+                continue
+            with self._assignment.lock:
+                self._assignment.note_given(entry.state)
+            delivery = self._assignment.delivery
+            delivery.records = chunk.iterator
+            return delivery
+        self.raise_failed()
+        return None
+
+    def _begin_chunk(self, entry: FetchedPartition, records: list[Record]) -> Chunk | None:
+        """Have these records delivered one by one; None where there are none, or they must not be given out."""
+        taken, state = entry.taken, entry.state
+        if not records:
+            self._taken(entry, is_given=False)
+            return None
+        with self._assignment.lock:
+            start = state.log_position
+            if start is None or not entry.is_current or state.is_revoking:
+                self.drop([state.topic_partition])
+                return None
+            epoch = taken.leader_epoch if taken.leader_epoch >= 0 else start.leader_epoch
+            state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
+            return state.chunk
+
+    def _rest(self, entry: FetchedPartition, most: int) -> list[Record]:
+        """What an iteration left of its chunk, at most so many records."""
+        with self._assignment.lock:
+            chunk = entry.state.chunk
+            if chunk is None or not entry.is_current or not entry.state.is_fetchable:
+                return []
+            entry.state.note_delivery()
+            self._assignment.note_given(entry.state)
+            records = list(islice(chunk.iterator, most))
+        if chunk.is_used_up:
+            self._retire(entry)
+        return records
+
+    def _leave_chunk(self, entry: FetchedPartition) -> None:
+        """Have what an iteration left of its chunk decoded again, as columns."""
+        with self._assignment.lock:
+            chunk = entry.state.chunk
+            if chunk is not None and not chunk.is_used_up:
+                entry.state.leave_chunk()
+                entry.position = chunk.position.offset
+                return
+        self._retire(entry)
+
+    def _retire(self, entry: FetchedPartition) -> None:
+        """All records of the chunk were delivered: go on in the response that they come from."""
+        self._taken(entry, is_given=False)
 
     def empty(self) -> DecodedRecords:
         """A result without rows."""
@@ -282,15 +371,18 @@ class FetchBuffer:
             self.drop([entry.state.topic_partition])
         self._on_taken()
 
-    def _taken(self, entry: FetchedPartition) -> bool:
+    def _taken(self, entry: FetchedPartition, *, is_given: bool) -> bool:
         """After something was taken: move the position, if the partition still stands where it stood. False: what was
-        taken must not be given out."""
+        taken must not be given out. is_given: it is records, which the application completes later."""
         taken, state = entry.taken, entry.state
         failure = entry.failure() if taken.is_done else None
         with self._assignment.lock:
             if not entry.is_current or state.is_revoking:
                 self.drop([state.topic_partition])
                 return False
+            if is_given:
+                state.note_delivery()
+                self._assignment.note_given(state)
             entry.position = state.position = taken.position
             if taken.leader_epoch >= 0:
                 state.position_epoch = taken.leader_epoch

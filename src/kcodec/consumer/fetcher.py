@@ -21,6 +21,7 @@ from typing import Final
 
 from kcodec._fast import DecodedRecords, Record
 from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.delivery import Delivery
 from kcodec.consumer.fetch_answers import Asked, FetchAnswers, Metrics, Troubles
 from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
 from kcodec.consumer.fetched import ANSWERS_AHEAD, FetchBuffer
@@ -105,6 +106,11 @@ class Fetcher:
         seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
         """
         return self._buffer.take(max_records)
+
+    def take_delivery(self, max_records: int) -> Delivery | None:
+        """The next records of one partition, to be delivered one by one; None where there are none. Raises as
+        `take`."""
+        return self._buffer.take_delivery(max_records)
 
     def take_arrow(self) -> DecodedRecords:
         """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""

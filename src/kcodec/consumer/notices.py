@@ -45,16 +45,19 @@ class Notice:
 
 
 class Notices:
-    """What is to be told, in order. posted: set on the loop when there is something."""
+    """What is to be told, in order. posted: set on the loop when there is something; interrupt: called then, too, as an
+    iteration may not wait for anything."""
 
-    def __init__(self, posted: Signal) -> None:
+    def __init__(self, posted: Signal, interrupt: Callable[[], None] = lambda: None) -> None:
         self.waiting: deque[Notice] = deque()
         self._posted = posted
+        self._interrupt = interrupt
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> Notice:
         """Have it told; nobody waits for that."""
         notice = Notice(function, arguments)
         self.waiting.append(notice)
+        self._interrupt()
         self._posted.set()
         return notice
 

@@ -55,6 +55,7 @@ class Polls:
         if self._count:
             return
         self.is_wanted = True
+        self._core.assignment.interrupt()
         try:
             while not self._count:
                 yield from wait(self._began)

@@ -159,6 +159,7 @@ class Positions:
             return
         with self.assignment.lock:
             state.awaiting = VALIDATION
+        self.assignment.interrupt()
 
     def _kind(self, state: PartitionState) -> str | None:
         """What to ask; None where nothing needs to be."""

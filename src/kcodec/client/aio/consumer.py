@@ -24,10 +24,11 @@ from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
+    from kcodec.consumer.delivery import Delivery
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
+Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 #: One wait of a poll without a time-out.
 LONG_SECONDS = 3600.0
 
@@ -106,25 +107,34 @@ class Consumer(ConsumerViews):
             if self._carrier.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
-            deadline = None if timeout is None else time.monotonic() + timeout
-            while True:
-                if not self._core.has_business and (taken := take()):
-                    return taken
-                left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                notice = await self._run(self._core.wait_for_work(left))
-                if notice is not None:
-                    await self._tell(notice)
-                elif deadline is not None and time.monotonic() >= deadline:
-                    return take()
+            try:
+                deadline = None if timeout is None else time.monotonic() + timeout
+                while True:
+                    if not self._core.has_business and (taken := take()):
+                        return taken
+                    left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+                    notice = await self._run(self._core.wait_for_work(left))
+                    if notice is not None:
+                        await self._tell(notice)
+                    elif deadline is not None and time.monotonic() >= deadline:
+                        return take()
+            except BaseException:
+                self._core.take_back()  # the application is not given what was taken for this poll
+                raise
         finally:
             self._is_polling = False
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records, for ever. Those of one poll are given out one by one: with automatic commits they count as
-        processed when the last of them has been asked for."""
+        """Iterate over the records without end; see `kcodec.client.Consumer.__iter__`."""
+        take = self._core.take_delivery
         while True:
-            for record in await self.poll(None):
+            delivery = await self._poll(None, lambda: take(self._options.max_poll_records))
+            if delivery is None:
+                continue
+            for record in delivery.records:
                 yield record
+                if delivery.is_over:
+                    break
 
     async def _tell(self, notice: Notice) -> None:
         self._core.notices.begin(notice)
@@ -173,7 +183,7 @@ class Consumer(ConsumerViews):
     # Ending
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Commit where that is automatic, give all partitions away, leave the group, end. Idempotent."""
+        """As `kcodec.client.Consumer.close`."""
         if self._carrier.is_closed:
             return
         try:
@@ -189,6 +199,8 @@ class Consumer(ConsumerViews):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._core.take_back_uncompleted()
         await self.close()
 
     def __del__(self) -> None:

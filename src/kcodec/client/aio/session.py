@@ -178,18 +178,22 @@ class GroupTransactSession(SessionViews):
             if self._carrier.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
-            deadline = None if timeout is None else time.monotonic() + timeout
-            while True:
-                taken = self._take(block, take)
-                if taken is not None and len(taken):
-                    return taken  # type: ignore[no-any-return]
-                left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-                notice = await self._run(self._flows.wait_for_work(left))
-                if notice is not None:
-                    await self._tell(notice)
-                elif deadline is not None and time.monotonic() >= deadline:
+            try:
+                deadline = None if timeout is None else time.monotonic() + timeout
+                while True:
                     taken = self._take(block, take)
-                    return taken if taken is not None else nothing()
+                    if taken is not None and len(taken):
+                        return taken  # type: ignore[no-any-return]
+                    left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+                    notice = await self._run(self._flows.wait_for_work(left))
+                    if notice is not None:
+                        await self._tell(notice)
+                    elif deadline is not None and time.monotonic() >= deadline:
+                        taken = self._take(block, take)
+                        return taken if taken is not None else nothing()
+            except BaseException:
+                self._core.take_back()  # the block is not given what was taken for this poll
+                raise
         finally:
             self._is_polling = False
 

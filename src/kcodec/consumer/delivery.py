@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that were decoded together and are delivered one by one, by `for record in consumer` and `async for`.
+
+The number of delivered records is the index of one list iterator, which everything that delivers from a `Chunk` shares.
+A generator that was closed late, or never, therefore holds no state: the position follows from that index whenever
+something asks for it, and delivering a record costs no more than advancing the iterator.
+
+A record is *delivered* once the iterator has passed it. It is *completed* when the next record was requested, as the
+application processes one record at a time: of the delivered records of a chunk, the last one is not completed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kcodec._fast import Record
+
+
+class LogPosition(NamedTuple):
+    """An offset to read next. leader_epoch: of the record before it (KIP-320); -1: not known."""
+
+    offset: int
+    leader_epoch: int
+
+
+class Chunk:
+    """Decoded records of one partition.
+
+    start, end: the positions before the first record, and after the last one and the markers, aborted records and
+                empty batches that follow it.
+    """
+
+    __slots__ = ("_completed", "_records", "_stopped_at", "end", "iterator", "start")
+
+    def __init__(self, records: list[Record], start: LogPosition, end: LogPosition) -> None:
+        self._records = records
+        self._completed = 0
+        self._stopped_at: int | None = None
+        self.iterator: Iterator[Record] = iter(records)
+        self.start = start
+        self.end = end
+
+    @property
+    def delivered(self) -> int:
+        """The number of delivered records."""
+        return len(self._records) - length_hint(self.iterator) if self._stopped_at is None else self._stopped_at
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all records were delivered."""
+        return self.delivered == len(self._records)
+
+    @property
+    def position(self) -> LogPosition:
+        """The position after the last delivered record."""
+        return self._position_after(self.delivered)
+
+    @property
+    def completed_position(self) -> LogPosition:
+        """The position after the last completed record."""
+        return self._position_after(max(self._completed, self.delivered - 1))
+
+    def _position_after(self, count: int) -> LogPosition:
+        if count == 0:
+            return self.start
+        if count == len(self._records):
+            return self.end
+        return LogPosition((self._records[count - 1].offset or 0) + 1, self._epoch_of(count - 1))
+
+    def _epoch_of(self, index: int) -> int:
+        epoch = self._records[index].leader_epoch
+        return self.start.leader_epoch if epoch is None or epoch < 0 else epoch
+
+    def complete(self) -> None:
+        """Count all delivered records as completed."""
+        self._completed = self.delivered
+
+    def complete_to(self, offset: int) -> None:
+        """Count the delivered records below `offset` as completed."""
+        delivered = self.delivered
+        while self._completed < delivered and (self._records[self._completed].offset or 0) < offset:
+            self._completed += 1
+
+    def stop(self) -> None:
+        """Deliver nothing more, whatever still holds the iterator; the position stays."""
+        self._stopped_at = self.delivered
+        for _ in self.iterator:
+            pass
+
+
+class Delivery:
+    """The answer to one request for records by an iteration. is_over: request again before the next record is taken,
+    as the consumer was sought, paused, rebalanced or closed, or another request was made."""
+
+    __slots__ = ("is_over", "records")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.records: Iterator[Record] = iter(())
+
+    @property
+    def remaining(self) -> int:
+        """The number of records that were not taken yet."""
+        return length_hint(self.records)
