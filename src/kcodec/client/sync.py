@@ -29,8 +29,8 @@ from kcodec.protocol.flow import Address, CancelledFlow, Done, Flow, Task
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
-# A flow has a deadline of its own and ends by it; this much later the caller is let go all the same.
-GRACE_SECONDS = 5.0
+#: A flow has a deadline and ends by it. The call returns this much later at the latest, if the I/O thread is too busy.
+GRACE_SECONDS = 0.5
 _carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
 
 

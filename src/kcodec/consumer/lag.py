@@ -143,25 +143,41 @@ def _find_holders(
     asking: Asking, found: dict[TopicPartition, PartitionLag], held: list[TopicPartition], deadline: Deadline
 ) -> Flow[None]:
     """Put the holders into `found`."""
-    producers = yield from producers_of(asking, held, None, max(deadline.left, 0.0))
+    for item, (holder, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
+        found[item] = replace(found[item], holder=holder, holder_unknown=unknown)
+
+
+def open_transactions_of(
+    asking: Asking, partitions: Iterable[TopicPartition], deadline: Deadline
+) -> Flow[dict[TopicPartition, tuple[OpenTransaction | None, str | None]]]:
+    """Return the first open transaction of each partition that has one, and why its transactional id is not known.
+
+    The transaction is None where the leader did not say which producers there are. Raises AuthenticationError.
+    """
+    held = list(partitions)
+    producers = yield from producers_of(asking, held, None, deadline.share(3))
+    found: dict[TopicPartition, tuple[OpenTransaction | None, str | None]] = {}
     holders = {}
     for item in held:
         if item in producers.errors:
-            found[item] = replace(found[item], holder_unknown=str(producers.errors[item]))
+            found[item] = None, str(producers.errors[item])
         elif (first := _first_open(producers.results[item])) is not None:
             holders[item] = first
     if not holders:
-        return
+        return found
     wanted = sorted({state.producer_id for state in holders.values()})
-    lists = yield from coordinators_lists(asking, (), wanted, None, None, max(deadline.left, 0.0))
+    try:
+        lists = yield from coordinators_lists(asking, (), wanted, None, None, deadline.share(2))
+    except DeliveryTimeoutError as error:
+        return found | {item: (_opened(state, None, None), str(error)) for item, state in holders.items()}
     ids = {one.producer_id: one.transactional_id for one in by_transactional_id(lists.results).values()}
-    told = yield from transactions_of(asking, ids.values(), max(deadline.left, 0.0))
+    told = yield from transactions_of(asking, ids.values(), deadline.remaining)
     for item, state in holders.items():
         name = ids.get(state.producer_id)
         unknown = None if name is not None else _first_text(lists.errors.values())
         unknown = _first_text([told.errors[name]]) if name in told.errors else unknown
-        opened = _opened(state, name, None if name is None else told.results.get(name))
-        found[item] = replace(found[item], holder=opened, holder_unknown=unknown)
+        found[item] = _opened(state, name, None if name is None else told.results.get(name)), unknown
+    return found
 
 
 def _first_open(states: Iterable[ProducerState]) -> ProducerState | None:
