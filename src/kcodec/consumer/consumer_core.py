@@ -17,6 +17,7 @@ from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.fetcher import Fetcher
+from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
 from kcodec.consumer.polls import Polls
 from kcodec.consumer.positions import Positions
@@ -110,6 +111,7 @@ class ConsumerCore:
             "positions": self.positions.run(),
             "commits": self.commits.run(),
             "topics": self._keep_topics_wanted(),
+            "held back": HeldBack(self).run(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         for name, flow in flows.items():
@@ -269,6 +271,7 @@ class ConsumerCore:
         self.check_open()
         self.note_poll()
         self.commits.note_poll(self.clock())
+        self.polls.note()
 
     @property
     def has_business(self) -> bool:
