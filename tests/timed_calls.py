@@ -164,6 +164,12 @@ class Stage:
         return self.module.TransactionWriter(self.handle(), [self.goal], bootstrap_servers=self.servers)
 
 
+def seed_topics(kafka: ApacheKafka) -> None:
+    """Make the topics that all stages share."""
+    stage = Stage(kafka, kcodec.client, kafka.bootstrap_servers, SECONDS, "classic")
+    assert stage.topic and stage.target
+
+
 def until_true(condition: Callable[[], Any]) -> None:
     for _ in range(200):
         if condition():
