@@ -29,6 +29,8 @@ ONE, TWO, THREE = (TopicPartition("orders", number) for number in range(3))
 class Offsets:
     """Committed offsets that are only written down. failing: the error of the next commit."""
 
+    unstable: frozenset[TopicPartition] = frozenset()
+
     def __init__(self, cluster: Any, group_id: str, settings: Any) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
         self.failing: BaseException | None = None

@@ -5,6 +5,8 @@ scripted coordinator in virtual time. The same points against real brokers: test
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from session_script import IN, OUT, Script, SessionWorld
 from transaction_script import CUT, LOST
@@ -213,10 +215,16 @@ def test_c21_in_a_rebalance_too() -> None:
 
 
 def test_c21_after_an_unanswered_commit_the_outcome_stays_unknown() -> None:
+    """Another producer took the id over after the copy of EndTxn that got no response."""
     script = Script()
     block = script.worked()
-    script.plan("EndTxn", CUT, 90)
-    script.world.coordinator.epoch += 3
+
+    def taken_over(answer: Any) -> Any:
+        script.world.coordinator.epoch, script.world.coordinator.state = 5, "Empty"
+        answer.error_code = 90
+        return answer
+
+    script.plan("EndTxn", CUT, taken_over)
     with pytest.raises(UnknownOutcomeError):
         script.end(block)
     assert block.committed is None

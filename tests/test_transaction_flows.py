@@ -28,6 +28,7 @@ from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,
     DeliveryTimeoutError,
+    ProducerFencedError,
     TransactionStateError,
 )
 from kcodec.offsets import TopicPartition
@@ -367,7 +368,9 @@ def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
     world.coordinator.epoch += 2
     manager.on_error_code(ORDERS, 47)
     world.pass_time(0.1)
-    assert "Perhaps it was this one" in str(manager.refuses())
+    error = manager.refuses()
+    assert isinstance(error, ProducerFencedError) and error.remedy == "recreate"
+    assert "Close this producer and create it again" in str(error)
 
 
 def test_calls_out_of_order_change_nothing() -> None:

@@ -179,7 +179,10 @@ class GroupTransactSession(SessionViews):
         self._carrier.post(lambda: self._begin(names, text))
 
     def transaction(self, timeout: float | None = None) -> SessionTransaction:
-        """A transaction, as a block. timeout: seconds for its begin, and again for its end; max_block_ms without one.
+        """A transaction, as a block.
+
+        timeout: seconds for its begin, and the same for its end: the commit, and the abort after a commit that failed,
+        share one deadline. Without it `max_block_ms` is the limit of each.
 
         Raised at the end of the block, after the abort: AbortableTransactionError (names the partition of a record that
         failed), AuthorizationError, TransactionTimedOutError, DeliveryTimeoutError when the commit could not be sent in
@@ -229,15 +232,17 @@ class GroupTransactSession(SessionViews):
             self._carrier.post(notice.settle)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Abort what is open, give all partitions away, leave the group, end. Idempotent."""
+        """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
+        that the rebalance callbacks take not counted. Idempotent."""
         if self._carrier.is_closed:
             return
+        deadline = time.monotonic() + timeout
         try:
             self._run(self._close(timeout))
             for notice in self._last_notices():
                 self._tell(notice)
         finally:
-            self._producer.close(timeout)
+            self._producer.close(max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec._fast import decode_fetch
-from kcodec.consumer.consumer_core import ConsumerCore
+from kcodec.consumer.consumer_core import ConsumerCore, leaving_seconds
 from kcodec.consumer.group_session import GroupSession, Listener
 from kcodec.consumer.session_block import SessionBlock
 from kcodec.consumer.session_end import SessionEnd
@@ -178,14 +178,15 @@ class SessionViews:
             task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
 
     def _close(self, timeout: float) -> Flow[None]:
-        """Abort what is open, then leave the group."""
+        """Abort what is open, then leave the group: one deadline for both."""
+        deadline = self._client.clock() + timeout
         block = self._flows.block
         if block is not None and not block.is_ending:
-            yield from SessionEnd(self._flows, block, timeout).run(
+            yield from SessionEnd(self._flows, block, timeout - leaving_seconds(timeout)).run(
                 is_commit=False, error=TransportError("the session is closed")
             )
         self._flows.is_closing = True
-        yield from self._core.close(timeout)
+        yield from self._core.close(max(deadline - self._client.clock(), 0.0))
 
     def _last_notices(self) -> Iterable[Notice]:
         """What close still has to tell."""

@@ -36,8 +36,8 @@ from kcodec.protocol.flow import Address, CancelledFlow, Done, Flow, Task
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
-# A flow has a deadline of its own and ends by it; this much later the caller is let go all the same.
-GRACE_SECONDS = 5.0
+#: A flow has a deadline and ends by it. The call returns this much later at the latest, if the I/O thread is too busy.
+GRACE_SECONDS = 0.5
 #: At exit, all threads of all clients together get this many seconds to end. A name lookup cannot be interrupted, nor
 #: can a callback of the application.
 EXIT_SECONDS = 2.0

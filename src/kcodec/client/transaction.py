@@ -117,10 +117,18 @@ class TransactionBlock:
     def _begin(self) -> Flow[OpenTransaction]:
         return self._manager.begin(self._timeout, self._partitions)
 
-    def _abort_after(self, error: BaseException | None) -> Flow[None]:
-        """Abort what a block left. What the abort itself meets is a note on `error`, which is what matters."""
+    def _end_deadline(self) -> float:
+        seconds = self._manager.max_block if self._timeout is None else self._timeout
+        return self._manager.cluster.clock() + seconds
+
+    def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
+        """Abort the transaction that a block leaves open. An error of the abort becomes a note on `error`, the cause.
+
+        deadline: of the end of the block, where a commit has used a part of its time.
+        """
+        deadline = self._end_deadline() if deadline is None else deadline
         try:
-            yield from self._manager.abort(self._timeout)
+            yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
         except KcodecError as failed:
             log.warning("the abort of a transaction failed: %s", failed)
             if error is not None and failed is not error:
@@ -130,12 +138,13 @@ class TransactionBlock:
                 self._manager.abandon(self._open)
 
     def _commit(self) -> Flow[None]:
-        """Commit; where that is not possible any more, abort and raise why."""
+        """Commit; where that is not possible any more, abort in the time that is left, and raise why."""
+        deadline = self._end_deadline()
         try:
             yield from self._manager.commit(self._timeout)
         except KcodecError as error:
             if self._open is self._manager.open and self._manager.state in TO_ABORT:
-                yield from self._abort_after(error)
+                yield from self._abort_after(error, deadline)
             raise
 
 
@@ -229,7 +238,8 @@ class TransactionalCalls:
         """A transaction as a block: ``with producer.transaction() as txn``. It needs no init_transactions before.
 
         partitions: all that anybody will write to; below transaction.version 2 needed before `txn.handle` is read.
-        timeout:    seconds for the begin, and again for the end.
+        timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a commit that
+                    failed, share one deadline. What the abort leaves open then, the next begin aborts.
         """
         return Transaction(self, partitions, timeout)  # type: ignore[arg-type]
 

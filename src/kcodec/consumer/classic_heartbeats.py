@@ -211,5 +211,6 @@ class Heartbeats:
                 return
             if treated is Treatment.FIND:
                 self.requests.forget_coordinator()
-            yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
+            pause = self.settings.retry_backoff(attempt, self._random.random())
+            yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
             attempt += 1

@@ -22,7 +22,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Called with the offsets and None, or an error.
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 log = logging.getLogger("kcodec.consumer")
-#: A rebalance waits so long at most for the commit before it.
+#: Longest time that a rebalance waits for the commit before it; a call with a timeout waits no longer than that.
 REVOCATION_SECONDS = 10.0
 
 
@@ -136,16 +136,24 @@ class Commits:
         finally:
             self._gate.release()
 
-    def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """The completed positions of these, where commits are automatic. What fails is logged: the next owner then
-        reads again what was not committed."""
+    def commit_before_revocation(
+        self, partitions: Iterable[TopicPartition], deadline: float | None = None
+    ) -> Flow[None]:
+        """Commit the completed positions of these, where commits are automatic. What fails is logged: the next owner
+        then reads again what was not committed.
+
+        deadline: of the call that gives them away, by the client's clock; None for a rebalance.
+        """
         if not self.is_automatic:
             return
         offsets = self._core.completed(partitions)
         if all(self._last.get(partition) == offset for partition, offset in offsets.items()):
             return
         try:
-            yield from self.commit(offsets, min(self._core.settings.default_api_timeout, REVOCATION_SECONDS))
+            timeout = min(self._core.settings.default_api_timeout, REVOCATION_SECONDS)
+            if deadline is not None:
+                timeout = max(min(timeout, deadline - self._core.clock()), 0.0)
+            yield from self.commit(offsets, timeout)
         except KcodecError as error:
             log.warning("the commit before a revocation failed, these records will be read again: %s", error)
 

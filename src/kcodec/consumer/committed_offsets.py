@@ -30,7 +30,7 @@ V = TypeVar("V")
 STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 #: The first version of OffsetCommit that knows static members.
 _STATIC_VERSION = 7
-STALE_MEMBER_EPOCH = 113
+UNSTABLE_OFFSET_COMMIT, STALE_MEMBER_EPOCH = 88, 113
 #: What is about the group or the member, whatever partition it came with: 22 ILLEGAL_GENERATION, 24 INVALID_GROUP_ID,
 #: 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS, 30 GROUP_AUTHORIZATION_FAILED, 69 GROUP_ID_NOT_FOUND,
 #: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH.
@@ -55,6 +55,8 @@ class CommittedOffsets:
         self.group_id = group_id
         self._cluster = cluster
         self._highest = settings.offset_fetch_highest_version
+        #: Partitions whose offset was pending in the last response (UNSTABLE_OFFSET_COMMIT).
+        self.unstable: set[TopicPartition] = set()
         self._asking = Asking(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
 
     @property
@@ -100,8 +102,15 @@ class CommittedOffsets:
         """`fetch`, errors beside results; for the rest see `settle`."""
 
         def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, Any]]:
-            question = fetch_question(self._cluster, self.group_id, items, member=who, highest=self._highest)
-            return settle(self._asking, items, question, deadline, on_result=on_result, is_wanted=is_wanted)
+            self.unstable.difference_update(items)
+            question = fetch_question(
+                self._cluster, self.group_id, items, member=who, highest=self._highest, unstable=self.unstable
+            )
+            return settle(self._asking, items, question, deadline, on_result=stable, is_wanted=is_wanted)
+
+        def stable(partition: TopicPartition, found: OffsetAndMetadata | None) -> None:
+            self.unstable.discard(partition)
+            on_result(partition, found)
 
         return (yield from _as_member(member, partitions, deadline, ask))
 
@@ -159,13 +168,16 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
 class _GroupCoordinator(CoordinatorOf):
     """Asks for metadata where the coordinator knows a topic otherwise than we."""
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, unstable: set[TopicPartition] | None = None) -> None:
         super().__init__(cluster, "group", group_id)
         self._metadata = cluster
+        self._unstable = unstable
 
     def lost(self, item: object, code: int | None) -> None:
         """As in Coordinator."""
         super().lost(item, code)
+        if code == UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
+            self._unstable.add(item)
         if code in _UNKNOWN_TOPIC:
             self._metadata.request_update(f"{item} is not known to the coordinator")
 
@@ -199,9 +211,11 @@ def fetch_question(
     require_stable: bool = True,
     lowest: int = 1,
     highest: int = HIGHEST_VERSION,
+    unstable: set[TopicPartition] | None = None,
 ) -> Question[TopicPartition, Any]:
     """For `settle`: OffsetFetch of partitions, each with an OffsetAndMetadata or None; or of the one item ALL, with a
-    dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist."""
+    dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist. unstable: takes the
+    partitions whose offset is pending."""
     wanted = list(partitions)
     topics = _Topics(cluster, wanted)
     is_all = wanted == [ALL]
@@ -221,7 +235,7 @@ def fetch_question(
 
     return Question(
         f"fetch committed offsets of group {group_id!r} in",
-        _GroupCoordinator(cluster, group_id),
+        _GroupCoordinator(cluster, group_id, unstable),
         request,
         lambda response, some: _all_fetched(response, topics) if is_all else _fetched(response, some, topics),
         named=lambda item: "all its partitions" if is_all else str(item),

@@ -8,6 +8,7 @@ application asked to be told (`Notices`) where it polls.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.delivery import Delivery, LogPosition
 from kcodec.consumer.fetcher import Fetcher
+from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
 from kcodec.consumer.polls import Polls
 from kcodec.consumer.positions import Positions
@@ -31,6 +33,7 @@ from kcodec.txn.cluster import Cluster
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
 
+log = logging.getLogger("kcodec.consumer")
 T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Topics in use are asked for so often, well below the time after which metadata forgets them.
@@ -39,6 +42,14 @@ TOPICS_WANTED_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: One that leaves waits so long at most for its own rejoin, which others may hold back.
 REJOIN_SECONDS = 3.0
+#: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
+LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
+
+
+def leaving_seconds(timeout: float) -> float:
+    """Return the part of a timeout that is kept for leaving the group: a member that does not leave keeps its
+    partitions until its session ends, also where only its commit or its abort got no response."""
+    return min(LEAVING_SECONDS, timeout * LEAVING_SHARE)
 
 
 class ConsumerCore:
@@ -104,6 +115,7 @@ class ConsumerCore:
             "positions": self.positions.run(),
             "commits": self.commits.run(),
             "topics": self._keep_topics_wanted(),
+            "held back": HeldBack(self).run(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -221,18 +233,18 @@ class ConsumerCore:
         self.add(wanted)
 
     def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
-        """Give everything away, and leave the group."""
+        """Give everything away, and leave the group, within `timeout` seconds in all."""
         self.subscription, self.pattern = frozenset(), None
         membership, deadline = self.membership, self.clock() + timeout
         if membership is None:
-            yield from self.commit_before_revocation(self.assignment.partitions)
+            yield from self.commit_before_revocation(self.assignment.partitions, deadline)
             self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
-        is_held = yield from membership.gate.acquire(min(timeout, REJOIN_SECONDS))
+        is_held = yield from membership.gate.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
         is_given_up = False
         try:
-            yield from self.handler.revoke(self.handler.owned)
+            yield from self._revoke_all(deadline - leaving_seconds(timeout))
         except GeneratorExit:
             is_given_up = True  # nothing may be waited for any more
             raise
@@ -248,6 +260,17 @@ class ConsumerCore:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
                 self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+
+    def _revoke_all(self, deadline: float) -> Flow[None]:
+        """Have the handler give everything away. What is not committed at the deadline stays uncommitted, and a
+        rebalance that is under way is not waited for any longer."""
+        task = yield from spawn(self.handler.revoke(self.handler.owned, deadline), "revoke")
+        try:
+            yield from join(task, max(deadline - self.clock(), 0.0))
+        except TimeoutError:
+            log.warning("the partitions were given away without waiting any longer: the timeout of the call is over")
+        finally:
+            task.cancel()
 
     def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
         """Read these, from their committed offsets on; held_back: nothing is delivered yet."""
@@ -276,6 +299,7 @@ class ConsumerCore:
         self.assignment.begin_request()
         self.note_poll()
         self.commits.note_poll(self.clock())
+        self.polls.note()
 
     def take_back(self) -> None:
         """Any thread: the poll that has begun was interrupted, and the application is not given what was taken."""
@@ -411,9 +435,11 @@ class ConsumerCore:
             raise ValueError(f"{what} needs group_id=: offsets are committed for a group")
         return self.committed
 
-    def commit_before_revocation(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+    def commit_before_revocation(
+        self, partitions: Iterable[TopicPartition], deadline: float | None = None
+    ) -> Flow[None]:
         """Where commits are automatic: those of partitions that are about to be given away."""
-        yield from self.commits.commit_before_revocation(partitions)
+        yield from self.commits.commit_before_revocation(partitions, deadline)
 
     # The end
 

@@ -299,8 +299,9 @@ class GroupSession:
             return False
         return block is None or block.failed is not None or block.is_fresh
 
-    def revoke(self, partitions: Partitions) -> Flow[None]:
-        """Give these away, when `until_polled` says so. While EndTxn is under way it waits, and before KIP-447 a little
+    def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
+        """Give these away, when `until_polled` says so; a session commits nothing here, so that the deadline is that of
+        the caller, who cancels this. While EndTxn is under way it waits, and before KIP-447 a little
         longer."""
         going = frozenset(partitions) & self.owned
         if not going:

@@ -143,31 +143,51 @@ def _find_holders(
     asking: Asking, found: dict[TopicPartition, PartitionLag], held: list[TopicPartition], deadline: Deadline
 ) -> Flow[None]:
     """Put the holders into `found`."""
-    producers = yield from producers_of(asking, held, None, max(deadline.left, 0.0))
+    for item, (opened, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
+        found[item] = replace(found[item], holder=opened[0] if opened else None, holder_unknown=unknown)
+
+
+def open_transactions_of(
+    asking: Asking, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
+) -> Flow[dict[TopicPartition, tuple[tuple[OpenTransaction, ...], str | None]]]:
+    """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
+    id of one is not known. There are none where the leader did not name its producers. most: transactions of each.
+    """
+    held = list(partitions)
+    producers = yield from producers_of(asking, held, None, deadline.share(3))
+    found: dict[TopicPartition, tuple[tuple[OpenTransaction, ...], str | None]] = {}
     holders = {}
     for item in held:
         if item in producers.errors:
-            found[item] = replace(found[item], holder_unknown=str(producers.errors[item]))
-        elif (first := _first_open(producers.results[item])) is not None:
+            found[item] = (), str(producers.errors[item])
+        elif first := _first_open(producers.results[item])[:most]:
             holders[item] = first
     if not holders:
-        return
-    wanted = sorted({state.producer_id for state in holders.values()})
-    lists = yield from coordinators_lists(asking, (), wanted, None, None, max(deadline.left, 0.0))
+        return found
+    wanted = sorted({state.producer_id for states in holders.values() for state in states})
+    try:
+        lists = yield from coordinators_lists(asking, (), wanted, None, None, deadline.share(2))
+    except DeliveryTimeoutError as error:
+        lists = Outcome("list transactions", {}, {-1: error})
     ids = {one.producer_id: one.transactional_id for one in by_transactional_id(lists.results).values()}
-    told = yield from transactions_of(asking, ids.values(), max(deadline.left, 0.0))
-    for item, state in holders.items():
-        name = ids.get(state.producer_id)
-        unknown = None if name is not None else _first_text(lists.errors.values())
-        unknown = _first_text([told.errors[name]]) if name in told.errors else unknown
-        opened = _opened(state, name, None if name is None else told.results.get(name))
-        found[item] = replace(found[item], holder=opened, holder_unknown=unknown)
+    told = yield from transactions_of(asking, ids.values(), deadline.remaining)
+    for item, states in holders.items():
+        opened, unknown = [], None
+        for state in states:
+            name = ids.get(state.producer_id)
+            if name is None:
+                unknown = _first_text(lists.errors.values())
+            elif name in told.errors:
+                unknown = _first_text([told.errors[name]])
+            opened.append(_opened(state, name, None if name is None else told.results.get(name)))
+        found[item] = tuple(opened), unknown
+    return found
 
 
-def _first_open(states: Iterable[ProducerState]) -> ProducerState | None:
-    """The producer whose open transaction begins first."""
+def _first_open(states: Iterable[ProducerState]) -> list[ProducerState]:
+    """The producers with an open transaction, the one that begins first first."""
     opened = [state for state in states if state.current_transaction_start_offset is not None]
-    return min(opened, key=lambda state: state.current_transaction_start_offset or 0, default=None)
+    return sorted(opened, key=lambda state: state.current_transaction_start_offset or 0)
 
 
 def _first_text(errors: Iterable[KcodecError]) -> str:

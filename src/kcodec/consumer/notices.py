@@ -104,8 +104,11 @@ class PollingHandler:
         """Wait for the next poll; none if the application is in one."""
         yield from self._core.polls.until_polled()
 
-    def revoke(self, partitions: Partitions) -> Flow[None]:
-        """At the next poll: commit where that is automatic, tell, and read these no more."""
+    def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
+        """At the next poll: commit where that is automatic, call on_revoked, and read these no more.
+
+        deadline: of the call that gives them away; None for a rebalance.
+        """
         yield from self._core.polls.until_polled()
         wanted = frozenset(partitions)
         while wanted & self._going:
@@ -116,7 +119,7 @@ class PollingHandler:
         self._going |= going
         try:
             self._core.assignment.set_revoking(going)
-            yield from self._core.commit_before_revocation(going)
+            yield from self._core.commit_before_revocation(going, deadline)
             log.info("revoked: %s", ", ".join(map(str, sorted(going))))
             yield from self._core.notices.tell(self.on_revoked, going)
         finally:

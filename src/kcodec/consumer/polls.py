@@ -25,6 +25,15 @@ class Polls:
         self.is_wanted = False
         self._began = Signal()
         self._count = 0
+        self._polled_at = core.clock()
+
+    def note(self) -> None:
+        """Any thread: the application polls."""
+        self._polled_at = self._core.clock()
+
+    def polled_within(self, seconds: float) -> bool:
+        """Return whether the application polls now, or did so within the last `seconds`."""
+        return self._count > 0 or self._core.clock() - self._polled_at < seconds
 
     def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
         """Part of a poll: ends with a notice that is to be told, or None when there may be something to take, or time

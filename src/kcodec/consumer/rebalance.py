@@ -41,9 +41,12 @@ class RebalanceHandler(Protocol):
     def until_polled(self) -> Flow[None]:
         """Before a rejoin: ends when the application polls, as it may be at work on what it polled."""
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+    def revoke(self, partitions: Iterable[TopicPartition], deadline: float | None = None) -> Flow[None]:
         """These are to be given away: ends when their offsets are committed, where that is automatic, the application
-        was told, and they are read no more. Nothing may be sent to the group that gives them away before."""
+        was notified, and they are read no more. Nothing may be sent to the group that gives them away before.
+
+        deadline: by the client's clock, of the call that gives them away; None for a rebalance.
+        """
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """These belong to others already: they are read no more at once, and nothing is committed."""

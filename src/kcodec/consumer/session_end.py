@@ -217,15 +217,15 @@ class SessionEnd:
     # Abort
 
     def _abort(self, error: BaseException | None) -> Flow[None]:
-        """Abort what is open. Where that is not confirmed the next begin settles it; only a producer that can do
-        nothing more is worth an error of its own."""
+        """Abort what is open, in the time that the commit has left. What is not confirmed then, the next begin aborts;
+        only a producer that cannot be used any more raises an error for it."""
         manager, transaction = self.manager, self.block.transaction
         if manager.open is not transaction or manager.state not in TO_ABORT:
             if manager.state is State.FATAL_ERROR and error is None and manager.kept_error is not None:
                 raise manager.kept_error.with_traceback(None)
             return
         try:
-            yield from manager.abort(self.timeout)
+            yield from manager.abort(self._left())
         except KcodecError as failed:
             log.warning("the abort of a transaction failed: %s", failed)
             if error is None and manager.state is State.FATAL_ERROR:

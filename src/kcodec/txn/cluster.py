@@ -25,8 +25,9 @@ __all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
 log = logging.getLogger("kcodec.client")
 REBOOTSTRAP_REQUIRED = 129
 COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
-#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads (14, 15, 16).
-PASSING = frozenset({14, 15, 16})
+#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads (14, 15, 16); and
+#: UNKNOWN_SERVER_ERROR (-1), as one failure of a broker must not end a producer. The deadline bounds the retries.
+PASSING = frozenset({-1, 14, 15, 16})
 #: A topic error that a retry cannot cure: 17 invalid name, 29 not authorized.
 LASTING_TOPIC_ERRORS = frozenset({17, 29})
 #: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).

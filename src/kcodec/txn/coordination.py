@@ -29,6 +29,8 @@ from kcodec.txn.transaction_errors import Failed, Treatment
 COORDINATOR_GONE = frozenset({14, 15, 16})
 #: 51: the transaction before this one is being ended (Kafka: CONCURRENT_TRANSACTIONS).
 CONCURRENT_TRANSACTIONS = 51
+#: The broker met an error that it has no code for; the request may have been carried out.
+UNKNOWN_SERVER_ERROR = -1
 #: What passes: all that Kafka calls retriable, 7 REQUEST_TIMED_OUT (KAFKA-14417) and 51 among them.
 PASSING = frozenset(code for code, row in ERRORS.items() if row.retriable)
 # While another instance's transaction is ended: markers are written within 2 to 25 ms; after that something is wrong,
@@ -85,7 +87,10 @@ class CoordinatorCall:
         """
         while True:
             node = yield from self._find()
-            timeout = min(self.cluster.times.request, max(self.deadline - self.cluster.clock(), 0.0))
+            left = self.deadline - self.cluster.clock()
+            if left <= 0:
+                raise self._late("the time of the call was over before this request was sent")
+            timeout = min(self.cluster.times.request, left)
             try:
                 reply = yield from self._call(node, request, timeout, lowest, highest)
             except AuthenticationError:
@@ -145,8 +150,11 @@ class CoordinatorCall:
             seconds = self.cluster.times.backoff(self._attempt, random)
             self._attempt += 1
         if clock() + seconds >= self.deadline:
-            raise DeliveryTimeoutError(
-                f"{self.doing}: no success within {self.deadline - self._started:.3g} s; the last was: {last}",
-                possibly_sent=self.unanswered > 0,
-            ) from last
+            raise self._late(f"the last was: {last}") from last
         yield from sleep(seconds)
+
+    def _late(self, why: str) -> DeliveryTimeoutError:
+        seconds = max(self.deadline - self._started, 0.0)
+        return DeliveryTimeoutError(
+            f"{self.doing}: no success within {seconds:.3g} s; {why}", possibly_sent=self.unanswered > 0
+        )

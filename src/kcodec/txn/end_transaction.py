@@ -8,6 +8,7 @@ old flow the epoch stays the same, in the new one (KIP-890, EndTxn version 5) th
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from kcodec.errors import DecodeError, DeliveryTimeoutError, TransportError, UnknownOutcomeError
@@ -18,6 +19,7 @@ from kcodec.txn.fencing import Ending, settle
 from kcodec.txn.producer_id import ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import FENCED_CODES, Failed, Treatment, failure
 
+log = logging.getLogger("kcodec.transactions")
 INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
 #: Answers that say for certain what became of EndTxn, or that it was not looked at (14, 16, 51). Not 15: a coordinator
@@ -36,7 +38,8 @@ class Ended(NamedTuple):
 
 
 def end_transaction(cluster: Cluster, ending: Ending, is_commit: bool, deadline: float) -> Flow[Ended]:
-    """Commit or abort. Raises Failed with the treatment; AuthenticationError when nothing was sent."""
+    """Commit or abort. A commit that the coordinator refuses, and has carried out as DescribeTransactions says, is a
+    commit. Raises Failed with the treatment; AuthenticationError when nothing was sent."""
     word = "commit" if is_commit else "abort"
     doing = f"EndTxn ({word}) of {ending.transactional_id!r}"
     asked = CoordinatorCall(
@@ -56,8 +59,12 @@ def end_transaction(cluster: Cluster, ending: Ending, is_commit: bool, deadline:
     if code == 0:
         return Ended(following or ending.producer, asked.unanswered > 0)
     if not is_commit:
-        return (yield from _judge_abort(cluster, ending, code, doing, asked.unanswered > 0))
-    raise (yield from _judge_commit(cluster, ending, code, doing, asked.unanswered > 0))
+        return (yield from _judge_abort(cluster, ending, code, doing, asked))
+    refused = yield from _judge_commit(cluster, ending, code, doing, asked)
+    if refused.is_committed and not ending.is_shared:
+        log.info("%s was refused with error %d, and is committed: %s", doing, code, refused.error)
+        return Ended(None, asked.unanswered > 0)
+    raise refused
 
 
 def _ask(
@@ -102,15 +109,18 @@ def _without_answer(asked: CoordinatorCall, is_commit: bool, doing: str, error: 
     )
 
 
-def _judge_commit(cluster: Cluster, ending: Ending, code: int, doing: str, was_unanswered: bool) -> Flow[Failed]:
-    """What a refused commit means. After a copy that went unanswered, an epoch that is too old says nothing about that
-    copy: it may have committed before somebody took over. 48 in the new flow does: it was not committed."""
-    is_certain = code == INVALID_TXN_STATE and ending.is_new_flow
-    if code in FENCED_CODES or is_certain or (code == INVALID_TXN_STATE and ending.is_shared):
-        settled = yield from settle(cluster, ending, doing, code)
-    else:
-        settled = failure("EndTxn", code, doing, resource=ending.transactional_id)
-    if was_unanswered and (code in FENCED_CODES or code == INVALID_PRODUCER_ID_MAPPING):
+def _judge_commit(cluster: Cluster, ending: Ending, code: int, doing: str, asked: CoordinatorCall) -> Flow[Failed]:
+    """Return what a refused commit means. After a copy that got no response, an epoch that is too old says nothing
+    about that copy: it may have been committed before another producer took over. INVALID_TXN_STATE in the new flow
+    does: it was not committed."""
+    settled = failure("EndTxn", code, doing, resource=ending.transactional_id)
+    if code in FENCED_CODES or code == INVALID_TXN_STATE:
+        described = yield from settle(cluster, ending, doing, code, asked.deadline)
+        is_told = code in FENCED_CODES or ending.is_new_flow or ending.is_shared
+        settled = described if is_told or described.is_committed else settled
+    if settled.is_committed:
+        return settled
+    if asked.unanswered > 0 and (code in FENCED_CODES or code == INVALID_PRODUCER_ID_MAPPING):
         return _unknown(doing, settled)
     return settled
 
@@ -126,16 +136,18 @@ def _unknown(doing: str, settled: Failed) -> Failed:
     return Failed(Treatment.FATAL if settled.treatment is Treatment.FATAL else Treatment.UNANSWERED, unknown)
 
 
-def _judge_abort(cluster: Cluster, ending: Ending, code: int, doing: str, was_unanswered: bool) -> Flow[Ended]:
-    """A refused abort: nothing is open any more (the coordinator's time-out was quicker, or nothing ever was), or
-    another instance took over."""
+def _judge_abort(cluster: Cluster, ending: Ending, code: int, doing: str, asked: CoordinatorCall) -> Flow[Ended]:
+    """Return what a refused abort means: nothing is open any more (the coordinator timed the transaction out, or
+    nothing was ever added to it). Raises Failed where another producer took over, or the transaction was committed."""
+    was_unanswered = asked.unanswered > 0
     raised = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if code == INVALID_TXN_STATE and ending.is_commit_unanswered:
-        raise _unknown(doing, raised)
+        described = yield from settle(cluster, ending, doing, code, asked.deadline)
+        raise described if described.is_committed else _unknown(doing, raised)
     if code == INVALID_TXN_STATE and not ending.is_new_flow and not ending.is_shared:
         return Ended(None, was_unanswered)
     if code in FENCED_CODES or (code == INVALID_TXN_STATE and ending.is_shared):
-        raised = yield from settle(cluster, ending, doing, code)
+        raised = yield from settle(cluster, ending, doing, code, asked.deadline)
     if raised.is_committed:
         raise raised
     if raised.treatment in {Treatment.ABORTABLE, Treatment.EMPTY}:

@@ -18,11 +18,11 @@ from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.initialize import TransactionDescription, describe_transaction
 from kcodec.txn.producer_id import ProducerIdAndEpoch
-from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, fenced, timed_out
+from kcodec.txn.transaction_errors import Failed, Treatment, ended_elsewhere, fenced, timed_out, was_committed
 
 INVALID_TXN_STATE = 48
 ONGOING = "Ongoing"
-# The question may outlive the deadline of the call that met the error by so much: the answer decides what people do.
+#: Longest wait for the response of DescribeTransactions, and never past the deadline of the call that met the error.
 SETTLE_SECONDS = 3.0
 
 
@@ -38,6 +38,8 @@ class Ending:
     on_unanswered: called for each copy of EndTxn that got no answer.
     is_commit_unanswered: a copy of EndTxn (commit) went unanswered in an earlier call.
     is_init_unanswered:   a copy of our own InitProducerId did, it may come late and fence us.
+    is_added:      partitions, records or offsets of this very transaction were acknowledged, so that the coordinator
+                   knows of it.
     """
 
     transactional_id: str
@@ -49,12 +51,18 @@ class Ending:
     on_unanswered: Callable[[], None] = lambda: None
     is_commit_unanswered: bool = False
     is_init_unanswered: bool = False
+    is_added: bool = False
 
 
-def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Failed]:
-    """What the code (47, 48, 90, 120) comes to for this transaction: timed out, ended elsewhere, empty, or fenced."""
+def settle(cluster: Cluster, ending: Ending, doing: str, code: int, deadline: float | None = None) -> Flow[Failed]:
+    """Return what the code (47, 48, 90, 120) means for this transaction: timed out, committed, ended elsewhere, empty,
+    or fenced.
+
+    deadline: of the call that met the error, by the cluster's clock; None in the background.
+    """
     who = ending.transactional_id
-    found = yield from describe_transaction(cluster, who, cluster.clock() + SETTLE_SECONDS)
+    until = cluster.clock() + SETTLE_SECONDS
+    found = yield from describe_transaction(cluster, who, until if deadline is None else min(until, deadline))
     by_another = fenced(doing, code, who, is_init_unanswered=ending.is_init_unanswered)
     if found is None:
         if ending.is_over_time(None):
@@ -65,9 +73,22 @@ def settle(cluster: Cluster, ending: Ending, doing: str, code: int) -> Flow[Fail
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
         error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
         return Failed(Treatment.ABORTABLE, error, is_committed=found.is_committed)
+    if _is_committed(found, ending):
+        return Failed(Treatment.ABORTABLE, was_committed(doing, code, who), is_committed=True)
     if found.producer != ending.producer:
         return Failed(Treatment.FATAL, by_another)
     # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
     is_empty = code == INVALID_TXN_STATE and found.state != ONGOING
     plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)
     return Failed(Treatment.EMPTY if is_empty else Treatment.ABORTABLE, plain)
+
+
+def _is_committed(found: TransactionDescription, ending: Ending) -> bool:
+    """Return whether the coordinator committed this very transaction.
+
+    The epoch alone does not say so. Below transaction version 2 it names all transactions since InitProducerId, and
+    from there on a producer that speaks an older protocol may have taken the id over and committed under the next
+    epoch. Once something was acknowledged as added to this transaction, its state left that of the one before, and
+    taking the id over bumps the epoch by two.
+    """
+    return ending.is_added and found.is_committed and found.has_ended(ending.producer, ending.is_new_flow)

@@ -10,6 +10,7 @@ from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import ANY_NODE, Flow, Signal, call, sleep, wait
+from kcodec.txn.coordination import UNKNOWN_SERVER_ERROR
 from kcodec.txn.producer_id import HIGHEST_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, ProducerIdSource, Verdict
 
 log = logging.getLogger("kcodec.producer")
@@ -68,7 +69,7 @@ class IdempotentProducerId(ProducerIdSource):
             if answer.error_code == 0:
                 self._current = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                 log.debug("producer id %d, epoch %d", *self._current)
-            elif error_code(answer.error_code).retriable:
+            elif answer.error_code == UNKNOWN_SERVER_ERROR or error_code(answer.error_code).retriable:
                 log.info("no producer id yet: %s", error_code(answer.error_code).name)
                 return
             else:

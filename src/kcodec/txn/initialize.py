@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kcodec.errors import AuthenticationError, DecodeError, TransportError
 from kcodec.protocol.flow import Flow
 from kcodec.txn.cluster import Cluster
-from kcodec.txn.coordination import CoordinatorCall
+from kcodec.txn.coordination import UNKNOWN_SERVER_ERROR, CoordinatorCall
 from kcodec.txn.producer_id import NO_PRODUCER, ProducerIdAndEpoch
 from kcodec.txn.transaction_errors import FENCED_CODES, Failed, Treatment, failure, fenced, timeout_refused
 
@@ -113,16 +113,30 @@ def init_producer_id(
     expected: ProducerIdAndEpoch | None,
     deadline: float,
     on_unanswered: Callable[[], None] = lambda: None,
+    *,
+    is_init_unanswered: bool = False,
 ) -> Flow[ProducerIdAndEpoch]:
     """The (producer id, epoch) of the transactions to come; whatever was open under the id is aborted.
 
     expected:      what we had before; None takes the id over from whoever has it.
     on_unanswered: called for each copy that got no answer: it may come late.
+    is_init_unanswered: whether a copy of an earlier call got no response.
+
+    UNKNOWN_SERVER_ERROR is retried until the deadline: the coordinator may have bumped the epoch or not, and a retry
+    that names the same epoch is safe in both cases.
 
     Raises Failed (its error: ProducerFencedError, AuthorizationError ...), DeliveryTimeoutError, AuthenticationError.
     """
     doing = f"InitProducerId of {transactional_id!r}"
-    asked = CoordinatorCall(cluster, "transaction", transactional_id, doing, deadline, on_unanswered=on_unanswered)
+    asked = CoordinatorCall(
+        cluster,
+        "transaction",
+        transactional_id,
+        doing,
+        deadline,
+        on_unanswered=on_unanswered,
+        is_uncertain=lambda code: code == UNKNOWN_SERVER_ERROR,
+    )
     code, found = yield from _ask(asked, transactional_id, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:
         # In the old flow the coordinator that aborts our open transaction, for us or by its time-out, forgets the epoch
@@ -131,7 +145,9 @@ def init_producer_id(
         if description is not None and description.is_aborted and description.is_one_past(expected):
             code, found = yield from _ask(asked, transactional_id, timeout_ms, description.producer)
         if code in FENCED_CODES:
-            raise Failed(Treatment.FATAL, fenced(doing, code, transactional_id))
+            is_init_unanswered = is_init_unanswered or asked.unanswered > 0
+            error = fenced(doing, code, transactional_id, is_init_unanswered=is_init_unanswered)
+            raise Failed(Treatment.FATAL, error)
     if code == INVALID_TRANSACTION_TIMEOUT:
         raise Failed(Treatment.FATAL, timeout_refused(transactional_id, timeout_ms))
     if code:

@@ -133,8 +133,8 @@ class Asking:
         return Deadline(self.clock, self.clock() + limit, limit)
 
     def call_timeout(self, deadline: Deadline) -> float:
-        """Seconds for one request."""
-        return max(min(self.cluster.times.request, deadline.left), 0.001)
+        """Seconds for one request: no request outlives the call that sends it."""
+        return min(self.cluster.times.request, deadline.remaining)
 
     def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
         """Wait before the next attempt; `attempt` counts those that failed, from 0."""
@@ -154,6 +154,16 @@ class Deadline:
     def left(self) -> float:
         """Seconds left, maybe negative."""
         return self.at - self.clock()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, 0 once the deadline has passed: the `timeout` of the next step of the same call."""
+        return max(self.left, 0.0)
+
+    def share(self, steps: int) -> float:
+        """Seconds that the next of `steps` steps of a call may take. A call that gives partial results must not spend
+        all its time on the first broker that does not respond; what a quick step leaves, the following steps have."""
+        return self.remaining / steps
 
     @property
     def left_ms(self) -> int:
@@ -245,6 +255,8 @@ class _Settling(Generic[K, V]):
         groups: dict[int, list[K]] = {}
         self._question.route.prepare(items)
         for item in items:
+            if self._deadline.left <= 0:
+                break
             try:
                 node = yield from self._question.route.node(item, self._call_timeout())
             except KcodecError as error:
@@ -271,6 +283,8 @@ class _Settling(Generic[K, V]):
 
     def _ask_one(self, node: int, items: list[K]) -> Flow[None]:
         question = self._question
+        if self._deadline.left <= 0:
+            return
         try:
             reply = yield from call(
                 node,
@@ -331,7 +345,7 @@ class _Settling(Generic[K, V]):
         """The deadline is over."""
         for item in items:
             last = self._last.get(item)
-            told = f"{self._doing(item)}: not done within {self._deadline.limit:g} s"
+            told = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
             error = self._asking.late(told if last is None else f"{told}; the last answer: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error

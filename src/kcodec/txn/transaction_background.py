@@ -62,12 +62,12 @@ class TransactionBackground(TransactionSource):
             error = error.__cause__
         self.move(_EVENTS[failed.treatment], error)
 
-    def _settled(self, failed: Failed, transaction: OpenTransaction) -> Flow[Failed]:
+    def _settled(self, failed: Failed, transaction: OpenTransaction, deadline: float | None = None) -> Flow[Failed]:
         if failed.treatment is not Treatment.SETTLE:
             return failed
         code = getattr(failed.error, "code", 90)
         doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
-        return (yield from settle(self.cluster, self.ending(transaction), doing, code))
+        return (yield from settle(self.cluster, self.ending(transaction), doing, code, deadline))
 
     # Beside the calls
 

@@ -109,17 +109,39 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
 
 
 def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
-    """Another instance uses the transactional id. is_init_unanswered: or it was this one, without knowing."""
-    perhaps = ""
+    """Another producer uses the transactional id.
+
+    is_init_unanswered: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as another
+    producer would, so that a service that stopped would stay down for one late packet: the remedy is "recreate".
+    """
+    advice = (
+        "One id belongs to one live instance: stop this one, or give it a transactional_id that no other uses (created "
+        "again with the same id, it would fence the other in turn)"
+    )
     if is_init_unanswered:
-        perhaps = ". Perhaps it was this one: its InitProducerId went unanswered once, and the first copy came late"
+        advice = (
+            "It may have been this producer itself: one of its InitProducerId requests got no response, and a late "
+            "copy of it bumps the epoch. Close this producer and create it again; if it is fenced again, another live "
+            "instance uses the same transactional_id"
+        )
     return ProducerFencedError(
-        f"{doing}: another producer with transactional_id {transactional_id!r} took over, this one can write no more. "
-        "One id belongs to one live instance: stop this one, or give it an id of its own (made anew with the same id, "
-        f"it would fence the other in turn){perhaps}",
+        f"{doing}: another producer with transactional_id {transactional_id!r} took over, this one cannot write any "
+        f"more. {advice}",
         code=code,
         name=error_code(code).name,
-        remedy="stop",
+        remedy="recreate" if is_init_unanswered else "stop",
+        resource=transactional_id,
+    )
+
+
+def was_committed(doing: str, code: int, transactional_id: str) -> AbortableTransactionError:
+    """The coordinator has committed the transaction of this epoch, whatever the response to the last request said."""
+    return AbortableTransactionError(
+        f"{doing}: DescribeTransactions says that the transaction of transactional_id {transactional_id!r} was "
+        "committed; begin the next one",
+        code=code,
+        name=error_code(code).name,
+        remedy="abort",
         resource=transactional_id,
     )
 

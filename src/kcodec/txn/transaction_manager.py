@@ -62,6 +62,7 @@ class TransactionManager(TransactionBackground):
                 self.producer,
                 self._deadline(timeout),
                 self._init_unanswered,
+                is_init_unanswered=self.is_init_unanswered,
             )
         except Failed as failed:
             self.move(Event.FATAL, failed.error)
@@ -71,6 +72,9 @@ class TransactionManager(TransactionBackground):
             raise
         self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
+
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self.cluster.clock(), 0.0)
 
     def _init_unanswered(self) -> None:
         self.is_init_unanswered = True
@@ -83,7 +87,7 @@ class TransactionManager(TransactionBackground):
         """Begin a transaction, after InitProducerId where that is due. partitions: added at once in the old flow."""
         deadline = self._deadline(timeout)
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
-            yield from self.abort(timeout)
+            yield from self.abort(self._left(deadline))
         is_new_flow = self.level >= NEW_FLOW_LEVEL
         wanted = set(partitions_of(partitions))
         before = self.open if self.state is State.READY and self.is_epoch_used else None
@@ -92,7 +96,7 @@ class TransactionManager(TransactionBackground):
             # an epoch whose sequence numbers this producer has begun to use.
             self.move(Event.NOT_INITIALIZED)
         if self.state in {State.UNINITIALIZED, State.UNKNOWN_OUTCOME}:
-            yield from self.initialize(deadline - self.cluster.clock())
+            yield from self.initialize(self._left(deadline))
             is_new_flow = self.level >= NEW_FLOW_LEVEL
         with self.records.lock if self.records is not None else nullcontext():  # beside begin_at_once
             self.call(Event.BEGIN)
@@ -134,11 +138,18 @@ class TransactionManager(TransactionBackground):
         except GeneratorExit:
             self._give_up("its partitions were not added, as begin was given up")
             raise
-        except KcodecError:
+        except KcodecError as error:
             self._give_up("its partitions were not added")
+            # The caller does not get the transaction, so it cannot abort it. What the abort leaves open when the time
+            # of this call is over, the next begin aborts.
+            self.abandon(transaction)
             if self.state is State.ABORTABLE_ERROR:
-                # Nobody has the transaction yet who could abort it.
-                yield from self.abort(self.max_block)
+                try:
+                    yield from self.abort(self._left(deadline))
+                except KcodecError as failed:
+                    log.warning("%s: the abort after a begin that failed was not confirmed: %s", self.who, failed)
+                    if failed is not error:
+                        error.add_note(f"the abort after it failed, too: {failed}")
             raise
 
     def handle(self, transaction: OpenTransaction) -> TransactionHandle:
@@ -180,7 +191,7 @@ class TransactionManager(TransactionBackground):
         try:
             yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
         except Failed as failed:
-            settled = yield from self._settled(failed, transaction)
+            settled = yield from self._settled(failed, transaction, deadline)
             self.fail(settled)
             raise settled.error from None
         except (KcodecError, GeneratorExit) as error:
@@ -215,6 +226,7 @@ class TransactionManager(TransactionBackground):
             on_unanswered=on_unanswered,
             highest_version=highest_version,
         )
+        transaction.groups.add(group.group_id)
 
     # The end
 
@@ -257,7 +269,7 @@ class TransactionManager(TransactionBackground):
         """Wait until nothing of the transaction is under way."""
         try:
             if self.records is not None:
-                yield from self.records.flush(max(deadline - self.cluster.clock(), 0.0))
+                yield from self.records.flush(self._left(deadline))
             while transaction.requests:
                 left = deadline - self.cluster.clock()
                 if left <= 0:

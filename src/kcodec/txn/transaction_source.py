@@ -65,6 +65,7 @@ class OpenTransaction:
     producer:    the (id, epoch) it is written under.
     is_new_flow: the flow of transaction version 2, settled at the begin.
     added:       partitions that the coordinator knows of (old flow); wanted: those the sender waits for.
+    groups:      whose offsets the coordinator knows of.
     is_sent:     a request of it may have reached a broker: it takes an EndTxn.
     is_shared:   its handle was read: others may write into it, and end it.
     requests:    under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
@@ -220,6 +221,7 @@ class TransactionSource:
             on_unanswered=on_unanswered,
             is_commit_unanswered=transaction.is_commit_unanswered,
             is_init_unanswered=self.is_init_unanswered,
+            is_added=bool(transaction.added or transaction.groups or transaction.receipt),
         )
 
     # What the sender asks

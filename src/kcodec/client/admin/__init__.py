@@ -34,7 +34,7 @@ class Admin:
         admin.find_hanging_transactions().transactions
 
     Options are those of every client (`kcodec.client.options.ClientOptions`, TLS and SASL: `kcodec.client.security`).
-    Each method takes `timeout`, seconds for each of its steps, else default_api_timeout_ms counts; until then retriable
+    Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
     errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
     each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup
     with `.errors` and `.results` by item. `except* BrokerError` catches both.

@@ -209,7 +209,7 @@ def describe_group_lag(
     several partitions were asked for.
     """
     deadline = asking.deadline(timeout)
-    committed = yield from list_group_offsets(asking, group_id, partitions, timeout=max(deadline.left, 0.0))
+    committed = yield from list_group_offsets(asking, group_id, partitions, timeout=deadline.remaining)
     outcome = yield from partition_lags(asking, dict.fromkeys(committed), committed, deadline)
     return outcome.value()
 

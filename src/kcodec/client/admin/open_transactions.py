@@ -35,7 +35,7 @@ from kcodec.client.admin.values import ConfigResource, TopicDescription
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Flow
-from kcodec.txn.settle import AdminError, Asking, Outcome
+from kcodec.txn.settle import AdminError, Asking, Deadline, Outcome
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
 # Kafka's default of that setting, for brokers that do not tell us theirs.
@@ -116,11 +116,12 @@ def find_hanging_transactions(
     `errors` of what is returned.
     """
     errors: dict[Any, KcodecError] = {}
+    deadline = asking.deadline(timeout)
     longest = max_transaction_timeout_ms
     if longest is None:
-        longest = yield from _longest_timeout(asking, timeout)
-    searched = yield from _partitions(asking, topics, partitions, broker_id, errors, timeout)
-    found = yield from producers_of(asking, searched, broker_id, timeout)
+        longest = yield from _longest_timeout(asking, deadline.share(7))
+    searched = yield from _partitions(asking, topics, partitions, broker_id, errors, deadline)
+    found = yield from producers_of(asking, searched, broker_id, deadline.share(4))
     errors.update(found.errors)
     now = asking.now() if now is None else now
     candidates = [
@@ -131,12 +132,12 @@ def find_hanging_transactions(
     ]
     hanging: list[HangingTransaction] = []
     if candidates:
-        view = yield from _coordinators_view(asking, candidates, errors, timeout)
+        view = yield from _coordinators_view(asking, candidates, errors, deadline)
         for partition, state in candidates:
             why = _why_hanging(partition, state, view)
             if why is not None:
                 hanging.append(_hanging(partition, state, view.ids.get(state.producer_id), why, now))
-        hanging = yield from _confirmed(asking, hanging, broker_id, timeout)
+        hanging = yield from _confirmed(asking, hanging, broker_id, deadline)
     return HangingTransactions(tuple(hanging), len(searched), longest, errors)
 
 
@@ -144,12 +145,14 @@ def _is_old(state: ProducerState, now: int, longest: int) -> bool:
     return not 0 <= now - state.last_timestamp <= longest
 
 
-def _longest_timeout(asking: Asking, timeout: float | None) -> Flow[int]:
+def _longest_timeout(asking: Asking, timeout: float) -> Flow[int]:
     """transaction.max.timeout.ms of the brokers, the longest of them."""
-    yield from asking.cluster.refresh(asking.call_timeout(asking.deadline(timeout)))
+    deadline = asking.deadline(timeout)
+    yield from asking.cluster.refresh(asking.call_timeout(deadline))
     resources = [ConfigResource.broker(broker) for broker in asking.cluster.brokers]
     try:
-        told = yield from describe_configs(asking, resources, names=[MAX_TIMEOUT_SETTING], timeout=timeout)
+        names = [MAX_TIMEOUT_SETTING]
+        told = yield from describe_configs(asking, resources, names=names, timeout=deadline.remaining)
     except AdminError as error:
         told = error.results
     except BrokerError:  # no permission: Kafka's default then
@@ -164,7 +167,7 @@ def _partitions(
     partitions: Iterable[TopicPartition] | None,
     broker_id: int | None,
     errors: dict[Any, KcodecError],
-    timeout: float | None,
+    deadline: Deadline,
 ) -> Flow[list[TopicPartition]]:
     """Where to look. A topic that cannot be described is noted, and passed over."""
     if partitions is not None:
@@ -172,10 +175,10 @@ def _partitions(
     names = (
         names_of(topics, "topics")
         if topics is not None
-        else list((yield from list_topics(asking, include_internal=True, timeout=timeout)))
+        else list((yield from list_topics(asking, include_internal=True, timeout=deadline.share(6))))
     )
     try:
-        described: dict[str, TopicDescription] = yield from describe_topics(asking, names, timeout=timeout)
+        described: dict[str, TopicDescription] = yield from describe_topics(asking, names, timeout=deadline.share(5))
     except AdminError as error:
         described = error.results
         errors.update(error.errors)
@@ -201,13 +204,13 @@ def _coordinators_view(
     asking: Asking,
     candidates: list[tuple[TopicPartition, ProducerState]],
     errors: dict[Any, KcodecError],
-    timeout: float | None,
+    deadline: Deadline,
 ) -> Flow[_CoordinatorsView]:
     producer_ids = sorted({state.producer_id for _, state in candidates})
-    lists = yield from coordinators_lists(asking, (), producer_ids, None, None, timeout)
+    lists = yield from coordinators_lists(asking, (), producer_ids, None, None, deadline.share(3))
     errors.update(lists.errors)
     listed = by_transactional_id(lists.results)
-    described = yield from transactions_of(asking, listed, timeout)
+    described = yield from transactions_of(asking, listed, deadline.share(2))
     errors.update(_but_expired(described))
     ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
     return _CoordinatorsView(ids, described, not lists.errors)
@@ -258,12 +261,12 @@ def _hanging(
 
 
 def _confirmed(
-    asking: Asking, hanging: list[HangingTransaction], broker_id: int | None, timeout: float | None
+    asking: Asking, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
     """Those that are still there: one that ended between the two questions looks as if it hung."""
     if not hanging:
         return hanging
-    again = yield from producers_of(asking, {one.partition for one in hanging}, broker_id, timeout)
+    again = yield from producers_of(asking, {one.partition for one in hanging}, broker_id, deadline.remaining)
     still = {
         (partition, state.producer_id, state.current_transaction_start_offset)
         for partition, states in again.results.items()
@@ -290,18 +293,19 @@ def find_stray_transactions(
     asked is in `errors` of what is returned.
     """
     errors: dict[Any, KcodecError] = {}
+    deadline = asking.deadline(timeout)
     if transactional_ids is None:
-        lists = yield from coordinators_lists(asking, ["Ongoing"], (), None, None, timeout)
+        lists = yield from coordinators_lists(asking, ["Ongoing"], (), None, None, deadline.share(3))
         errors.update(lists.errors)
         ids = list(by_transactional_id(lists.results))
     else:
         ids = names_of(transactional_ids, "transactional_ids")
-    described = yield from transactions_of(asking, ids, timeout)
+    described = yield from transactions_of(asking, ids, deadline.share(2))
     errors.update(_but_expired(described))
     now = asking.now() if now is None else now
     opened = [one for one in described.results.values() if one.state == "Ongoing"]
     places = {partition for one in opened for partition in one.partitions}
-    producers = yield from producers_of(asking, places, None, timeout)
+    producers = yield from producers_of(asking, places, None, deadline.remaining)
     errors.update(producers.errors)
     # One of whose partitions we know nothing may be written to there.
     strays = [

@@ -16,7 +16,7 @@ from kcodec.protocol.flow import Address, CancelledFlow, Done, Flow, Task
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 0.5
 
 
 class Carrier:

@@ -207,16 +207,17 @@ class GroupTransactSession(SessionViews):
             self._carrier.post(notice.settle)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Abort what is open, give all partitions away, leave the group, end. Idempotent."""
+        """As `kcodec.client.GroupTransactSession.close`."""
         if self._carrier.is_closed:
             return
+        deadline = time.monotonic() + timeout
         try:
             if self._is_started:
                 await self._run(self._close(timeout))
                 for notice in self._last_notices():
                     await self._tell(notice)
         finally:
-            await self._producer.close(timeout)
+            await self._producer.close(max(deadline - time.monotonic(), 0.0))
 
     async def __aenter__(self) -> Self:
         self._start()

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warn when `poll` returns nothing because a transaction has not ended, and name the transaction.
+
+A read_committed consumer stops in two places: at the last stable offset of a partition while a transaction in it is
+open, and before its first fetch while a transaction that commits the group's offsets is open (UNSTABLE_OFFSET_COMMIT,
+KIP-447). Both are right and both look like an empty topic, so after a few seconds the consumer asks the brokers which
+transaction it is (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcodec.consumer.assignment import COMMITTED
+from kcodec.consumer.lag import OpenTransaction, open_transactions_of
+from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.flow import Flow, sleep
+from kcodec.txn.settle import Asking
+
+if TYPE_CHECKING:
+    from kcodec.consumer.consumer_core import ConsumerCore
+
+log = logging.getLogger("kcodec.consumer")
+#: A partition that a transaction holds back for this time is worth a warning.
+HELD_BACK_SECONDS = 5.0
+#: Interval between two looks at the partitions, and between two warnings of one consumer.
+LOOK_SECONDS, REPEAT_SECONDS = 1.0, 60.0
+#: Longest time that the brokers are asked which transaction it is.
+DESCRIBE_SECONDS = 5.0
+#: Partitions that one warning describes, and transactions that it names of each.
+MAX_PARTITIONS, MAX_TRANSACTIONS = 3, 5
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class _Held(NamedTuple):
+    """Since when a partition is held back, at which offset; -1: its committed offset is pending."""
+
+    since: float
+    offset: int
+
+
+class HeldBack:
+    """The partitions of one consumer that transactions hold back."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._held: dict[TopicPartition, _Held] = {}
+        self._quiet_until = 0.0
+
+    def run(self) -> Flow[None]:
+        """Look at the partitions now and then, for as long as the consumer is open."""
+        while True:
+            yield from sleep(LOOK_SECONDS)
+            self._look()
+            now = self._core.clock()
+            late = [item for item, held in self._held.items() if now - held.since >= HELD_BACK_SECONDS]
+            if late and now >= self._quiet_until and self._core.polls.polled_within(HELD_BACK_SECONDS):
+                self._quiet_until = now + REPEAT_SECONDS
+                try:
+                    yield from self._warn(late)
+                except KcodecError as error:
+                    names = ", ".join(map(str, sorted(late)[:MAX_PARTITIONS]))
+                    log.warning("poll returns nothing of %s: a transaction is open, not known which: %s", names, error)
+
+    def _look(self) -> None:
+        core, now = self._core, self._core.clock()
+        pending = core.committed.unstable if core.committed is not None else frozenset()
+        found: dict[TopicPartition, _Held] = {}
+        for item, state in list(core.assignment.partitions.items()):
+            offset = None
+            if state.awaiting == COMMITTED and item in pending:
+                offset = -1
+            elif core.settings.is_committed_only and state.is_fetchable:
+                is_held = 0 <= state.last_stable_offset <= (state.position or 0) < state.high_watermark
+                offset = state.last_stable_offset if is_held else None
+            if offset is None:
+                continue
+            known = self._held.get(item)
+            found[item] = known if known is not None and known.offset == offset else _Held(now, offset)
+        self._held = found
+
+    def _warn(self, late: list[TopicPartition]) -> Flow[None]:
+        core = self._core
+        asking = Asking(core.cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
+        deadline = asking.deadline(None)
+        shown = sorted(late)[:MAX_PARTITIONS]
+        places = {item: item if self._held[item].offset >= 0 else None for item in shown}
+        if None in places.values():
+            offsets = yield from self._offsets_partition(deadline.share(4))
+            places = {item: place or offsets for item, place in places.items()}
+        wanted = {place for place in places.values() if place is not None}
+        opened = yield from open_transactions_of(asking, wanted, deadline, most=MAX_TRANSACTIONS)
+        for item in shown:
+            held, place = self._held.get(item), places[item]
+            if held is None or place is None:
+                continue
+            if held.offset >= 0 and place not in opened:
+                continue  # it has just ended
+            transactions, unknown = opened.get(place, ((), "its leader knows of no open transaction"))
+            named = "; ".join(_named(one) for one in transactions) or f"unknown ({unknown})"
+            if transactions and unknown is not None:
+                named += f" ({unknown})"
+            seconds = core.clock() - held.since
+            if held.offset >= 0:
+                log.warning(
+                    "%s: poll has returned nothing for %.0f s at offset %d, as a transaction is open there. Records of "
+                    "a read_committed consumer end at the last stable offset. Open: %s. It ends by its commit, its "
+                    "abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds those that nothing ends",
+                    *(item, seconds, held.offset, named),
+                )
+            else:
+                log.warning(
+                    "%s: poll has returned nothing for %.0f s, as a transaction that commits an offset of group %r in "
+                    "this partition has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. It ends by its commit, its "
+                    "abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds those that nothing ends",
+                    *(item, seconds, core.settings.group_id, place, named),
+                )
+        if len(late) > len(shown):
+            log.warning("%d more partitions are held back by open transactions", len(late) - len(shown))
+
+    def _offsets_partition(self, timeout: float) -> Flow[TopicPartition]:
+        """Return the partition of __consumer_offsets that has the group's offsets. Source: GroupCoordinator
+        .partitionFor, Utils.abs and String.hashCode of Kafka."""
+        topic = yield from self._core.cluster.ensure_topic(OFFSETS_TOPIC, timeout)
+        code = java_hash(self._core.settings.group_id or "")
+        return TopicPartition(OFFSETS_TOPIC, (0 if code == -(1 << 31) else abs(code)) % len(topic.partitions))
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode of Java: over UTF-16 units, as a signed 32-bit number."""
+    code, data = 0, text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        code = (31 * code + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
+def _named(one: OpenTransaction) -> str:
+    name = "of an unknown transactional_id" if one.transactional_id is None else f"of {one.transactional_id!r}"
+    return f"the transaction {name}, producer {one.producer_id}/{one.producer_epoch}, from offset {one.first_offset} on"
