@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
-from kcodec.errors import BrokerError, DeliveryTimeoutError
+from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import ByVersion, Flow, call
@@ -30,11 +30,11 @@ V = TypeVar("V")
 STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 #: The first version of OffsetCommit that knows static members.
 _STATIC_VERSION = 7
-STALE_MEMBER_EPOCH = 113
+FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH = 82, 113
 #: What is about the group or the member, whatever partition it came with: 22 ILLEGAL_GENERATION, 24 INVALID_GROUP_ID,
 #: 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS, 30 GROUP_AUTHORIZATION_FAILED, 69 GROUP_ID_NOT_FOUND,
 #: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH.
-GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, 82, 110, STALE_MEMBER_EPOCH})
+GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, FENCED_INSTANCE_ID, 110, STALE_MEMBER_EPOCH})
 _TOPIC_AUTHORIZATION_FAILED = 29
 # The coordinator and we differ on which topics there are, or by which ids.
 _UNKNOWN_TOPIC = frozenset({3, 100, 103})
@@ -96,12 +96,15 @@ class CommittedOffsets:
         *,
         on_result: Callable[[TopicPartition, OffsetAndMetadata | None], None] = lambda partition, found: None,
         is_wanted: Callable[[TopicPartition], bool] = lambda partition: True,
+        causes: dict[TopicPartition, KcodecError] | None = None,
     ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
         """`fetch`, errors beside results; for the rest see `settle`."""
 
         def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, Any]]:
             question = fetch_question(self._cluster, self.group_id, items, member=who, highest=self._highest)
-            return settle(self._asking, items, question, deadline, on_result=on_result, is_wanted=is_wanted)
+            return settle(
+                *(self._asking, items, question, deadline), on_result=on_result, is_wanted=is_wanted, causes=causes
+            )
 
         return (yield from _as_member(member, partitions, deadline, ask))
 
@@ -151,6 +154,8 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
+            if error.code == FENCED_INSTANCE_ID:
+                error.remedy = "stop"  # the other member stays; this one is out whatever it aborts
         elif isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
             error.resource = item.topic
     return outcome.first_value()

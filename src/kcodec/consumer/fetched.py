@@ -213,10 +213,15 @@ class FetchBuffer:
 
     def raise_failed(self) -> None:
         """Raise what keeps a partition from being read, if anything does."""
+        is_passing = False
         with self._assignment.lock:
             error = self.passing.popleft() if self.passing else None
             if error is None and (state := self._failed()) is not None:
-                error = state.error
+                error, is_passing = state.error, state.is_error_passing
+                if is_passing:
+                    state.error = None
+        if is_passing:
+            self._on_taken()  # the position is requested again
         if error is not None:
             raise error.with_traceback(None)
 
@@ -320,4 +325,4 @@ class FetchBuffer:
             log.warning("skipped, from offset %s on: %s", state.position, failure)
             state.position, state.position_epoch = failure.next_offset, -1
         else:
-            state.error = failure
+            state.error, state.is_error_passing = failure, False

@@ -38,7 +38,8 @@ CHANNEL: Final = "fetch"
 ASIDE: Final = ""
 #: 4 is the first whose answers hold record batches; aborted transactions come with it.
 LOWEST_VERSION, HIGHEST_VERSION = 4, 18
-#: Errors of a whole answer that say that the session is to begin anew, at once: 70, 71, 106.
+#: Errors of a whole response that say that the session is to begin again: 70 FETCH_SESSION_ID_NOT_FOUND, 71
+#: INVALID_FETCH_SESSION_EPOCH, 106 FETCH_SESSION_TOPIC_ID_ERROR. At once, and after a pause where that did not help.
 SESSION_ERRORS: Final = frozenset({70, 71, 106})
 
 Plan = dict[TopicPartition, Asked]
@@ -80,6 +81,8 @@ class Fetcher:
         self._tasks: dict[tuple[int, str], Task[None]] = {}
         #: What was asked for on the side last: state and offset.
         self._asked_aside: dict[TopicPartition, tuple[int, int]] = {}
+        #: Brokers whose last response was an error of the session.
+        self._session_errors: dict[int, int] = {}
         #: By broker whose answer became too large: the partitions that it is then asked for one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         self._signal = Signal()
@@ -110,6 +113,15 @@ class Fetcher:
         """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
         found = self._buffer.take_arrow()
         return self._buffer.empty() if found is None else found
+
+    def cause_of(self, state: PartitionState) -> str:
+        """On the loop: why a partition could not be fetched the last time; "" if it could."""
+        partition = state.topic_partition
+        node = state.preferred_replica
+        known = self._troubles.known(partition)
+        if known is None:
+            known = self._troubles.known(self.cluster.leader(*partition) if node is None else node)
+        return "" if known is None else known.cause
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what was fetched of them."""
@@ -306,7 +318,7 @@ class Fetcher:
         """No answer: another replica, or the same broker later."""
         log.info("fetching from broker %d: %s", node, error)
         self._metrics.count("consumer.fetch_failed", node=node)
-        self._troubles.put_off(node)
+        self._troubles.put_off(node, str(error))
         self.cluster.request_update(f"broker {node} did not answer a Fetch")
         with self.assignment.lock:
             for asked in plan.values():
@@ -341,17 +353,21 @@ class Fetcher:
             session.refuse(message.error_code)
             row = error_code(message.error_code)
             log.info("broker %d refused a Fetch: %s (%s)", node, row.name, row.text)
-            if message.error_code not in SESSION_ERRORS:
-                self._troubles.put_off(node)
+            is_first = self._session_errors.pop(node, 0) == 0
+            if message.error_code in SESSION_ERRORS:
+                self._session_errors[node] = message.error_code
+            if message.error_code not in SESSION_ERRORS or not is_first:
+                self._troubles.put_off(node, f"broker {node} responded to Fetch with {row.name}")
                 if not row.retriable:
-                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}"))
+                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}", remedy="stop"))
             return
         found, problem = session.accept(message)
         if problem is not None:
             log.info("the answer of broker %d does not fit its fetch session: %s", node, problem)
-            self._troubles.put_off(node)
+            self._troubles.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
             return
         self._troubles.over(node)
+        self._session_errors.pop(node, None)
         for partition in plan.keys() - {partition for partition, _ in found}:
             self._troubles.over(partition)  # nothing new there
         self.cluster.learn_brokers(message.node_endpoints)

@@ -67,6 +67,8 @@ class Cluster:
         self.rebootstraps = 0
         self._wanted: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
+        #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
+        self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
         self._addresses: dict[int, Address] = {}
         self._update_wanted = Signal()
         self._is_update_wanted = False
@@ -350,7 +352,7 @@ class Cluster:
             except (TransportError, BrokerError) as error:
                 if isinstance(error, BrokerError) and error.code not in PASSING and not error.retriable:
                     raise
-                last = error
+                last = self.coordinator_errors[kind, key] = error
             pause = self.times.backoff(attempt, self.random.random())
             yield from sleep(min(pause, max(deadline - self.clock(), 0.0)))
             attempt += 1
@@ -374,6 +376,7 @@ class Cluster:
                 answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
             )
         self._coordinators[kind, key] = answer.node_id
+        self.coordinator_errors.pop((kind, key), None)
         if answer.node_id not in self.brokers:
             self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
             self._addresses[answer.node_id] = Address(answer.host, answer.port)
