@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kcodec.client.scheduler import Timer
 
 MAX_CORRELATION_ID = 2**31 - 1
+#: A frame that no request is outstanding for ends the connection; a longer one is not even received.
+UNREQUESTED_BYTES = 64 * 1024
 
 
 class Transport(Protocol):
@@ -76,7 +78,7 @@ class Connection:
         self.last_used = network.clock()
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
-        self._reader = FrameReader(network.options.max_response_bytes)
+        self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
         self._waiting: deque[_Pending] = deque()
         self._in_flight: deque[_Pending] = deque()
         self._correlation_id = 0
@@ -300,6 +302,12 @@ class Connection:
                     return
         except KcodecError as error:
             self.close(_because(error, f"{self.name}: {error}"))  # above a limit, say: who asked can ask for less
+
+    def _response_limit(self, behind: int) -> int | None:
+        """The most bytes of a response, by the request that it belongs to: responses come in order."""
+        if behind < len(self._in_flight):
+            return self._in_flight[behind].call.max_response_bytes
+        return UNREQUESTED_BYTES
 
     def _answered(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)

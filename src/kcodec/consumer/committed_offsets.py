@@ -20,6 +20,7 @@ from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import note_final
 from kcodec.protocol.flow import ByVersion, Flow, call
 from kcodec.txn.cluster import NO_UUID, Cluster
 from kcodec.txn.routes import CoordinatorOf
@@ -156,7 +157,9 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
             error.resource = group_id
             if error.code == FENCED_INSTANCE_ID:
                 error.remedy = "stop"  # the other member stays; this one is out whatever it aborts
-        elif isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
+        elif isinstance(error, BrokerError):
+            note_final(error)  # the remedies of a transaction do not apply to offsets that are committed outside of one
+        if isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
             error.resource = item.topic
     return outcome.first_value()
 

@@ -310,7 +310,7 @@ class ConsumerCore:
         while True:
             self.raise_errors()
             state: PartitionState = self.assignment.state(partition)
-            if state.error is not None:
+            if state.error is not None and not state.is_error_passing:
                 raise state.error.with_traceback(None)
             if state.position is not None and state.awaiting is None:
                 return state.position

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
-from kcodec.protocol.error_codes import ERRORS, broker_error
+from kcodec.protocol.error_codes import ERRORS, broker_error, note_final
 from kcodec.protocol.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.txn.cluster_values import NO_UUID, Broker, Partition, Topic
@@ -372,9 +372,11 @@ class Cluster:
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
         answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
         if answer.error_code:
-            raise broker_error(
+            error = broker_error(
                 answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
             )
+            note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
+            raise error
         self._coordinators[kind, key] = answer.node_id
         self.coordinator_errors.pop((kind, key), None)
         if answer.node_id not in self.brokers:
