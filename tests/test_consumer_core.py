@@ -492,6 +492,7 @@ def test_a_part_that_fails_is_raised_not_silent(make: Make, monkeypatch: pytest.
 
     monkeypatch.setattr(Fetched, "run", broken)
     face = make()
+    face.do("assign", [ONE])
     with pytest.raises(TransportError, match="a bug"):
         face.do("poll", 10.0)
 

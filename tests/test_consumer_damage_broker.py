@@ -42,10 +42,11 @@ def damage(kafka: ApacheKafka, topic: str, batch: int, place: int, value: bytes)
 
 
 def followed(consumer: Consumer) -> tuple[list[bytes | None], list[DecodeError]]:
-    """All values, and the errors on the way, by seeking where each of them says."""
+    """All values, and the errors on the way, by seeking where each of them says, or one offset on where none does."""
     values: list[bytes | None] = []
     errors: list[DecodeError] = []
-    deadline = time.monotonic() + 20
+    (first,) = consumer.assignment()
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             records = consumer.poll(0.7)
@@ -53,10 +54,11 @@ def followed(consumer: Consumer) -> tuple[list[bytes | None], list[DecodeError]]
             with pytest.raises(type(error)):
                 consumer.poll(5.0)  # again, until a seek
             errors.append(error)
-            assert error.topic_partition is not None and error.next_offset is not None
-            consumer.seek(error.topic_partition, error.next_offset)
+            assert error.topic_partition is not None
+            offset = error.next_offset
+            consumer.seek(error.topic_partition, consumer.position(first) + 1 if offset is None else offset)
             continue
-        if not records and consumer.position(TopicPartition(*next(iter(consumer.assignment())))) == BATCHES * EACH:
+        if not records and consumer.position(first) == BATCHES * EACH:
             return values, errors
         values += [record.value for record in records]
     raise AssertionError(f"no end: {values}, {errors}")
@@ -83,11 +85,11 @@ def test_a_damaged_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topi
 
 def test_what_the_broker_itself_cannot_walk_over_is_no_stall(apache_kafka: ApacheKafka, topic: str) -> None:
     """A length that is none: the broker sends the bytes with what lies before them, and answers CORRUPT_MESSAGE to each
-    request for what lies behind."""
+    request for what lies behind. It is requested several times before it counts as corrupt."""
     bad = damage(apache_kafka, topic, 3, 8, b"\x00\x00\x00\x05")
     with reading(apache_kafka, topic) as consumer:
         values, errors = followed(consumer)
     assert values == [b"%d" % number for number in range(bad.base_offset)]
     assert errors[0].next_offset == bad.next_offset
     assert "can be proved" in str(errors[0])
-    assert all("CORRUPT_MESSAGE" in str(error) and "a guess" in str(error) for error in errors[1:])
+    assert errors[1:] and all("CORRUPT_MESSAGE" in str(error) and error.next_offset is None for error in errors[1:])

@@ -218,7 +218,7 @@ def test_an_answer_without_an_epoch_is_none(epoch: int) -> None:
 
 def test_every_code_has_a_treatment_and_none_but_the_two_loses_partitions_in_silence() -> None:
     found = {code: treatment(code, 5) for code in ERRORS if code}
-    assert {code for code, what in found.items() if what is Treatment.REJOIN} == {25, 69, 110}
+    assert {code for code, what in found.items() if what is Treatment.REJOIN} == {25, 69, 110, 113}
     assert all(ERRORS[code].retriable or code == -1 for code, what in found.items() if what is Treatment.REPEAT)
     assert treatment(4711, 5) is Treatment.FATAL
     assert treatment(69, 0) is Treatment.FATAL

@@ -31,6 +31,8 @@ MAX_CORRELATION_ID = 2**31 - 1
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
 MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
+#: A frame that no request is outstanding for ends the connection; a longer one is not even received.
+UNREQUESTED_BYTES = 64 * 1024
 
 
 class Transport(Protocol):
@@ -79,7 +81,7 @@ class Connection:
         self.last_used = network.clock()
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
-        self._reader = FrameReader(network.options.max_response_bytes)
+        self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
         if network.options.max_response_bytes > MAX_UNAUTHENTICATED_RESPONSE_BYTES:
             self._reader.set_limit(MAX_UNAUTHENTICATED_RESPONSE_BYTES, "MAX_UNAUTHENTICATED_RESPONSE_BYTES")
         self._waiting: deque[_Pending] = deque()
@@ -313,6 +315,12 @@ class Connection:
                     return
         except KcodecError as error:
             self.close(_because(error, f"{self.name}: {error}"))  # above a limit, say: who asked can ask for less
+
+    def _response_limit(self, behind: int) -> int | None:
+        """The most bytes of a response, by the request that it belongs to: responses come in order."""
+        if behind < len(self._in_flight):
+            return self._in_flight[behind].call.max_response_bytes
+        return UNREQUESTED_BYTES
 
     def _answered(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)

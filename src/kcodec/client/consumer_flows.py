@@ -45,12 +45,17 @@ def seek(core: ConsumerCore, partition: TopicPartition, offset: int | OffsetAndM
 
 
 def seek_to_beginning(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
-    """Go on at the first offset of these, of all if none is named."""
+    """Go on at the first offset of these partitions, or of all assigned ones if none is named.
+
+    Raises ValueError for a partition that is not assigned, and where nothing is assigned: a subscription gets its
+    partitions within `poll`, so call it in `on_assigned`.
+    """
     yield from core.seek_to(partitions_of(partitions), "earliest")
 
 
 def seek_to_end(core: ConsumerCore, *partitions: TopicPartition) -> Flow[None]:
-    """Go on at the end of these, of all if none is named: under read_committed the last stable offset."""
+    """Go on at the end of these partitions, or of all assigned ones if none is named: under read_committed the last
+    stable offset. Raises ValueError as `seek_to_beginning`."""
     yield from core.seek_to(partitions_of(partitions), "latest")
 
 

@@ -166,6 +166,7 @@ class ConsumerOptions(OptionSet):
         """What the flows are told."""
         reset, duration = self._reset()
         return ConsumerSettings(
+            bootstrap_servers=",".join(map(str, client.addresses)),
             group_id=self.group_id,
             group_instance_id=self.group_instance_id,
             group_protocol=self.group_protocol,

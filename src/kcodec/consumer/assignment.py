@@ -41,6 +41,7 @@ class PartitionState:
     is_revoking:    it is about to be given away: nothing is delivered any more.
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
+    is_error_passing: poll raises `error` once, and then the position is requested again.
     high_watermark, last_stable_offset, log_start_offset: as the last answer said; -1: not known.
     """
 
@@ -52,6 +53,7 @@ class PartitionState:
         "chunk",
         "error",
         "high_watermark",
+        "is_error_passing",
         "is_held_back",
         "is_paused",
         "is_revoking",
@@ -80,6 +82,7 @@ class PartitionState:
         self.preferred_replica: int | None = None
         self.preferred_replica_until = 0.0
         self.error: BaseException | None = None
+        self.is_error_passing = False
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     @property
@@ -318,10 +321,11 @@ class Assignment:
         state.reset_to = state.error = None
         return state
 
-    def fail(self, state: PartitionState, error: BaseException) -> None:
-        """Nothing more can be read here; poll raises `error` until a seek."""
+    def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
+        """Nothing more can be read here; poll raises `error` until a seek. is_passing: poll raises it once, then the
+        position is requested again."""
         with self.lock:
-            state.error = error
+            state.error, state.is_error_passing = error, is_passing
         self._has_changed()
 
     def pause(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:

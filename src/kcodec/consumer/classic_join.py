@@ -30,12 +30,14 @@ log = logging.getLogger("kcodec.consumer")
 
 
 class JoinRounds:
-    """The rounds of one member. failures: how many in a row ended in nothing but a pause."""
+    """The rounds of one member. failures: how many in a row ended in nothing but a pause; restarts: how many in a row
+    ended with the order to join again at once. last_error: why the last round failed, None after one that succeeded."""
 
     def __init__(self, member: ClassicMembership) -> None:
         self.member = member
         self.requests = member.requests
-        self.failures = 0
+        self.failures = self.restarts = 0
+        self.last_error: BaseException | None = None
 
     def run(self) -> Flow[list[TopicPartition] | None]:
         """What SyncGroup gives us, or None if another round is needed. Raises BrokerError, DecodeError for what is
@@ -94,10 +96,15 @@ class JoinRounds:
         if treated is Treatment.FATAL:
             raise error
         log.info("%s (%s)", error, treated.value)
+        self.last_error = error
         if treated is Treatment.FIND:
             self.requests.forget_coordinator()
         if treated in (Treatment.AGAIN, Treatment.FIND):
             self.failures += 1
+        else:
+            # At once, but not again and again: a coordinator that always says so is asked after a pause.
+            self.failures += self.restarts > 0
+            self.restarts += 1
         if treated in (Treatment.RESET_GENERATION, Treatment.RESET_MEMBER):
             keeps_member_id = treated is Treatment.RESET_GENERATION
             self.member.reset(f"{asked} was answered {error.name}", keeps_member_id=keeps_member_id)

@@ -26,6 +26,7 @@ from kcodec.consumer.rebalance import Heartbeat, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.protocol.error_codes import note_final
 from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.txn.cluster import Cluster
 
@@ -89,6 +90,11 @@ class ClassicMembership:
         """Whether the last rebalance is over and we own what it gave."""
         return self.state is State.STABLE and self._is_settled and not self._needs_join()
 
+    @property
+    def last_error(self) -> BaseException | None:
+        """Why the last attempt to join failed; None while none is under way, or after one that succeeded."""
+        return None if self.state is State.STABLE else self._rounds.last_error
+
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """What to read; neither: leave the group. Raises ValueError for a pattern that is no regular expression."""
         self.topics.subscribe(topics, pattern)
@@ -147,6 +153,7 @@ class ClassicMembership:
     def fail(self, error: BaseException) -> None:
         """Nothing that a repeat cures: poll is to raise it, until the next subscribe."""
         log.error("group %s: %s", self.requests.group_id, error)
+        note_final(error)
         self.reset(str(error), keeps_member_id=True)
         self.error = error
         self._notify()
@@ -310,6 +317,7 @@ class ClassicMembership:
         log.info("group %s: %s", self.requests.group_id, error)
         self.requests.forget_coordinator()
         self._rounds.failures += 1
+        self._rounds.last_error = error
         now = self._clock()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if self.generation.is_member and now - self._failing_since >= self.settings.session_timeout:
@@ -345,6 +353,7 @@ class ClassicMembership:
         generation = self.generation
         self.state = State.STABLE
         self._rounds.failures, self._rejoin_reason, self._is_prepared = 0, None, False
+        self._rounds.restarts, self._rounds.last_error = 0, None
         self._metadata = ConsumerGroupMetadata(
             self.requests.group_id, generation.id, generation.member_id, self.settings.group_instance_id
         )

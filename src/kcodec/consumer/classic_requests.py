@@ -203,14 +203,19 @@ class GroupRequests:
         return next((code for code in codes if code), 0)
 
     def error(self, asked: str, code: int) -> BrokerError:
-        """The exception for an answer to JoinGroup, SyncGroup or Heartbeat."""
+        """The exception for an error of JoinGroup, SyncGroup or Heartbeat.
+
+        Only errors that another attempt does not cure are raised, by each poll until the next subscribe: their remedy
+        is "stop", whatever the table of all APIs has for the code (an abort does not change the group).
+        """
         doing = f"{asked} of group {self.group_id!r}"
         if code == FENCED_INSTANCE_ID:
             doing += (
                 f": another consumer has joined as the static member {self._static!r}, and of two with one "
                 "group_instance_id the later one stays; give each consumer its own"
             )
-        return broker_error(code, doing, resource=self.group_id)
+        is_fatal = treatment(HEARTBEAT, code) is Treatment.FATAL
+        return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
 
     def check_protocol_type(self, asked: str, told: Any) -> None:
         """Raises BrokerError where the group is not one of consumers (versions that say so)."""

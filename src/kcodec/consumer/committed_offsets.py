@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
-from kcodec.errors import BrokerError, DeliveryTimeoutError
+from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import note_final
 from kcodec.protocol.flow import ByVersion, Flow, call
 from kcodec.txn.cluster import NO_UUID, Cluster
 from kcodec.txn.routes import CoordinatorOf
@@ -30,11 +31,11 @@ V = TypeVar("V")
 STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 #: The first version of OffsetCommit that knows static members.
 _STATIC_VERSION = 7
-UNSTABLE_OFFSET_COMMIT, STALE_MEMBER_EPOCH = 88, 113
+FENCED_INSTANCE_ID, UNSTABLE_OFFSET_COMMIT, STALE_MEMBER_EPOCH = 82, 88, 113
 #: What is about the group or the member, whatever partition it came with: 22 ILLEGAL_GENERATION, 24 INVALID_GROUP_ID,
 #: 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS, 30 GROUP_AUTHORIZATION_FAILED, 69 GROUP_ID_NOT_FOUND,
 #: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH.
-GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, 82, 110, STALE_MEMBER_EPOCH})
+GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, FENCED_INSTANCE_ID, 110, STALE_MEMBER_EPOCH})
 _TOPIC_AUTHORIZATION_FAILED = 29
 # The coordinator and we differ on which topics there are, or by which ids.
 _UNKNOWN_TOPIC = frozenset({3, 100, 103})
@@ -98,6 +99,7 @@ class CommittedOffsets:
         *,
         on_result: Callable[[TopicPartition, OffsetAndMetadata | None], None] = lambda partition, found: None,
         is_wanted: Callable[[TopicPartition], bool] = lambda partition: True,
+        causes: dict[TopicPartition, KcodecError] | None = None,
     ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
         """`fetch`, errors beside results; for the rest see `settle`."""
 
@@ -106,7 +108,9 @@ class CommittedOffsets:
             question = fetch_question(
                 self._cluster, self.group_id, items, member=who, highest=self._highest, unstable=self.unstable
             )
-            return settle(self._asking, items, question, deadline, on_result=stable, is_wanted=is_wanted)
+            return settle(
+                *(self._asking, items, question, deadline), on_result=stable, is_wanted=is_wanted, causes=causes
+            )
 
         def stable(partition: TopicPartition, found: OffsetAndMetadata | None) -> None:
             self.unstable.discard(partition)
@@ -160,7 +164,11 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
-        elif isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
+            if error.code == FENCED_INSTANCE_ID:
+                error.remedy = "stop"  # the other member stays; this one is out whatever it aborts
+        elif isinstance(error, BrokerError):
+            note_final(error)  # the remedies of a transaction do not apply to offsets that are committed outside of one
+        if isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
             error.resource = item.topic
     return outcome.first_value()
 

@@ -25,6 +25,7 @@ from kcodec.consumer.polls import Polls
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance import Membership, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
@@ -97,6 +98,7 @@ class ConsumerCore:
         self.handler: RebalanceHandler = handler or PollingHandler(self)
         self.membership: Membership | None = None
         self._left: ConsumerGroupMetadata | None = None
+        self.report = WaitingReport(self)
         self.commits = Commits(self)
         self.error: BaseException | None = None
         self.is_closed = False
@@ -116,6 +118,7 @@ class ConsumerCore:
             "commits": self.commits.run(),
             "topics": self._keep_topics_wanted(),
             "held back": HeldBack(self).run(),
+            "report": self.report.run(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -294,8 +297,16 @@ class ConsumerCore:
     # Polling
 
     def begin_poll(self) -> None:
-        """Any thread: the application requests records, so it has completed those that it was given before."""
+        """Any thread: the application requests records, so it has completed those that it was given before.
+
+        Raises RuntimeError where there is neither a subscription nor an assignment.
+        """
         self.check_open()
+        if not self.is_reading and self.error is None:
+            raise RuntimeError(
+                "poll() has nothing to read: this consumer has neither a subscription nor assigned partitions; call "
+                "subscribe() or assign() first"
+            )
         self.assignment.begin_request()
         self.note_poll()
         self.commits.note_poll(self.clock())
@@ -341,6 +352,11 @@ class ConsumerCore:
         if self.membership is not None:
             self.membership.note_poll(self.clock())
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether there is a subscription, whatever the group assigned, or an assignment."""
+        return self.membership is not None or bool(self.assignment.partitions)
+
     def check_open(self) -> None:
         """Raises TransportError once it is closed."""
         if self.is_closed:
@@ -361,15 +377,15 @@ class ConsumerCore:
         while True:
             self.raise_errors()
             state: PartitionState = self.assignment.state(partition)
-            if state.error is not None:
+            if state.error is not None and not state.is_error_passing:
                 raise state.error.with_traceback(None)
             if state.position is not None and state.awaiting is None:
                 return state.position
             left = deadline - self.clock()
             if left <= 0:
-                raise DeliveryTimeoutError(
-                    f"{partition} has no position after {timeout:g} s: it awaits {state.awaiting}"
-                )
+                late = f"{partition} has no position after {timeout:g} s: it awaits {state.awaiting}"
+                cause = self.report.cause_of(partition)
+                raise DeliveryTimeoutError(f"{late}; {cause}" if cause else late)
             yield from wait(self.wake, left)
 
     def consumed(
@@ -408,9 +424,16 @@ class ConsumerCore:
         self.fetcher.drop([partition])
 
     def seek_to(self, partitions: Iterable[TopicPartition], to: str) -> Flow[None]:
-        """Go on at the "earliest" or "latest" offset, looked up before the next record is delivered."""
+        """Go on at the "earliest" or "latest" offset, looked up before the next record is delivered. Raises ValueError
+        where nothing is assigned, but for a call within on_assigned, which may have got nothing."""
         yield from ()
         chosen = list(partitions) or list(self.assignment.partitions)
+        if not chosen and not self.notices.is_telling:
+            name = "seek_to_beginning" if to == "earliest" else "seek_to_end"
+            raise ValueError(
+                f"{name}() has no partition to move: nothing is assigned to this consumer yet; a subscription gets its "
+                "partitions within poll(), so call it in on_assigned"
+            )
         for partition in chosen:
             self.assignment.reset(partition, to)
         self.fetcher.drop(chosen)

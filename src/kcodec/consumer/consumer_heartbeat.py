@@ -51,6 +51,7 @@ _TREATMENTS = {
     25: Treatment.REJOIN,  # UNKNOWN_MEMBER_ID
     29: Treatment.TELL,  # TOPIC_AUTHORIZATION_FAILED
     110: Treatment.REJOIN,  # FENCED_MEMBER_EPOCH
+    113: Treatment.REJOIN,  # STALE_MEMBER_EPOCH: of commits, but a new epoch is the way out here, too
 }
 _UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
 # What the table of codes cannot know: what to do in this protocol.
@@ -78,11 +79,17 @@ def treatment(code: int, member_epoch: int) -> Treatment:
 
 
 def heartbeat_error(code: int, group_id: str, message: str | None = None) -> BrokerError:
-    """The exception for a code, with what to do about it."""
+    """The exception for a code, with what to do about it.
+
+    Raised are errors that another heartbeat does not cure, by each poll until the next subscribe: their remedy is
+    "stop", whatever the table of all APIs has for the code (an abort does not change the group).
+    """
     doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
     if code == _UNSUPPORTED_VERSION:
         return without_protocol(group_id)
-    error = broker_error(code, doing, resource=group_id, message=message)
+    is_retriable = error_code(code).retriable
+    remedy = None if is_retriable else "stop"
+    error = broker_error(code, doing, resource=group_id, message=message, remedy=remedy)
     if code not in _REMEDIES:
         return error
     return type(error)(

@@ -43,6 +43,7 @@ from kcodec.consumer.rebalance import Heartbeat, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
 from kcodec.offsets import ConsumerGroupMetadata
+from kcodec.protocol.error_codes import note_final
 from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.txn.cluster import Cluster
 
@@ -108,6 +109,10 @@ class ConsumerMembership:
         self._sent_number = self._answered_number = 0
         #: Another one after each loss: what was sent before tells nothing of now.
         self._incarnation = 0
+        #: How often in a row the group dropped us before a heartbeat of a member was answered without an error.
+        self._rejoins = 0
+        #: Why the last heartbeat failed, None after one that succeeded.
+        self.last_error: BaseException | None = None
         self._is_due = self._has_joined = self._is_fatal = self._is_retired = False
         self._told: BaseException | None = None
         self._not_before = 0.0
@@ -236,6 +241,7 @@ class ConsumerMembership:
             self._refused(error, incarnation)
         except (TransportError, DecodeError) as error:
             log.info("group %r: a heartbeat was not answered: %s", self._identity.group_id, error)
+            self.last_error = error
             self._cluster.forget_coordinator("group", self._identity.group_id)
             self._again(incarnation)
 
@@ -260,6 +266,9 @@ class ConsumerMembership:
         if answer.member_epoch <= 0:
             raise DecodeError(f"ConsumerGroupHeartbeat: the answer names member epoch {answer.member_epoch}")
         self._attempt, self._not_before = 0, 0.0
+        self.last_error = None
+        if self.state is not State.JOINING:
+            self._rejoins = 0
         self._answered_number = self._sent_number
         if self.error is self._told:
             self.error = self._told = None
@@ -288,9 +297,14 @@ class ConsumerMembership:
             self._fail(error, incarnation)
             return
         log.info("%s", error)
+        self.last_error = error
         if what is Treatment.REJOIN:
             if self._incarnation == incarnation:
                 self._drop(Release.LOST)
+                if self._rejoins:  # at once, but not again and again
+                    pause = self._settings.retry_backoff(self._rejoins - 1, self._random.random())
+                    self._not_before = self._clock() + pause
+                self._rejoins += 1
             return
         if what is Treatment.MOVED:
             self._cluster.forget_coordinator("group", self._identity.group_id)
@@ -312,6 +326,7 @@ class ConsumerMembership:
         if self._incarnation != incarnation or self.state is State.LEFT:
             return
         log.error("group %r: %s", self._identity.group_id, error)
+        note_final(error)
         self.error, self._is_fatal = error, True
         self._drop(Release.LOST)
 

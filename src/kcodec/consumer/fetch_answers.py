@@ -5,10 +5,12 @@
 | ---                         | ---                                                                               |
 | 1                           | from another replica than the leader: the leader is asked; with a last epoch told |
 |                             | (a leader that has not so high a one says 1, too): without it; else the reset     |
-| 2                           | the partition's error, with a next_offset to go on from; or skipped               |
+| 2                           | again after a pause; when the broker has refused the offset for long enough (see  |
+|                             | `_corrupt`), raised by poll each time it comes; or skipped, offset by offset      |
 | 3 5 6 9 13 56 74 100 103    | new metadata, by 6 and 74 at once if they name the leader (KIP-951); again        |
-| -1 7 14 75 78               | again after a pause; -1 is raised too, when it has lasted for `request_timeout`   |
-| 29 and all others           | raised by poll, once each time it comes                                           |
+| -1 and all other retriable  | again after a pause; -1 is raised too, when it has lasted for `request_timeout`   |
+| 29 and all others           | raised by poll, once each time it comes; their remedy is "stop", as the same      |
+|                             | request gets the same response until something is changed                         |
 """
 
 from __future__ import annotations
@@ -33,8 +35,12 @@ NONE, UNKNOWN_SERVER_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE = 0, -1, 1, 2
 NOT_LEADER_OR_FOLLOWER, TOPIC_AUTHORIZATION_FAILED, FENCED_LEADER_EPOCH = 6, 29, 74
 #: The leader is another one, or none, or does not know yet that it is; the topic is not there, or another one.
 STALE_METADATA: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 100, 103})
-#: Passes by itself: an epoch the broker has not heard of yet (75), a new leader without a high watermark (78).
-PASSING: Final = frozenset({UNKNOWN_SERVER_ERROR, 7, 14, 75, 78})
+#: An offset that the broker refuses with CORRUPT_MESSAGE is called corrupt after this number of refusals in a row ...
+CORRUPT_REFUSALS: Final = 5
+#: ... and not before this time has passed since the first of them.
+CORRUPT_SECONDS: Final = 10.0
+#: on_corrupt="skip": refusals of an offset that directly follows one that was called corrupt and left out.
+NEXT_CORRUPT_REFUSALS: Final = 2
 _MAX_ATTEMPT = 10
 # Trouble that comes so long after the last one was waited out is another one.
 _QUIET_SECONDS = 5.0
@@ -48,12 +54,16 @@ class Metrics(Protocol):
 
 
 class Trouble:
-    """A partition or a broker that did not answer well: how often in a row, since when, until when it is left alone."""
+    """A partition or a broker that did not answer well: how often in a row, since when, until when it is left alone.
 
-    __slots__ = ("attempts", "since", "until")
+    cause: what it was the last time, for people.
+    """
+
+    __slots__ = ("attempts", "cause", "since", "until")
 
     def __init__(self, now: float) -> None:
         self.attempts = 0
+        self.cause = ""
         self.since = now
         self.until = now
 
@@ -67,7 +77,7 @@ class Troubles:
         self._backoff = backoff
         self._known: dict[TopicPartition | int, Trouble] = {}
 
-    def put_off(self, key: TopicPartition | int) -> Trouble:
+    def put_off(self, key: TopicPartition | int, cause: str = "") -> Trouble:
         """Leave it alone, longer each time."""
         now = self._clock()
         trouble = self._known.setdefault(key, Trouble(now))
@@ -75,7 +85,12 @@ class Troubles:
             trouble = self._known[key] = Trouble(now)
         trouble.until = now + self._backoff(min(trouble.attempts, _MAX_ATTEMPT), self._random.random())
         trouble.attempts += 1
+        trouble.cause = cause or trouble.cause
         return trouble
+
+    def known(self, key: TopicPartition | int | None) -> Trouble | None:
+        """The trouble that a partition or a broker is in; None for one that responded well the last time."""
+        return None if key is None else self._known.get(key)
 
     def until(self, key: TopicPartition | int) -> float:
         """The time of the clock until which it is left alone."""
@@ -98,6 +113,28 @@ class Asked(NamedTuple):
     state: PartitionState
     version: int
     wanted: Wanted
+
+
+class Refusals:
+    """An offset that brokers refuse with CORRUPT_MESSAGE. version: of the state when it was requested.
+
+    begin: the first of the offsets in a row that were called corrupt; None as long as there is none.
+    """
+
+    __slots__ = ("begin", "count", "offset", "since", "version")
+
+    def __init__(self, version: int, offset: int, now: float, begin: int | None = None) -> None:
+        self.version = version
+        self.offset = offset
+        self.since = now
+        self.begin = begin
+        self.count = 0
+
+    def is_corrupt(self, now: float) -> bool:
+        """Whether the offset was refused long enough to call it corrupt."""
+        if self.begin is not None:
+            return self.count >= NEXT_CORRUPT_REFUSALS
+        return self.count >= CORRUPT_REFUSALS and now - self.since >= CORRUPT_SECONDS
 
 
 class FetchAnswers:
@@ -124,6 +161,7 @@ class FetchAnswers:
         self.settings = settings
         self.larger: dict[TopicPartition, int] = {}
         self.without_epoch_at: dict[TopicPartition, int] = {}
+        self._refusals: dict[TopicPartition, Refusals] = {}
         self._buffer = buffer
         self._troubles = troubles
         self._arrived_signal = arrived
@@ -140,6 +178,7 @@ class FetchAnswers:
     def _arrived(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
         """A good answer: keep its records, and what it says of the log."""
         self._troubles.over(partition)
+        self._read_again(partition, asked)
         state, version, wanted = asked
         entry = FetchedPartition(state, version, wanted.offset, data, self.settings) if data.records else None
         if entry is not None and entry.bytes_needed > wanted.max_bytes and self._asks_for_more(partition, entry):
@@ -181,8 +220,9 @@ class FetchAnswers:
         """An error for one partition: see the table at the top."""
         state, _, wanted = asked
         code, row = data.error_code, error_code(data.error_code)
-        trouble = self._troubles.put_off(partition)
-        log.info("%s at offset %d from broker %d: %s", partition, wanted.offset, node, row.name)
+        cause = f"broker {node} responded to Fetch at offset {wanted.offset} with {row.name}"
+        trouble = self._troubles.put_off(partition, cause)
+        log.info("%s: %s", partition, cause)
         self._metrics.count("consumer.fetch_errors", code=row.name)
         was_preferred, state.preferred_replica = state.preferred_replica == node, None
         if code == OFFSET_OUT_OF_RANGE:
@@ -199,9 +239,9 @@ class FetchAnswers:
             self.cluster.request_update(f"{partition}: {row.name}")
         elif code == CORRUPT_MESSAGE:
             self._corrupt(node, partition, asked)
-        elif code not in PASSING:
+        elif not row.retriable and code != UNKNOWN_SERVER_ERROR:
             resource = partition.topic if code == TOPIC_AUTHORIZATION_FAILED else partition
-            self.pass_on(broker_error(code, f"Fetch from broker {node}", resource=resource))
+            self.pass_on(broker_error(code, f"Fetch from broker {node}", resource=resource, remedy="stop"))
         elif code == UNKNOWN_SERVER_ERROR and self._clock() - trouble.since > self.settings.request_timeout:
             trouble.since = self._clock()
             self.pass_on(broker_error(code, f"Fetch at offset {wanted.offset} from broker {node}", resource=partition))
@@ -227,19 +267,82 @@ class FetchAnswers:
         self.assignment.changed.set()
 
     def _corrupt(self, node: int, partition: TopicPartition, asked: Asked) -> None:
-        """The broker itself finds its log damaged there."""
-        state, _, wanted = asked
-        failure = DecodeError(
-            f"broker {node} finds the batch at offset {wanted.offset} corrupt and does not send it (CORRUPT_MESSAGE); "
-            f"next_offset {wanted.offset + 1} is a guess: seek there to go on",
-            topic_partition=partition,
-            next_offset=wanted.offset + 1,
-        )
-        with self.assignment.lock:
-            if state.position != wanted.offset:
-                return
-            self._buffer.fail(state, failure)
-        if state.error is None:
-            self._troubles.over(partition)  # it was skipped: on at once
-        self.assignment.changed.set()
+        """The broker refuses the offset with CORRUPT_MESSAGE: its own log is corrupt there, or reading it failed once.
+
+        The code is retriable, and no byte of the batch was sent: nothing may be left out for one such response. The
+        offset is requested again after a pause, from the leader that the metadata then names. What was refused
+        CORRUPT_REFUSALS times in CORRUPT_SECONDS counts as corrupt: poll raises that, and the request is repeated all
+        the same. With on_corrupt="skip" that one offset is left out; where the next one is refused, too, it follows
+        after NEXT_CORRUPT_REFUSALS, until the broker sends records again.
+        """
+        state, version, wanted = asked
+        if state.position != wanted.offset:
+            return  # the records before it are still to be taken
+        now, refused = self._clock(), self._refusals.get(partition)
+        if refused is None or (refused.version, refused.offset) != (version, wanted.offset):
+            refused = self._refusals[partition] = self._refused_next(refused, asked, now)
+        refused.count += 1
+        self.cluster.request_update(f"{partition}: CORRUPT_MESSAGE")
+        if not refused.is_corrupt(now):
+            return
+        if self.settings.on_corrupt == "skip":
+            self._leave_out(node, state, refused)
+            return
+        refused.begin = wanted.offset if refused.begin is None else refused.begin
+        self.assignment.fail(state, _refused_error(node, partition, wanted.offset), is_passing=True)
         self._arrived_signal.set()
+
+    def _refused_next(self, before: Refusals | None, asked: Asked, now: float) -> Refusals:
+        """Begin to count the refusals of an offset. One behind an offset that is called corrupt is so sooner: with
+        on_corrupt="skip" only the one that follows directly, as it may be left out; else any further one."""
+        _, version, wanted = asked
+        is_skip = self.settings.on_corrupt == "skip"
+        is_behind = before is not None and (before.version == version if is_skip else before.offset < wanted.offset)
+        return Refusals(version, wanted.offset, now, before.begin if before is not None and is_behind else None)
+
+    def _leave_out(self, node: int, state: PartitionState, refused: Refusals) -> None:
+        """on_corrupt="skip": go on one offset behind one that was refused long enough."""
+        with self.assignment.lock:
+            if state.version != refused.version or state.position != refused.offset:
+                return
+            state.position, state.position_epoch = refused.offset + 1, -1
+            if refused.begin is None:
+                refused.begin = refused.offset
+                self._buffer.skipped_batches += 1
+        if refused.begin == refused.offset:
+            log.warning(
+                "%s: left out offset %d, whose bytes were never received: broker %d refused it with CORRUPT_MESSAGE "
+                'for at least %g s (on_corrupt="skip")',
+                state.topic_partition,
+                refused.offset,
+                node,
+                CORRUPT_SECONDS,
+            )
+        self._troubles.over(state.topic_partition)
+        self.assignment.changed.set()
+
+    def _read_again(self, partition: TopicPartition, asked: Asked) -> None:
+        """The broker sends records, or says that there are none yet: what it refused before is over."""
+        refused = self._refusals.pop(partition, None)
+        if self.settings.on_corrupt != "skip" or refused is None or refused.begin is None:
+            return
+        if refused.version == asked.version and refused.begin < asked.wanted.offset:
+            log.warning(
+                "%s: offsets %d to %d were left out, as the broker refused them with CORRUPT_MESSAGE; reading "
+                "continues at offset %d",
+                partition,
+                refused.begin,
+                asked.wanted.offset - 1,
+                asked.wanted.offset,
+            )
+
+
+def _refused_error(node: int, partition: TopicPartition, offset: int) -> DecodeError:
+    """For on_corrupt="raise"; it is not raised here."""
+    return DecodeError(
+        f"broker {node} refuses offset {offset} with CORRUPT_MESSAGE (at least {CORRUPT_REFUSALS} requests in "
+        f"{CORRUPT_SECONDS:g} s), so its log is probably corrupt there. The bytes were never received, so next_offset "
+        "is None: where the next intact record begins is not known. The offset is requested again while the "
+        f"application polls; seek to {offset + 1} or further to leave records out, or have the broker's disk repaired",
+        topic_partition=partition,
+    )

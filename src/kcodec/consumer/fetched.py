@@ -193,9 +193,22 @@ class FetchBuffer:
             del self._queues[partition]
         return queue
 
-    def waiting_bytes(self) -> int:
-        """What waits to be taken; what the user paused does not count, or it would hold up all the rest."""
-        return sum(entry.size for queue in self._queues.values() for entry in queue if not entry.state.is_paused)
+    def waiting_bytes(self, *, is_paused: bool = False) -> int:
+        """The memory of responses that wait to be taken: a response stays whole as long as one of its partitions waits.
+
+        is_paused: of those that are kept only for partitions that the user paused, which do not count else.
+        """
+        memory = {True: dict[int, int](), False: dict[int, int]()}
+        for queue in self._queues.values():
+            for entry in queue:
+                owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
+                memory[entry.state.is_paused][id(owner)] = max(len(owner), entry.size)
+        wanted = memory[is_paused]
+        return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
+
+    def drop_paused(self) -> None:
+        """Forget what was fetched of paused partitions; it is fetched again when they are resumed."""
+        self.drop([name for name, queue in self._queues.items() if queue and queue[0].state.is_paused])
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what was fetched of them."""
@@ -221,10 +234,15 @@ class FetchBuffer:
 
     def raise_failed(self) -> None:
         """Raise what keeps a partition from being read, if anything does."""
+        is_passing = False
         with self._assignment.lock:
             error = self.passing.popleft() if self.passing else None
             if error is None and (state := self._failed()) is not None:
-                error = state.error
+                error, is_passing = state.error, state.is_error_passing
+                if is_passing:
+                    state.error = None
+        if is_passing:
+            self._on_taken()  # the position is requested again
         if error is not None:
             raise error.with_traceback(None)
 
@@ -412,4 +430,4 @@ class FetchBuffer:
             log.warning("skipped, from offset %s on: %s", state.position, failure)
             state.position, state.position_epoch = failure.next_offset, -1
         else:
-            state.error = failure
+            state.error, state.is_error_passing = failure, False

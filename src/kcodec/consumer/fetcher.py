@@ -5,8 +5,13 @@ One Fetch is under way to each broker, on a connection of its own, as it may be 
 all partitions to be read from that broker, so that its session (KIP-227) stays as it is; a broker one of whose
 partitions has answers enough is left alone until that is taken, or a partition that comes free meanwhile would have to
 wait for a request that does not name it. What comes to be wanted while a request is under way, by a seek, a new
-assignment or the end of a pause, is asked for at once on the side, without session and without waiting there. What is
-fetched and not taken is bounded by `fetch_ahead_max_bytes`, except that a broker gives a batch that is larger whole.
+assignment or the end of a pause, is asked for at once on the side, without session and without waiting there.
+
+The memory of responses, under way and not taken, is bounded by `fetch_ahead_max_bytes` over all brokers together: a
+request sets the size of its response aside, and a response that claims more is refused before it is received. Brokers
+send a batch that is larger than what was requested whole, so such a request is repeated with what the response claimed,
+when there is space for it. One response may always be under way, however large (up to max_response_bytes). What is kept
+for paused partitions is not counted, as it would hold up the others; it has the same bound of its own.
 
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
 fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_answers`.
@@ -30,6 +35,7 @@ from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, 
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchRequest
 from kcodec.txn.cluster import NO_UUID, Cluster
 
@@ -39,8 +45,14 @@ CHANNEL: Final = "fetch"
 ASIDE: Final = ""
 #: 4 is the first whose answers hold record batches; aborted transactions come with it.
 LOWEST_VERSION, HIGHEST_VERSION = 4, 18
-#: Errors of a whole answer that say that the session is to begin anew, at once: 70, 71, 106.
+#: Errors of a whole response that say that the session is to begin again: 70 FETCH_SESSION_ID_NOT_FOUND, 71
+#: INVALID_FETCH_SESSION_EPOCH, 106 FETCH_SESSION_TOPIC_ID_ERROR. At once, and after a pause where that did not help.
 SESSION_ERRORS: Final = frozenset({70, 71, 106})
+
+#: What a response holds next to records, aborted transactions included: of the whole, and of each partition.
+OVERHEAD_BYTES, PARTITION_OVERHEAD_BYTES = 64 * 1024, 512
+#: A large response is set aside for in full at first, and then by this part less with each response.
+SHRINK: Final = 16
 
 Plan = dict[TopicPartition, Asked]
 
@@ -79,8 +91,17 @@ class Fetcher:
         #: Requests under way, by broker and channel.
         self._flying: dict[tuple[int, str], Plan] = {}
         self._tasks: dict[tuple[int, str], Task[None]] = {}
+        #: Bytes that are set aside for the responses of these requests.
+        self._set_aside: dict[tuple[int, str], int] = {}
+        #: By broker whose responses are larger than what is requested, as its batches are: what they claimed.
+        self._large: dict[int, int] = {}
+        #: When each broker was asked last, by a count of requests.
+        self._turns: dict[int, int] = {}
+        self._turn = 0
         #: What was asked for on the side last: state and offset.
         self._asked_aside: dict[TopicPartition, tuple[int, int]] = {}
+        #: Brokers whose last response was an error of the session.
+        self._session_errors: dict[int, int] = {}
         #: By broker whose answer became too large: the partitions that it is then asked for one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         self._signal = Signal()
@@ -116,6 +137,15 @@ class Fetcher:
         """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
         found = self._buffer.take_arrow()
         return self._buffer.empty() if found is None else found
+
+    def cause_of(self, state: PartitionState) -> str:
+        """On the loop: why a partition could not be fetched the last time; "" if it could."""
+        partition = state.topic_partition
+        node = state.preferred_replica
+        known = self._troubles.known(partition)
+        if known is None:
+            known = self._troubles.known(self.cluster.leader(*partition) if node is None else node)
+        return "" if known is None else known.cause
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what was fetched of them."""
@@ -172,17 +202,28 @@ class Fetcher:
         with self.assignment.lock:
             plans, due = self._plan(now)
             waiting = self._buffer.waiting_bytes()
+            if self._buffer.waiting_bytes(is_paused=True) > self.settings.fetch_ahead_max_bytes:
+                self._buffer.drop_paused()
         # Half of the room is for what waits, the rest is shared out to requests: were it given to the first that ask,
         # brokers that hold theirs for long would leave nothing to others.
         half = self.settings.fetch_ahead_max_bytes // 2
         brokers = len({node for node, _ in plans.keys() | self._flying.keys()})
-        for (node, channel), plan in plans.items() if waiting <= half else ():
-            plan = self._alone(node, plan)
+        for node, channel in sorted(plans, key=lambda key: self._turns.get(key[0], 0)) if waiting <= half else ():
+            plan = self._alone(node, plans[node, channel])
             most = max(min(self.settings.fetch_max_bytes, half // (2 * brokers)), 1)
-            self._flying[node, channel] = plan
-            flow = self._fetch(node, channel, plan, most)
+            size = max(most, self._large.get(node, 0)) + OVERHEAD_BYTES + PARTITION_OVERHEAD_BYTES * len(plan)
+            if not self._has_space(size, waiting):
+                break  # the others wait as well, or a large response would never get its space
+            self._turns[node] = self._turn = self._turn + 1
+            self._flying[node, channel], self._set_aside[node, channel] = plan, size
+            flow = self._fetch(node, channel, plan, most, size)
             self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
         return None if due is None else max(due - now, 0.0)
+
+    def _has_space(self, size: int, waiting: int) -> bool:
+        """Whether a response of `size` bytes may come now."""
+        held = waiting + sum(self._set_aside.values())
+        return held == 0 or held + size <= self.settings.fetch_ahead_max_bytes
 
     def _alone(self, node: int, plan: Plan) -> Plan:
         """After an answer that was too large, one of its partitions, in turn."""
@@ -270,7 +311,7 @@ class Fetcher:
 
     # One request
 
-    def _fetch(self, node: int, channel: str, plan: Plan, most: int) -> Flow[None]:
+    def _fetch(self, node: int, channel: str, plan: Plan, most: int, size: int) -> Flow[None]:
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
@@ -295,7 +336,9 @@ class Fetcher:
                 lowest=LOWEST_VERSION,
                 highest=HIGHEST_VERSION if has_ids else FIRST_WITH_TOPIC_IDS - 1,
                 channel=channel,
+                max_response_bytes=size,
             )
+            self._shrink(node)
             self._answered(node, session, plan, reply)
         except KcodecError as error:
             session.fail()
@@ -303,8 +346,10 @@ class Fetcher:
                 log.debug("fetching from broker %d on the side: %s", node, error)
             else:
                 self._failed(node, plan, error)
+            self._note_size(node, error.__cause__)
         finally:
             self._flying.pop((node, channel), None)
+            self._set_aside.pop((node, channel), None)
             self._tasks.pop((node, channel), None)
             self._wake()
 
@@ -312,7 +357,7 @@ class Fetcher:
         """No answer: another replica, or the same broker later."""
         log.info("fetching from broker %d: %s", node, error)
         self._metrics.count("consumer.fetch_failed", node=node)
-        self._troubles.put_off(node)
+        self._troubles.put_off(node, str(error))
         self.cluster.request_update(f"broker {node} did not answer a Fetch")
         with self.assignment.lock:
             for asked in plan.values():
@@ -320,8 +365,20 @@ class Fetcher:
                     asked.state.preferred_replica = None
         if isinstance(error, AuthenticationError | UnsupportedError):
             self._answers.pass_on(error)
-        if isinstance(error.__cause__, LimitExceededError):
+        if isinstance(error.__cause__, LimitExceededError) and error.__cause__.limit != RESPONSE_LIMIT:
             self._too_large(node, plan, error.__cause__)
+
+    def _note_size(self, node: int, cause: BaseException | None) -> None:
+        """A response claimed more than was set aside for it: the next request sets that aside."""
+        if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
+            self._large[node] = max(cause.claimed, self._large.get(node, 0))
+
+    def _shrink(self, node: int) -> None:
+        """Large batches may have been few: set a little less aside with each response, down to what is usual."""
+        if size := self._large.pop(node, 0):
+            smaller = size - max(size // SHRINK, 1)
+            if smaller > OVERHEAD_BYTES:
+                self._large[node] = smaller
 
     def _too_large(self, node: int, plan: Plan, error: LimitExceededError) -> None:
         """The answer is above max_response_bytes: with one partition alone, its next batch is."""
@@ -347,17 +404,21 @@ class Fetcher:
             session.refuse(message.error_code)
             row = error_code(message.error_code)
             log.info("broker %d refused a Fetch: %s (%s)", node, row.name, row.text)
-            if message.error_code not in SESSION_ERRORS:
-                self._troubles.put_off(node)
+            is_first = self._session_errors.pop(node, 0) == 0
+            if message.error_code in SESSION_ERRORS:
+                self._session_errors[node] = message.error_code
+            if message.error_code not in SESSION_ERRORS or not is_first:
+                self._troubles.put_off(node, f"broker {node} responded to Fetch with {row.name}")
                 if not row.retriable:
-                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}"))
+                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}", remedy="stop"))
             return
         found, problem = session.accept(message)
         if problem is not None:
             log.info("the answer of broker %d does not fit its fetch session: %s", node, problem)
-            self._troubles.put_off(node)
+            self._troubles.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
             return
         self._troubles.over(node)
+        self._session_errors.pop(node, None)
         for partition in plan.keys() - {partition for partition, _ in found}:
             self._troubles.over(partition)  # nothing new there
         self.cluster.learn_brokers(message.node_endpoints)

@@ -52,6 +52,12 @@ class Notices:
         self.waiting: deque[Notice] = deque()
         self._posted = posted
         self._interrupt = interrupt
+        self._current: Notice | None = None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a function of the application's runs now."""
+        return self._current is not None and not self._current.is_settled
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> Notice:
         """Have it told; nobody waits for that."""
@@ -63,6 +69,7 @@ class Notices:
 
     def begin(self, notice: Notice) -> None:
         """Any thread, right before it is told. Until here it stays, so that a poll that is interrupted loses none."""
+        self._current = notice
         with suppress(ValueError):  # told at close, which takes them out itself
             self.waiting.remove(notice)
 

@@ -36,7 +36,7 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.error_codes import error_code, note_final
 from kcodec.protocol.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.settle import Asking, Outcome, Question, settle
@@ -87,6 +87,8 @@ class Positions:
         self.settings = settings
         self.member = member
         self.now = now or int
+        #: Why partitions that wait for a position do not have it yet.
+        self.causes: dict[TopicPartition, KcodecError] = {}
         self._clock = clock
         self._random = random
         self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
@@ -129,6 +131,8 @@ class Positions:
         self.cluster.topics_wanted({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
             del self._validated[gone]
+        for gone in self.causes.keys() - partitions.keys():
+            del self.causes[gone]
         groups: dict[_Group, list[PartitionState]] = {}
         for state in list(partitions.values()):
             if state.error is not None or state.is_revoking:
@@ -228,7 +232,9 @@ class Positions:
             self._stands(state, self.cluster.leader_epoch(*item))
             return True
         if not _is_final(error):
+            self.causes[item] = error
             return False
+        note_final(error)
         self.assignment.fail(state, error)
         return True
 
@@ -250,6 +256,7 @@ class Positions:
             self._asking.deadline(None),
             on_result=on_result,
             is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+            causes=self.causes,
         )
 
     def _ask_committed(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
@@ -272,6 +279,7 @@ class Positions:
             self.member,
             on_result=take,
             is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+            causes=self.causes,
         )
 
     def _ask_reset(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:

@@ -63,6 +63,10 @@ class Membership(Protocol):
     error: BaseException | None
 
     @property
+    def last_error(self) -> BaseException | None:
+        """Why it is not a member yet, for messages: what the last attempt met; None if nothing failed."""
+
+    @property
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who we are, for commits: of the last rebalance that was completed; generation -1 before the first."""
 

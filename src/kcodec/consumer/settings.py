@@ -18,6 +18,7 @@ DEFAULT_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", 
 class ConsumerSettings:
     """Names and defaults are Kafka's (ConsumerConfig); `kcodec.client.consumer_options` says what each one does.
 
+    bootstrap_servers:   the addresses that the client was given, for messages.
     auto_offset_reset:   "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.
     fetch_ahead_max_bytes: what is fetched and not taken yet; nobody is asked for more beyond it.
     columns:             of the batches that poll_arrow gives.
@@ -26,6 +27,7 @@ class ConsumerSettings:
                          brokers before 2.5.
     """
 
+    bootstrap_servers: str = ""
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: str = "classic"

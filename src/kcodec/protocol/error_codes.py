@@ -231,3 +231,12 @@ def broker_error(
         remedy=row.remedy if remedy is None else remedy,
         resource=resource,
     )
+
+
+def note_final(error: BaseException) -> None:
+    """Set the remedy of an error that is raised again until the application changes something.
+
+    An abort, or another producer, does not change what a consumer or its group met: the remedy becomes "stop".
+    """
+    if isinstance(error, BrokerError) and not error.retriable:
+        error.remedy = "stop"

@@ -74,6 +74,8 @@ class Call:
     timeout:         seconds until RequestTimedOutError, counted from the call on (connecting included).
     lowest, highest: bounds on the version, beside those of the message class.
     channel:         calls of one channel to one node share a connection; a long poll has one of its own.
+    max_response_bytes: a longer response is refused before it is received (LimitExceededError is then the cause of the
+                     TransportError); None: the client's max_response_bytes.
 
     Raised into the flow: TransportError (`possibly_sent` says whether the broker may have got it), its
     RequestTimedOutError, AuthenticationError; UnsupportedError when no version suits both (nothing was sent).
@@ -86,6 +88,7 @@ class Call:
     highest: int = 32767
     expects_reply: bool = True
     channel: str = ""
+    max_response_bytes: int | None = None
 
     @property
     def kind(self) -> Any:
@@ -224,9 +227,10 @@ def call(
     highest: int = 32767,
     expects_reply: bool = True,
     channel: str = "",
+    max_response_bytes: int | None = None,
 ) -> Flow[Any]:
     """`Call` as a flow: ``reply = yield from call(node, request, timeout=30.0)``."""
-    return (yield Call(node, request, timeout, lowest, highest, expects_reply, channel))
+    return (yield Call(node, request, timeout, lowest, highest, expects_reply, channel, max_response_bytes))
 
 
 def sleep(seconds: float) -> Flow[None]:

@@ -8,6 +8,7 @@ must be able to read the answer of a broker that does not know its version (KIP-
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
@@ -18,6 +19,8 @@ from kcodec.protocol.versions import UNSUPPORTED_VERSION
 LENGTH_BYTES = 4
 #: Where a connection receives what is not a large frame.
 SCRATCH_BYTES = 64 * 1024
+#: `LimitExceededError.limit` of a response that is longer than its own request allows.
+RESPONSE_LIMIT = "max_response_bytes of the request"
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
 # api key, version, correlation id, length of the client id
@@ -124,10 +127,14 @@ class FrameReader:
     Small frames are copied out of there; a large one has memory of its own, which is used again once nobody holds the
     frame or a part of it (the records of an answer are views into it). Resident memory is bounded by what has arrived,
     not by what a length claims.
+
+    limit_of: gives the limit of the frame that comes behind so many others that are not taken yet, where it has one of
+    its own that is lower.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, limit_of: Callable[[int], int | None] = lambda behind: None) -> None:
         self.set_limit(max_frame_bytes)
+        self._limit_of = limit_of
         # of small frames and of the beginning of a large one: its first bytes, up to _filled
         self._scratch = memoryview(b"")
         self._filled = 0
@@ -174,7 +181,7 @@ class FrameReader:
         frames: list[bytes | memoryview] = []
         view, position, size = self._scratch[: self._filled], 0, -1
         while len(view) - position >= LENGTH_BYTES:
-            size = self._checked(view[position : position + LENGTH_BYTES])
+            size = self._checked(view[position : position + LENGTH_BYTES], len(frames))
             if len(view) - position - LENGTH_BYTES < size:
                 break
             position += LENGTH_BYTES
@@ -191,7 +198,7 @@ class FrameReader:
         self._filled = rest
         return frames
 
-    def _checked(self, length: memoryview) -> int:
+    def _checked(self, length: memoryview, behind: int) -> int:
         size = int.from_bytes(length, "big", signed=True)
         if size < 0:
             raise DecodeError(f"a frame of {size} bytes: the other side speaks something else (TLS, HTTP?)")
@@ -201,6 +208,14 @@ class FrameReader:
                 " (or the other side speaks something else: TLS, HTTP?)",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
+                claimed=size,
+            )
+        limit = self._limit_of(behind)
+        if limit is not None and size > limit:
+            raise LimitExceededError(
+                f"a response of {size} bytes, more than the {limit} bytes that were set aside for it",
+                limit=RESPONSE_LIMIT,
+                value=limit,
                 claimed=size,
             )
         return size

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
-from kcodec.protocol.error_codes import ERRORS, broker_error
+from kcodec.protocol.error_codes import ERRORS, broker_error, note_final
 from kcodec.protocol.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.txn.cluster_values import NO_UUID, Broker, Partition, Topic
@@ -68,6 +68,8 @@ class Cluster:
         self.rebootstraps = 0
         self._wanted: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
+        #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
+        self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
         self._addresses: dict[int, Address] = {}
         self._update_wanted = Signal()
         self._is_update_wanted = False
@@ -351,7 +353,7 @@ class Cluster:
             except (TransportError, BrokerError) as error:
                 if isinstance(error, BrokerError) and error.code not in PASSING and not error.retriable:
                     raise
-                last = error
+                last = self.coordinator_errors[kind, key] = error
             pause = self.times.backoff(attempt, self.random.random())
             yield from sleep(min(pause, max(deadline - self.clock(), 0.0)))
             attempt += 1
@@ -371,10 +373,13 @@ class Cluster:
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
         answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
         if answer.error_code:
-            raise broker_error(
+            error = broker_error(
                 answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
             )
+            note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
+            raise error
         self._coordinators[kind, key] = answer.node_id
+        self.coordinator_errors.pop((kind, key), None)
         if answer.node_id not in self.brokers:
             self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
             self._addresses[answer.node_id] = Address(answer.host, answer.port)

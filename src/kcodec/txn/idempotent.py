@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import broker_error, error_code, note_final
 from kcodec.protocol.flow import ANY_NODE, Flow, Signal, call, sleep, wait
 from kcodec.txn.coordination import UNKNOWN_SERVER_ERROR
 from kcodec.txn.producer_id import HIGHEST_EPOCH, NO_PRODUCER, ProducerIdAndEpoch, ProducerIdSource, Verdict
@@ -74,6 +74,7 @@ class IdempotentProducerId(ProducerIdSource):
                 return
             else:
                 self._error = broker_error(answer.error_code, f"InitProducerId at broker {reply.node_id}")
+                note_final(self._error)
         self.changed.set()
 
     @property

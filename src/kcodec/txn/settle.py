@@ -205,14 +205,16 @@ def settle(
     *,
     on_result: Callable[[K, V], None] = lambda item, result: None,
     is_wanted: Callable[[K], bool] = lambda item: True,
+    causes: dict[K, KcodecError] | None = None,
 ) -> Generator[Any, Any, Outcome[K, V]]:
     """Ask until each item has a result or a final error, or the deadline is over.
 
     on_result: told of each result at once, before the others are there. is_wanted: asked before an item is asked again;
-    one that is wanted no more has neither a result nor an error.
+    one that is wanted no more has neither a result nor an error. causes: takes the last error of each item that is
+    asked again, and loses it with the item's result.
     """
     outcome: Outcome[K, V] = Outcome(question.doing)
-    settling = _Settling(asking, question, deadline, outcome, on_result)
+    settling = _Settling(asking, question, deadline, outcome, on_result, {} if causes is None else causes)
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
@@ -241,6 +243,7 @@ class _Settling(Generic[K, V]):
         deadline: Deadline,
         outcome: Outcome[K, V],
         on_result: Callable[[K, V], None],
+        last: dict[K, KcodecError],
     ) -> None:
         self._asking = asking
         self._on_result = on_result
@@ -248,7 +251,7 @@ class _Settling(Generic[K, V]):
         self._deadline = deadline
         self._outcome = outcome
         self._begin = asking.clock()
-        self._last: dict[K, KcodecError] = {}
+        self._last = last
 
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
         """Requests to be made: a node and the items to ask it about."""
@@ -310,6 +313,7 @@ class _Settling(Generic[K, V]):
     def _take(self, item: K, answer: Answer) -> None:
         if answer.code == 0:
             self._outcome.results[item] = answer.value
+            self._last.pop(item, None)
             self._on_result(item, answer.value)
             return
         error = broker_error(answer.code, self._doing(item), message=answer.message)

@@ -264,6 +264,10 @@ class Settlement:
         else:
             log.info("%s; going on under a new producer epoch", error)
             queue.must_renumber, queue.bump_from = True, queue.identity
+            batch.last_error = error
+            if batch.attempts > 1:  # at once the first time; a leader that refuses every epoch is asked after a pause
+                pause = self.settings.retry_backoff(batch.attempts - 2, self.random())
+                batch.not_before = self.clock() + pause
             self._put_back(queue, batch)
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings that say why a consumer receives nothing.
+
+A consumer waits for what may come: a broker that starts, a topic that is created, a coordinator that moves. With a
+wrong host, a misspelled topic or a partition that does not exist, it would wait forever without a word. So whatever
+keeps it from reading for longer than WARN_AFTER_SECONDS is logged at WARNING with the address, topic or partition and
+the last cause, again after REPEAT_SECONDS, and then after intervals that double up to LONGEST_REPEAT_SECONDS. The end
+of a problem that was logged is logged at INFO.
+
+What `poll` raises is not logged here, nor what holds back records of a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.flow import Flow, sleep
+
+if TYPE_CHECKING:
+    from kcodec.consumer.consumer_core import ConsumerCore
+
+log = logging.getLogger("kcodec.consumer")
+#: A problem is logged when it has lasted for this time; together with LOOK_SECONDS it stays below five seconds.
+WARN_AFTER_SECONDS: Final = 4.0
+#: Interval at which the state of the consumer is looked at.
+LOOK_SECONDS: Final = 0.5
+#: Time from the first warning to the second; each further interval is twice as long ...
+REPEAT_SECONDS: Final = 10.0
+#: ... up to this one.
+LONGEST_REPEAT_SECONDS: Final = 300.0
+#: Partitions that one warning names.
+MAX_NAMED_PARTITIONS: Final = 5
+UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT = 3, 88
+
+#: What a problem is about: its kind, and the topic or broker.
+Key = tuple[str, str | int]
+
+
+class _Problem:
+    """One problem: since when, when it is logged next, and the interval after that."""
+
+    __slots__ = ("interval", "next_at", "since", "was_logged")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.next_at = now + WARN_AFTER_SECONDS
+        self.interval = REPEAT_SECONDS
+        self.was_logged = False
+
+
+class _Found(NamedTuple):
+    """A problem as it is now. what: the sentence up to the duration; hint: the sentences behind it."""
+
+    what: str
+    hint: str
+
+
+class WaitingReport:
+    """See the module. Of one consumer; runs on the loop."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._known: dict[Key, _Problem] = {}
+
+    def run(self) -> Flow[None]:
+        """Look and log, until the consumer is closed."""
+        while True:
+            yield from sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Log what is due now."""
+        now = self._core.clock()
+        found = dict(self._found())
+        for key in self._known.keys() - found.keys():
+            if self._known.pop(key).was_logged:
+                log.info("%s: no longer: %s %s", self._name, *key)
+        for key, one in found.items():
+            problem = self._known.setdefault(key, _Problem(now))
+            if now >= problem.next_at:
+                log.warning("%s: %s for %.0f s%s", self._name, one.what, now - problem.since, one.hint)
+                problem.was_logged = True
+                problem.next_at, problem.interval = now + problem.interval, problem.interval * 2
+                problem.interval = min(problem.interval, LONGEST_REPEAT_SECONDS)
+
+    def cause_of(self, partition: TopicPartition) -> str:
+        """Why a partition has no position or no records at the moment, as far as it is known; "" if it is not."""
+        return "; ".join(
+            found.what + found.hint
+            for key, found in self._found()
+            if key[0] in ("brokers", "group") or key[1] == partition.topic
+        )
+
+    @property
+    def _name(self) -> str:
+        settings = self._core.settings
+        group = f" of group {settings.group_id!r}" if settings.group_id is not None else ""
+        return f"consumer {settings.client_id!r}{group}"
+
+    def _found(self) -> Iterator[tuple[Key, _Found]]:
+        """The problems that there are now."""
+        core = self._core
+        if not core.is_reading:
+            return
+        cluster = core.cluster
+        if cluster.last_error is not None or not cluster.updates:
+            yield ("brokers", core.settings.bootstrap_servers), self._brokers()
+            if not cluster.updates:
+                return  # nothing else can be known
+        yield from self._subscribed()
+        yield from self._group()
+        yield from self._partitions()
+
+    def _brokers(self) -> _Found:
+        cluster = self._core.cluster
+        cause = cluster.last_error or "no response to any request so far"
+        addresses = f"bootstrap_servers={self._core.settings.bootstrap_servers!r}"
+        if cluster.updates:
+            return _Found(f"no broker of the cluster of {addresses} has responded", f"; last cause: {cause}")
+        return _Found(
+            f"no broker has responded at {addresses}",
+            f"; last cause: {cause}. It tries again; check the host, the port and security_protocol",
+        )
+
+    # Topics
+
+    def _subscribed(self) -> Iterator[tuple[Key, _Found]]:
+        """Topics that cannot be had, and a pattern that matches none."""
+        core = self._core
+        for topic in sorted(core.subscription | {each.topic for each in core.assignment.partitions}):
+            code = self._topic_code(topic)
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
+                hint = "; last cause: UNKNOWN_TOPIC_OR_PARTITION. It is read once it exists; check its name"
+                yield ("topic", topic), _Found(f"topic {topic!r} has not existed", hint)
+            elif code:
+                row = error_code(code)
+                hint = f"; last cause: {row.name}, {row.text}"
+                yield ("topic", topic), _Found(f"topic {topic!r} has been unavailable", hint)
+        pattern, is_matched_here = core.pattern, core.settings.group_protocol == "classic"
+        if pattern is not None and is_matched_here and core.cluster.updates_of_all:
+            matches = re.compile(pattern).fullmatch
+            if not any(matches(name) for name, topic in core.cluster.topics.items() if topic.partitions):
+                hint = "; a pattern must match the whole name of a topic that this user may describe"
+                yield ("pattern", pattern), _Found(f"pattern {pattern!r} has matched no topic", hint)
+
+    def _topic_code(self, topic: str) -> int:
+        """The error of a topic in the metadata; 0 for one that is there."""
+        found = self._core.cluster.topics.get(topic)
+        if found is None:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return found.error or (0 if found.partitions else UNKNOWN_TOPIC_OR_PARTITION)
+
+    # The group
+
+    def _group(self) -> Iterator[tuple[Key, _Found]]:
+        core = self._core
+        membership, group_id = core.membership, core.settings.group_id
+        if membership is None or group_id is None or membership.error is not None or membership.is_stable:
+            return
+        cause = core.cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
+        if cause is not None:
+            yield ("group", group_id), _Found("it has not joined the group", f"; last cause: {cause}")
+
+    # Partitions
+
+    def _partitions(self) -> Iterator[tuple[Key, _Found]]:
+        """Partitions that are assigned and cannot be read, those of a topic with one problem together."""
+        for kind, problem in (
+            ("partition", self._missing),
+            ("leader", self._without_leader),
+            ("position", self._without_position),
+            ("fetch", self._not_fetched),
+        ):
+            yield from self._of_topics(kind, problem)
+
+    def _of_topics(self, kind: str, problem: Callable[[TopicPartition], _Found | None]) -> Iterator[tuple[Key, _Found]]:
+        topics: dict[str, list[tuple[TopicPartition, _Found]]] = {}
+        for partition, state in sorted(self._core.assignment.partitions.items()):
+            is_looked_at = state.error is None and not state.is_revoking and not self._topic_code(partition.topic)
+            if is_looked_at and (found := problem(partition)) is not None:
+                topics.setdefault(partition.topic, []).append((partition, found))
+        for topic, some in topics.items():
+            named = ", ".join(str(partition) for partition, _ in some[:MAX_NAMED_PARTITIONS])
+            more = f" and {len(some) - MAX_NAMED_PARTITIONS} more" if len(some) > MAX_NAMED_PARTITIONS else ""
+            what, hint = some[0][1]
+            yield (kind, topic), _Found(f"{named}{more} {what}", hint)
+
+    def _missing(self, partition: TopicPartition) -> _Found | None:
+        count = self._core.cluster.partitions(partition.topic) or 0
+        if partition.partition in self._core.cluster.topics[partition.topic].partitions:
+            return None
+        hint = f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {count} partitions, numbered from 0"
+        return _Found("cannot be read, as there has been no such partition", hint)
+
+    def _without_leader(self, partition: TopicPartition) -> _Found | None:
+        known = self._core.cluster.topics[partition.topic].partitions.get(partition.partition)
+        if known is None or known.leader >= 0:
+            return None
+        return _Found("cannot be read, as there has been no leader", "; last cause: LEADER_NOT_AVAILABLE")
+
+    def _without_position(self, partition: TopicPartition) -> _Found | None:
+        state, cause = self._core.assignment.partitions[partition], self._core.positions.causes.get(partition)
+        if state.awaiting is None or cause is None or self._core.cluster.leader(*partition) is None:
+            return None
+        if getattr(cause, "code", 0) == UNSTABLE_OFFSET_COMMIT:
+            return None
+        return _Found(f"has had no position (it awaits: {state.awaiting})", f"; last cause: {cause}")
+
+    def _not_fetched(self, partition: TopicPartition) -> _Found | None:
+        state = self._core.assignment.partitions[partition]
+        cause = self._core.fetcher.cause_of(state) if state.is_fetchable else ""
+        return _Found("could not be fetched", f"; last cause: {cause}") if cause else None
