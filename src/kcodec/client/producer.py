@@ -177,8 +177,8 @@ class Producer(TransactionalCalls):
         Waits up to `max_block_ms` where `buffer_memory` is used up; then it raises BufferFullError, and at once a
         RuntimeError on the I/O thread (in a callback). Raises EncodeError for values that make no record, a record
         above `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is
-        closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or BufferFullError was
-        raised blocks the commit, as any record does that was not written.
+        closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
+        BufferFullError was raised blocks the commit, as any record does that was not written.
         """
         if self._key_serializer is not None:
             key = self._key_serializer(key)

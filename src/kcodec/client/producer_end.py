@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.producer")
 #: A program that is being ended (Ctrl-C) waits this long for records that are not acknowledged.
 INTERRUPTED_CLOSE_SECONDS = 3.0
+#: A transaction block that such an exception leaves gets this long for its abort, before the close of the producer.
+INTERRUPTED_ABORT_SECONDS = 1.5
 
 
 def is_interruption(error: BaseException) -> bool:

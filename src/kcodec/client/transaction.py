@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from kcodec.client.producer_end import INTERRUPTED_ABORT_SECONDS, is_interruption
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
@@ -116,10 +117,18 @@ class TransactionBlock:
     def _begin(self) -> Flow[OpenTransaction]:
         return self._manager.begin(self._timeout, self._partitions)
 
+    def _abort_timeout(self, error: BaseException | None) -> float | None:
+        """Where the program is being ended (Ctrl-C), the abort gets little time: the next begin, or the coordinator,
+        ends the transaction all the same."""
+        if error is None or not is_interruption(error):
+            return self._timeout
+        least = INTERRUPTED_ABORT_SECONDS
+        return least if self._timeout is None else min(self._timeout, least)
+
     def _abort_after(self, error: BaseException | None) -> Flow[None]:
         """Abort what a block left. What the abort itself meets is a note on `error`, which is what matters."""
         try:
-            yield from self._manager.abort(self._timeout)
+            yield from self._manager.abort(self._abort_timeout(error))
         except KcodecError as failed:
             log.warning("the abort of a transaction failed: %s", failed)
             if error is not None and failed is not error:

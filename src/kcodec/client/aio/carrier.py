@@ -81,6 +81,8 @@ class Carrier:
         """End the client; flows that still run are cancelled. Idempotent."""
         if self._is_closing or self._process != os.getpid():
             return
+        if self._loop is not None:
+            self.check_wait()
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()

@@ -288,13 +288,11 @@ class Producer(TransactionalCalls):
         self._raise_failures()
 
     async def _end(self, timeout: float | None) -> None:
-        if self._loop is not None:
-            self._carrier.check_wait()
         try:
             if self._loop is not None:
                 await self._carrier.run(self._core.close(timeout), timeout)
         finally:
-            await self._carrier.close()
+            await self._carrier.close()  # RuntimeError in another event loop: the producer stays as it is
             self._core.crash(TransportError("the producer is closed"))
 
     def _raise_failures(self) -> None:
