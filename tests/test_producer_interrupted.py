@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,8 +123,7 @@ def test_ctrl_c_ends_a_producer_within_5_seconds(case: str) -> None:
     assert seconds < 5.0
     assert status == -signal.SIGINT and "KeyboardInterrupt" in errors
     if case != "in a transaction":
-        assert "3 records" in errors and "'orders'" in errors and "Connect" in errors
-        assert "3 records not delivered" in errors or "4 records not delivered" in errors
+        assert re.search("[34] records not delivered: topic 'orders': .*Connect", errors)
 
 
 def test_a_signal_that_exits_ends_a_producer_within_5_seconds() -> None:

@@ -240,16 +240,25 @@ class ProducerCore:
     def crash(self, error: BaseException) -> None:
         """The loop cannot go on, or was ended: all that is unfinished fails, and nothing more is taken."""
         reason = error
-        if not isinstance(error, KcodecError):
-            ended = isinstance(error, CancelledFlow)
-            reason = TransportError(
-                "the producer was ended" if ended else f"the loop of this producer failed: {error!r}"
-            )
+        if isinstance(error, CancelledFlow):
+            reason = TransportError("the producer was closed")
+        elif not isinstance(error, KcodecError):
+            reason = TransportError(f"the loop of this producer failed: {error!r}")
             reason.__cause__ = error
         with self.lock:
             if not self.is_closed:
                 self.accumulator.refusal, self.is_closed = reason, True
-        self.sender.fail_all(reason)
+        if isinstance(error, CancelledFlow):
+            self.sender.fail_each(self._ended)
+        else:
+            self.sender.fail_all(reason)
+
+    def _ended(self, batch: ProducerBatch) -> TransportError:
+        why = self.why_waiting(batch)
+        return TransportError(
+            "the producer was closed before this was acknowledged" + (f": {why}" if why else ""),
+            possibly_sent=batch.attempts > 0,
+        )
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:
