@@ -47,7 +47,10 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def test_there_are_such_tables() -> None:
-    assert {name for page, name, _ in rows() if page == "transactions.md"} >= {"DeliveryTimeoutError", "BufferFullError"}
+    assert {name for page, name, _ in rows() if page == "transactions.md"} >= {
+        "DeliveryTimeoutError",
+        "BufferFullError",
+    }
 
 
 @pytest.mark.parametrize(("page", "name", "told"), rows())

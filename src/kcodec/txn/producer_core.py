@@ -11,7 +11,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import (
+    BufferFullError,
+    DeliveryErrors,
+    DeliveryTimeoutError,
+    EncodeError,
+    KcodecError,
+    TransportError,
+)
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.txn.accumulator import Accumulator, NewDelivery
@@ -151,6 +158,8 @@ class ProducerCore:
         a record blocks the commit like one that a broker refused."""
         if self.source.transactional_id is None or error is self.accumulator.refusal:
             return None
+        if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
+            error.remedy = "abort"
         begun = getattr(self.source, "open", None)
         number = partition if isinstance(partition, int) else -1
 
