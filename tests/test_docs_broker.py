@@ -55,14 +55,18 @@ class Examples:
         return consumer
 
 
-def test_producer_examples_run(apache_kafka: ApacheKafka) -> None:
+def test_producer_examples_run(apache_kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
     examples = Examples("producer.md", apache_kafka)
-    first, table = examples.blocks
+    first, table, failures = examples.blocks
     sent = examples.run(first)["delivery"].result()
     assert (sent.topic, sent.partition, sent.offset) == (examples.topics["orders"], 1, 0)
     with examples.producer() as producer:
         names = examples.run(table, producer=producer, pyarrow=pyarrow, keys=[b"a", b"b"], values=[b"1", b"2"])
         assert sum(batch.records_count for batch in names["tables"].result()) == 2
+        small = apache_kafka.create_topic(partitions=1, max_message_bytes=200)
+        producer.send(small, bytes(1000))
+        examples.run(failures, producer=producer)
+        assert capsys.readouterr().out == f"{small} MESSAGE_TOO_LARGE 1\n"
 
 
 @pytest.mark.parametrize("transaction_version", [2, 0])

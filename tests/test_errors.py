@@ -23,6 +23,8 @@ TREE = {
     "EncodeError": (errors.KcodecError, ValueError),
     "RecordValidationError": (errors.KcodecError, ValueError),
     "BufferFullError": (errors.KcodecError, BufferError),
+    "DeliveryErrors": (errors.KcodecError, ExceptionGroup),
+    "TopicDeliveryError": (errors.KcodecError,),
     "TransactionStateError": (errors.KcodecError,),
     "BrokerError": (errors.KcodecError,),
     "ProducerFencedError": (errors.BrokerError,),
@@ -78,6 +80,7 @@ def test_the_tree_is_drawn_as_it_is() -> None:
     "error",
     [
         errors.BufferFullError("full"),
+        errors.TopicDeliveryError("failed", topic="orders", kind="MESSAGE_TOO_LARGE", count=3, remedy="stop"),
         errors.TransactionStateError("not now", state="READY", event="COMMIT"),
         *(
             getattr(errors, name)("refused", code=53, name="X", retriable=True, remedy="stop", resource="orders")

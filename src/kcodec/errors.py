@@ -10,6 +10,8 @@ option) is a plain ValueError or TypeError.
     │  └─ LimitExceededError        a limit of DecodeLimits
     ├─ EncodeError(ValueError)      your values are wrong
     ├─ BufferFullError(BufferError) a producer's buffer stayed full
+    ├─ DeliveryErrors(ExceptionGroup)       records of a producer failed, and nothing had retrieved their errors
+    ├─ TopicDeliveryError           a member of it: the records of one topic that failed with one kind of error
     ├─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
     ├─ TransactionStateError        this call is illegal now
     ├─ BrokerError                  a broker answered with an error code
@@ -35,7 +37,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from kcodec._fast import DecodedRecords
@@ -56,7 +58,13 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 class KcodecError(Exception):
-    """The root of all errors that kcodec defines. Their text is one line: see `one_line`."""
+    """The root of all errors that kcodec defines. Their text is one line: see `one_line`.
+
+    remedy: what the application should do: "retry" (the same call), "abort" (the transaction, then go on), "recreate"
+            (close this client, make another), "stop" (something must be changed first); None where none of them fits.
+    """
+
+    remedy: str | None = None
 
     def __str__(self) -> str:
         return one_line(self._text())
@@ -196,6 +204,49 @@ class EncodeError(KcodecError, ValueError):
 class BufferFullError(KcodecError, BufferError):
     """A producer's `buffer_memory` was full for `max_block_ms`: records come faster than brokers acknowledge them."""
 
+    remedy = "retry"
+
+
+class TopicDeliveryError(KcodecError):
+    """Records of one topic that failed with one kind of error; a member of `DeliveryErrors`.
+
+    topic:  the topic's name.
+    kind:   the name of the broker's error ("MESSAGE_TOO_LARGE"), else the name of the exception's class.
+    count:  the number of records.
+    remedy: the remedy of that error.
+
+    `__cause__` is the error of the first of these records.
+    """
+
+    _FIELDS: tuple[str, ...] = ("topic", "kind", "count", "remedy")
+
+    def __init__(self, reason: str, *, topic: str, kind: str, count: int, remedy: str | None = None) -> None:
+        super().__init__(reason)
+        self.topic = topic
+        self.kind = kind
+        self.count = count
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_with, (type(self), self.args, {name: getattr(self, name) for name in self._FIELDS})
+
+
+class DeliveryErrors(KcodecError, ExceptionGroup[TopicDeliveryError]):
+    """Records were not delivered: raised by a producer's `flush` and `close`, for those records that failed since the
+    last such call and whose error nothing has retrieved (`result`, `exception`, `error`, `await` or a callback).
+
+    Each member is a `TopicDeliveryError`; `count` is the number of records of all members.
+    """
+
+    @property
+    def count(self) -> int:
+        """The number of records that failed."""
+        return sum(member.count for member in self.exceptions if isinstance(member, TopicDeliveryError))
+
+    def derive(self, members: Sequence[Any], /) -> DeliveryErrors:  # type: ignore[override]
+        """Return the part of the group that `split` and `except*` select."""
+        return DeliveryErrors(self.message, members)
+
 
 def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:
     return RecordValidationError(reason, **fields)
@@ -271,6 +322,7 @@ class BrokerError(KcodecError):
     """
 
     _FIELDS: tuple[str, ...] = ("code", "name", "retriable", "remedy", "resource")
+    remedy: str
 
     def __init__(
         self,
@@ -389,14 +441,16 @@ class TransportError(KcodecError, ConnectionError):
     """A connection failed, or was refused, or ended before the answer.
 
     possibly_sent: whether bytes of the request may have reached the broker, so that it may yet act on them.
+    remedy:        as in `KcodecError`; by default the one of the class.
     """
 
-    _FIELDS: tuple[str, ...] = ("possibly_sent",)
+    _FIELDS: tuple[str, ...] = ("possibly_sent", "remedy")
 
-    def __init__(self, reason: str, *, possibly_sent: bool = False) -> None:
+    def __init__(self, reason: str, *, possibly_sent: bool = False, remedy: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.possibly_sent = possibly_sent
+        self.remedy = type(self).remedy if remedy is None else remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_with, (type(self), (self.reason,), {name: getattr(self, name) for name in self._FIELDS})
@@ -405,9 +459,16 @@ class TransportError(KcodecError, ConnectionError):
 class RequestTimedOutError(TransportError, TimeoutError):
     """No answer to one request within `request_timeout_ms`. The broker may have acted, and may yet."""
 
+    remedy = "retry"
+
 
 class DeliveryTimeoutError(TransportError, TimeoutError):
-    """A record was not acknowledged within `delivery_timeout_ms`, or a call did not end by its deadline."""
+    """A record was not acknowledged within `delivery_timeout_ms`, or a call did not end by its deadline.
+
+    Its remedy is "abort" where a transaction is open that can only be aborted now, else "retry".
+    """
+
+    remedy = "retry"
 
 
 class UnknownOutcomeError(TransportError):
@@ -416,3 +477,5 @@ class UnknownOutcomeError(TransportError):
 
 class AuthenticationError(TransportError):
     """TLS or SASL: one side does not trust the other. Trying again with the same credentials does not help."""
+
+    remedy = "stop"

@@ -38,6 +38,7 @@ class Client:
             metadata_max_age=options.metadata_max_age_ms / 1000,
             rebootstrap_trigger=trigger if options.metadata_recovery_strategy == "rebootstrap" else None,
             backoff=options.retry_backoff,
+            unknown_topic=options.unknown_topic_timeout_ms / 1000,
         )
         self.cluster = Cluster(clock, self.random, times)
         self.network = Network(options, clock, self.random)

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from kcodec.client.metrics import Metrics, NoMetrics
+from kcodec.client.metrics import Metrics, NoMetrics, checked_metrics
 from kcodec.client.security import SECURITY_OPTIONS, Security
 from kcodec.protocol.flow import Address
 
@@ -98,11 +98,14 @@ class ClientOptions(OptionSet):
     metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): with no broker to be reached, begin at
                                 bootstrap_servers again; "none": go on with the brokers known.
     metadata_recovery_rebootstrap_trigger_ms:         the same after so long without an answer to metadata requests.
+    unknown_topic_timeout_ms:   how long `send`, `partitions_for` and others wait for a topic that brokers call unknown,
+                                from the first such response on; a broker also does so while it creates a topic.
     client_dns_lookup:          "use_all_dns_ips", or "resolve_canonical_bootstrap_servers_only".
     max_response_bytes:         a longer answer is refused (Kafka: socket.request.max.bytes of the other side).
     max_pipelined_requests:     requests sent to a broker and not answered yet; more wait on our side.
     security:                   TLS and SASL, made from the options of `kcodec.client.security`.
-    metrics:                    an object that hears of counts and latencies (`kcodec.client.metrics.Metrics`).
+    metrics:                    an object with the methods of `kcodec.client.metrics.Metrics`, called with counts and
+                                latencies; None: no metrics. What it raises is logged once for each method.
     """
 
     MINIMUM: ClassVar[dict[str, float]] = {
@@ -116,6 +119,7 @@ class ClientOptions(OptionSet):
         "connections_max_idle_ms": 1,
         "metadata_max_age_ms": 1,
         "metadata_recovery_rebootstrap_trigger_ms": 0,
+        "unknown_topic_timeout_ms": 0,
         "max_response_bytes": 1024,
         "max_pipelined_requests": 1,
     }
@@ -137,6 +141,7 @@ class ClientOptions(OptionSet):
     metadata_max_age_ms: float = 300_000
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: float = 300_000
+    unknown_topic_timeout_ms: float = 5_000
     client_dns_lookup: str = "use_all_dns_ips"
     max_response_bytes: int = 100 * 1024 * 1024
     max_pipelined_requests: int = 64
@@ -147,6 +152,7 @@ class ClientOptions(OptionSet):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "addresses", parse_bootstrap_servers(self.bootstrap_servers))
+        object.__setattr__(self, "metrics", checked_metrics(self.metrics))
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> ClientOptions:

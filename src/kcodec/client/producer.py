@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
@@ -16,34 +15,50 @@ from typing import Any, ClassVar
 
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
+from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.client.sync import Carrier
 from kcodec.client.transaction import TransactionalCalls
-from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
+from kcodec.txn.reports import log_lost
 
-log = logging.getLogger("kcodec.producer")
 #: A Delivery ends by its deadline; if nobody is there to end it, whoever waits is let go so many seconds later.
 GRACE_SECONDS = 5.0
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _wait(delivery: txn_delivery.Delivery | txn_delivery.TableDelivery, timeout: float | None) -> None:
-    """Until it is done; past its own deadline nobody is there any more to end it."""
+    """Wait until it is done, `timeout` seconds at most. Past its own deadline nothing is left that could end it."""
     if delivery.done():
         return
+    delivery.check_wait()
     ended = threading.Event()
-    delivery.add_done_callback(lambda _: ended.set())
-    left = max(delivery.deadline - time.monotonic(), 0.0) + GRACE_SECONDS
-    if timeout is not None and timeout < left:
-        if not ended.wait(timeout):
-            raise DeliveryTimeoutError(f"{delivery!r}: not done within {timeout:g} s")
-    elif not ended.wait(left):
-        raise DeliveryTimeoutError(f"{delivery!r}: past its deadline, and the producer's thread does not end it")
+
+    def end(_: object) -> None:
+        ended.set()
+
+    given_up = None if timeout is None else time.monotonic() + timeout
+    delivery.add_done_callback(end)
+    try:
+        while not ended.is_set():
+            limit = delivery.deadline + GRACE_SECONDS  # read again, as it moves when a record gets its partition
+            left = (limit if given_up is None else min(limit, given_up)) - time.monotonic()
+            if left <= 0:
+                break
+            ended.wait(left)
+    except BaseException:
+        delivery.drop_done_callback(end)
+        raise
+    if ended.is_set() or not delivery.drop_done_callback(end):
+        return
+    if given_up is not None and given_up <= delivery.deadline + GRACE_SECONDS:
+        raise DeliveryTimeoutError(f"{delivery!r}: not done within {timeout:g} s{delivery.why_waiting()}")
+    raise DeliveryTimeoutError(f"{delivery!r}: past its deadline, and the producer's thread does not end it")
 
 
 class Delivery(txn_delivery.Delivery):
@@ -52,13 +67,20 @@ class Delivery(txn_delivery.Delivery):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until it is done: where the record lies, or the error that it failed with, which names the partition.
+        """Wait until it is done, and return where the record is stored. Raise the error that it failed with, which
+        names the partition.
 
-        timeout: seconds; DeliveryTimeoutError then, and the record is still under way. Without one it ends by
-        `delivery_timeout_ms` all the same. Not to be called from a callback.
+        timeout: seconds, after which DeliveryTimeoutError is raised and the record is still under way. Without one, it
+        ends by `delivery_timeout_ms` all the same. Raises RuntimeError on the I/O thread (in a callback) if the record
+        is not done, as all records would wait there.
         """
         _wait(self, timeout)
         return self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until it is done, as `result` does, and return the error that it failed with; None if it did not."""
+        _wait(self, timeout)
+        return self.error
 
 
 class TableDelivery(txn_delivery.TableDelivery):
@@ -67,9 +89,14 @@ class TableDelivery(txn_delivery.TableDelivery):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """As `Delivery.result`, for all of the table: where each batch lies; the first error is raised."""
+        """As `Delivery.result`, for all of the table: where each batch is stored; the first error is raised."""
         _wait(self, timeout)
         return self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `Delivery.exception`: the error of the first batch that failed."""
+        _wait(self, timeout)
+        return self.error
 
 
 class Producer(TransactionalCalls):
@@ -115,6 +142,7 @@ class Producer(TransactionalCalls):
             new_delivery=Delivery,
             post=self._carrier.post,
             on_room=self._room.notify_all,
+            check_wait=self._carrier.check_wait,
         )
         self._append = self._core.append
         self._client.on_crash.append(self._core.crash)
@@ -146,9 +174,11 @@ class Producer(TransactionalCalls):
         partition: None lets the key decide (murmur2, as Java), or without a key whichever is being filled.
         timestamp: ms since 1970; None: now.
 
-        Waits up to `max_block_ms` where `buffer_memory` is used up; then BufferFullError. Raises EncodeError for values
-        that make no record, one above `max_request_size`, or a partition that the topic has not, and TransportError if
-        the producer is closed. All that happens later is told by the Delivery.
+        Waits up to `max_block_ms` where `buffer_memory` is used up; then it raises BufferFullError, and at once a
+        RuntimeError on the I/O thread (in a callback). Raises EncodeError for values that make no record, a record
+        above `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is
+        closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
+        BufferFullError was raised blocks the commit, as any record does that was not written.
         """
         if self._key_serializer is not None:
             key = self._key_serializer(key)
@@ -158,14 +188,22 @@ class Producer(TransactionalCalls):
             headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        with self._lock:
-            delivery = self._append(topic, key, value, headers, partition, timestamp)
-        if delivery is None:
-            made = self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
-            if made is None:
-                raise buffer_full(self._options)
-            delivery = made
+        try:
+            with self._lock:
+                delivery = self._append(topic, key, value, headers, partition, timestamp)
+            if delivery is None:
+                delivery = self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
+                if delivery is None:
+                    raise buffer_full(self._options, self._core.why_full())
+        except KcodecError as error:
+            self._rejected(topic, partition, error)
+            raise
         return delivery  # type: ignore[return-value]
+
+    def _rejected(self, topic: str, partition: int | None, error: KcodecError) -> None:
+        note = self._core.rejection(topic, partition, error)
+        if note is not None and not self._carrier.is_closed:
+            self._carrier.post(note)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
@@ -176,6 +214,13 @@ class Producer(TransactionalCalls):
         payloads. A row that makes no record is an EncodeError that names it, and nothing is sent. Waits for room as
         `send` does; where none comes the rest of the table fails with BufferFullError, in the Delivery.
         """
+        try:
+            return self._send_table(topic, table, framing)
+        except KcodecError as error:
+            self._rejected(topic, None, error)
+            raise
+
+    def _send_table(self, topic: str, table: Any, framing: str | None) -> TableDelivery:
         settings = self._core.settings
         count = self._core.known_partitions(topic)
         if not count:
@@ -203,12 +248,13 @@ class Producer(TransactionalCalls):
             if done is None:
                 done = self._when_room(put)
         if done is None:
-            error = buffer_full(self._options)
+            error = buffer_full(self._options, self._core.why_full())
             self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
         return done is not None
 
     def _when_room(self, put: Callable[[], Any]) -> Any:
-        """What `put` gives once it finds room; None if it does not within max_block_ms."""
+        """What `put` gives once it finds buffer space; None if it does not within max_block_ms."""
+        self._carrier.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
         with self._room:
@@ -224,7 +270,8 @@ class Producer(TransactionalCalls):
         return done
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Waits for its metadata, `max_block_ms` at most (DeliveryTimeoutError)."""
+        """Return the number of partitions of a topic. Waits for its metadata, `max_block_ms` at most
+        (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
         timeout = self._core.settings.max_block
         return self._carrier.run(self._core.learn_topic(topic, timeout), timeout)
 
@@ -233,20 +280,41 @@ class Producer(TransactionalCalls):
     def flush(self, timeout: float | None = None) -> None:
         """Send what is in the buffer at once, and wait until all of it has ended in a result or an error.
 
-        Errors are the deliveries' own and are not raised here. DeliveryTimeoutError after `timeout` seconds.
+        Raise DeliveryErrors for records that failed since the last `flush` and whose error nothing has retrieved
+        (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
+        instead. Raise DeliveryTimeoutError after `timeout` seconds.
         """
         self._carrier.run(self._core.flush(timeout), timeout)
+        self._raise_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is in the buffer, wait for it, and end. What is not acknowledged after `timeout` seconds fails
-        with DeliveryTimeoutError. Idempotent. After it `send` raises TransportError."""
+        """Send what is in the buffer, wait for it, and end. Idempotent. After it `send` raises TransportError.
+
+        What is not acknowledged after `timeout` seconds fails with DeliveryTimeoutError. Raise DeliveryErrors as
+        `flush` does. The end of the `with` block is `close`: where an exception leaves the block, the failures are a
+        note on it, and after Ctrl-C, SystemExit or the like the wait is limited to a few seconds.
+        """
+        self._carrier.check_wait()
         if self._carrier.is_closed:
             return
+        try:
+            self._end(timeout)
+        except BaseException as error:
+            note_failures(error, self._core.take_failures())
+            raise
+        self._raise_failures()
+
+    def _end(self, timeout: float | None) -> None:
         try:
             self._carrier.run(self._core.close(timeout), timeout)
         finally:
             self._carrier.close()
             self._core.crash(TransportError("the producer is closed"))
+
+    def _raise_failures(self) -> None:
+        failures = self._core.take_failures()
+        if failures is not None:
+            raise failures
 
     def __enter__(self) -> Producer:
         return self
@@ -254,11 +322,22 @@ class Producer(TransactionalCalls):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        elif not self._carrier.is_closed:
+            try:
+                self._end(interrupted_timeout(error, self._core))
+            except Exception as failed:  # noqa: BLE001  the other one matters more
+                error.add_note(f"the close of the producer failed, too: {failed}")
+            except BaseException as interruption:
+                note_failures(interruption, self._core.take_failures())
+                raise
+            note_failures(error, self._core.take_failures())
 
     def __del__(self) -> None:
         carrier = getattr(self, "_carrier", None)
         if carrier is not None and not carrier.is_closed:
+            log_lost(self._core.accumulator, repr(self))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             carrier.close(0.0)
 
@@ -279,8 +358,8 @@ def _start(carrier: Carrier, core: ProducerCore) -> None:
 
 def _at_exit() -> None:
     for producer in list(_producers):
-        if not producer._carrier.is_closed and producer._core.has_unfinished:
-            log.warning("%r was not closed: what it had not sent is lost", producer)
+        if not producer._carrier.is_closed:
+            log_lost(producer._core.accumulator, repr(producer))
 
 
 class _Fork:

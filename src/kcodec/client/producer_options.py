@@ -175,9 +175,9 @@ def make_source(own: ProducerOptions, client: Client) -> ProducerIdSource:
     return WithoutProducerId()
 
 
-def buffer_full(options: ProducerOptions) -> BufferFullError:
-    """The error of a send that waited for room in vain."""
-    return BufferFullError(
-        f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g}): brokers"
-        " acknowledge less than is sent; send slower, or raise one of the two"
-    )
+def buffer_full(options: ProducerOptions, why: str | None) -> BufferFullError:
+    """Return the error of a send for which no buffer space came free in time. why: what is known of the cause."""
+    text = f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g})"
+    if why:
+        return BufferFullError(f"{text}, as records are not acknowledged: {why}")
+    return BufferFullError(f"{text}: brokers acknowledge less than is sent; send slower, or raise one of the two")

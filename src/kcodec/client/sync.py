@@ -77,8 +77,7 @@ class Carrier:
     def run(self, flow: Flow[T], timeout: float | None = None) -> T:
         """Run a flow to its end and give its result. timeout: seconds its own deadline allows; a little later it is
         cancelled and DeliveryTimeoutError raised. Interrupting the wait (Ctrl-C) cancels the flow."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call on the client's own thread (from a callback) would wait for itself")
+        self.check_wait()
         waiter: Future[T] = Future()
         tasks: list[Task[T]] = []
 
@@ -113,6 +112,14 @@ class Carrier:
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise
+
+    def check_wait(self) -> None:
+        """Raise RuntimeError on the client's own I/O thread, where a call that waits would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "this call would block the client's I/O thread, on which callbacks run, and would wait for itself;"
+                " make it in another thread"
+            )
 
     def close(self, timeout: float = 5.0) -> None:
         """End the thread; flows that still run are cancelled. Idempotent."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kcodec.arguments import partitions_of
+from kcodec.client.producer_end import INTERRUPTED_ABORT_SECONDS, is_interruption
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow
@@ -117,8 +118,12 @@ class TransactionBlock:
     def _begin(self) -> Flow[OpenTransaction]:
         return self._manager.begin(self._timeout, self._partitions)
 
-    def _end_deadline(self) -> float:
+    def _end_deadline(self, error: BaseException | None = None) -> float:
+        """Where the program is being ended (Ctrl-C), the abort gets little time: the next begin, or the coordinator,
+        ends the transaction all the same."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
+        if error is not None and is_interruption(error):
+            seconds = min(seconds, INTERRUPTED_ABORT_SECONDS)
         return self._manager.cluster.clock() + seconds
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
@@ -126,7 +131,7 @@ class TransactionBlock:
 
         deadline: of the end of the block, where a commit has used a part of its time.
         """
-        deadline = self._end_deadline() if deadline is None else deadline
+        deadline = self._end_deadline(error) if deadline is None else deadline
         try:
             yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
         except KcodecError as failed:

@@ -22,6 +22,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import Clock
 from kcodec.txn.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
 from kcodec.txn.delivery import Callback, Delivery, TableDelivery
+from kcodec.txn.failures import Failures
 from kcodec.txn.partitioner import StickyPartition
 from kcodec.txn.probing import take_proved
 from kcodec.txn.queues import PartitionQueue, TopicBuffer, WaitingRecord
@@ -40,6 +41,7 @@ class Accumulator:
     wake:    asks the sender to look; from any thread, cheap, called once until `take_wake`.
     on_room: called, with the lock held, when memory was given back while somebody waits for it (`room_wanted`).
     refusal: `send` raises it while it is set (closed, no transaction open).
+    failures, check_wait, why_waiting: as its batches need them (BatchOwner); the producer's core sets them.
     """
 
     def __init__(
@@ -61,6 +63,9 @@ class Accumulator:
         self.free_memory = settings.buffer_memory
         self.room_wanted = 0
         self.refusal: BaseException | None = None
+        self.failures: Failures | None = Failures()
+        self.check_wait: Callable[[], None] = _no_check
+        self.why_waiting: Callable[[ProducerBatch], str | None] = _nothing_known
         self._clock = clock
         self._random = random
         self._new_delivery = new_delivery
@@ -137,7 +142,7 @@ class Accumulator:
 
     def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
         """A batch that will never be sent, to be failed: the table hears of it as of the others."""
-        batch = ProducerBatch(topic, partition, self.lock)
+        batch = ProducerBatch(topic, partition, self.lock, owner=self)
         batch.deadline = self._clock()
         batch.records_count, batch.table = records_count, table
         table.add(batch)
@@ -180,7 +185,7 @@ class Accumulator:
         return batch
 
     def _new_batch(self, queue: PartitionQueue, reserved: int) -> ProducerBatch:
-        batch = ProducerBatch(*queue.partition, self.lock, order=(queue.next_order,))
+        batch = ProducerBatch(*queue.partition, self.lock, order=(queue.next_order,), owner=self)
         queue.next_order += 1
         batch.created = self._clock()
         batch.deadline = batch.created + self.settings.delivery_timeout
@@ -239,7 +244,7 @@ class Accumulator:
         size = _record_size(key, value, headers)
         if not self._reserve(size):
             return None
-        holder = ProducerBatch(topic, -1, self.lock)
+        holder = ProducerBatch(topic, -1, self.lock, owner=self)
         holder.created = self._clock()
         holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
         holder.reserved = size
@@ -363,6 +368,14 @@ class Accumulator:
         if self.room_wanted and outcomes:
             self._on_room()
         return told
+
+
+def _no_check() -> None:
+    """Any caller may wait."""
+
+
+def _nothing_known(batch: ProducerBatch) -> None:
+    """Nothing is known of why the batch is not acknowledged."""
 
 
 def header_pairs(headers: Any) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kcodec.txn.delivery import Callback, Delivery, TableDelivery
+    from kcodec.txn.failures import BatchOwner, Failure
 
 #: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
 RECORD_OVERHEAD = 36
@@ -26,6 +27,8 @@ HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
+#: In place of an index: all records of a batch.
+WHOLE = -1
 
 
 class ProducerBatch:
@@ -42,21 +45,32 @@ class ProducerBatch:
     callbacks: whom to tell at the end, under the lock; table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
+    owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
+    failure, retrieved: once it failed, where its records are counted, and the indexes of those whose error was
+               retrieved (WHOLE for all of a table's batch).
     """
 
     __slots__ = (
         "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
-        "error", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before", "order",
-        "partition", "pieces", "records_count", "reserved", "table", "topic", "uncertain",
+        "error", "failure", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before",
+        "order", "owner", "partition", "pieces", "records_count", "reserved", "retrieved", "table", "topic",
+        "uncertain",
     )  # fmt: skip
 
     def __init__(
-        self, topic: str, partition: int, lock: AbstractContextManager[Any], *, order: tuple[int, ...] = ()
+        self,
+        topic: str,
+        partition: int,
+        lock: AbstractContextManager[Any],
+        *,
+        order: tuple[int, ...] = (),
+        owner: BatchOwner | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.lock = lock
         self.order = order
+        self.owner = owner
         self.builder: RecordBatchBuilder | None = None
         self.append: Callable[..., int] | None = None
         self.data: bytes | bytearray | None = None
@@ -74,6 +88,8 @@ class ProducerBatch:
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
         self.base_offset = self.log_append_time = -1
+        self.failure: Failure | None = None
+        self.retrieved: set[int] | None = None
 
     @property
     def is_numbered(self) -> bool:
@@ -140,7 +156,7 @@ class ProducerBatch:
         return pieces
 
     def _piece(self, builder: RecordBatchBuilder, at: int) -> ProducerBatch:
-        piece = ProducerBatch(self.topic, self.partition, self.lock, order=(*self.order, at))
+        piece = ProducerBatch(self.topic, self.partition, self.lock, order=(*self.order, at), owner=self.owner)
         piece.builder = builder
         piece.created, piece.deadline = self.created, self.deadline
         piece.attempts, piece.uncertain, piece.is_fixed = self.attempts, self.uncertain, self.uncertain
@@ -163,11 +179,50 @@ class ProducerBatch:
         self, base_offset: int, log_append_time: int, error: BaseException | None
     ) -> Sequence[tuple[Callback, Delivery | TableDelivery]]:
         """Under the lock: the outcome, for good; returned is whom to tell. The bytes are let go."""
+        if error is None:
+            self.owner = None  # a Delivery that is kept does not keep its producer
+        else:
+            self._count_failed(error)
         self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
         self.is_done = True
         self.builder = self.append = self.data = None
         told, self.callbacks = self.callbacks, []
         return told if self.table is None else [*told, *self.table.ended()]
+
+    # Failures that nothing has retrieved
+
+    @property
+    def unfinished_records(self) -> int:
+        """The number of records in it, before it is done."""
+        return self.builder.records_count if self.builder is not None else max(self.records_count, 1)
+
+    def _count_failed(self, error: BaseException) -> None:
+        """Count the records that no caller waits for and no callback is there for."""
+        if self.owner is None or self.owner.failures is None:
+            return
+        self.records_count = self.unfinished_records
+        if self.table is not None:
+            self.retrieved = {WHOLE} if self.table.is_awaited else set()
+            count = 0 if self.table.is_awaited else self.records_count
+        else:
+            self.retrieved = {delivery.current_index for _, delivery in self.callbacks}
+            count = self.records_count - len(self.retrieved)
+        self.failure = self.owner.failures.add(self.topic, error, count)
+
+    def retrieve(self, index: int) -> None:
+        """Under the lock: the error of this record (WHOLE: of all) was retrieved."""
+        if self.failure is not None and self.retrieved is not None and index not in self.retrieved:
+            self.retrieved.add(index)
+            self.failure.retrieved(self.records_count if index == WHOLE else 1)
+
+    def not_retrieved(self, index: int) -> None:
+        """Under the lock: the caller that waited for this record (WHOLE: for all) went away without its error."""
+        if self.retrieved is None or index not in self.retrieved or self.error is None:
+            return
+        if self.owner is not None and self.owner.failures is not None:
+            self.retrieved.discard(index)
+            count = self.records_count if index == WHOLE else 1
+            self.failure = self.owner.failures.add(self.topic, self.error, count)
 
 
 def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:

@@ -30,6 +30,7 @@ COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
 PASSING = frozenset({-1, 14, 15, 16})
 #: A topic error that a retry cannot cure: 17 invalid name, 29 not authorized.
 LASTING_TOPIC_ERRORS = frozenset({17, 29})
+UNKNOWN_TOPIC_OR_PARTITION = 3
 #: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
 TOPIC_IDLE_SECONDS = 300.0
 
@@ -37,12 +38,14 @@ TOPIC_IDLE_SECONDS = 300.0
 @dataclass(frozen=True)
 class ClusterTimes:
     """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: without metadata for so long, begin at
-    the bootstrap servers again (None: never); backoff(attempt, random) -> seconds."""
+    the bootstrap servers again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a topic
+    that brokers call unknown is waited for."""
 
     request: float
     metadata_max_age: float
     rebootstrap_trigger: float | None
     backoff: Callable[[int, float], float]
+    unknown_topic: float = 5.0
 
 
 class Cluster:
@@ -172,8 +175,13 @@ class Cluster:
     # Flows
 
     def ensure_topic(self, topic: str, timeout: float) -> Flow[Topic]:
-        """Metadata of a topic, waited for. Raises BrokerError for a topic that cannot be had, DeliveryTimeoutError."""
+        """Wait for the metadata of a topic. Raise BrokerError for a topic that cannot be had, DeliveryTimeoutError.
+
+        A broker also returns UNKNOWN_TOPIC_OR_PARTITION while it creates a topic, so the wait for an unknown topic ends
+        `unknown_topic` seconds after the first such response.
+        """
         deadline = self.clock() + timeout
+        unknown_since: float | None = None
         while True:
             self.topics_wanted([topic])
             found = self.topics.get(topic)
@@ -186,19 +194,44 @@ class Cluster:
                 return found
             left = deadline - self.clock()
             if left <= 0:
-                raise self._late(f"topic {topic!r} is not in the metadata", found.error if found else 0, timeout)
+                raise self._late(f"topic {topic!r} is not in the metadata", topic, timeout)
+            if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION:
+                unknown_since = self.clock() if unknown_since is None else unknown_since
+                left_unknown = unknown_since + self.times.unknown_topic - self.clock()
+                if left_unknown <= 0:
+                    self._wanted.pop(topic, None)
+                    raise self._unknown(topic)
+                left = min(left, left_unknown)
+            else:
+                unknown_since = None
             self.request_update(f"topic {topic} is missing")
             yield from wait(self.changed, left)
             if isinstance(self.last_error, AuthenticationError):
                 raise self.last_error
 
-    def _late(self, what: str, code: int, timeout: float) -> BaseException:
-        why = ""
-        if code:
-            why = f": {ERRORS[code].name}" if code in ERRORS else f": error {code}"
-        elif self.last_error is not None:
-            why = f": {self.last_error}"
-        return DeliveryTimeoutError(f"{what} after {timeout:g} s{why}")
+    def _unknown(self, topic: str) -> BrokerError:
+        return BrokerError(
+            f"topic {topic!r} does not exist: brokers have called it unknown for unknown_topic_timeout_ms"
+            f" ({self.times.unknown_topic:g} s); create it, or correct its name",
+            code=UNKNOWN_TOPIC_OR_PARTITION,
+            name="UNKNOWN_TOPIC_OR_PARTITION",
+            retriable=True,
+            remedy="stop",
+            resource=topic,
+        )
+
+    def _late(self, what: str, topic: str | None, timeout: float) -> BaseException:
+        why = self.why_missing(topic)
+        return DeliveryTimeoutError(f"{what} after {timeout:g} s" + (f": {why}" if why else ""))
+
+    def why_missing(self, topic: str | None) -> str | None:
+        """Why there is no metadata, of a topic or at all, as far as it is known; from any thread."""
+        found = self.topics.get(topic) if topic is not None else None
+        if found is not None and found.error:
+            return ERRORS[found.error].name if found.error in ERRORS else f"error {found.error}"
+        if self.last_error is not None:
+            return str(self.last_error)
+        return "no broker of bootstrap_servers has responded yet" if not self.updates else None
 
     def refresh(self, timeout: float) -> Flow[None]:
         """Wait for metadata newer than now. Raises DeliveryTimeoutError, AuthenticationError."""
@@ -208,7 +241,7 @@ class Cluster:
         while self.updates == before:
             left = deadline - self.clock()
             if left <= 0:
-                raise self._late("no metadata", 0, timeout)
+                raise self._late("no metadata", None, timeout)
             yield from wait(self.changed, left)
             if self.updates == before and isinstance(self.last_error, AuthenticationError | UnsupportedError):
                 raise self.last_error

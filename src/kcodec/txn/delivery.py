@@ -3,8 +3,11 @@
 
 A Delivery knows its batch and its index in it; the outcome belongs to the batch, so acknowledging a batch of a thousand
 records is one assignment, and a Delivery that nobody keeps costs nothing more. Where a record moved to another batch,
-the one it left says where (`ProducerBatch.pieces`). How to wait for one is the face's business:
+the one it left says where (`ProducerBatch.pieces`). Waiting is left to the public classes:
 `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
+
+The error of a failed record counts as retrieved once it was read (`result`, `exception`, `error`, `await`), or where a
+caller waits for the record or a callback is there when it fails; what is not retrieved is counted by its batch.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec.txn.batch import WHOLE
 
 if TYPE_CHECKING:
     from kcodec.txn.batch import ProducerBatch
@@ -80,6 +85,11 @@ class Delivery:
         return self._where()[0]
 
     @property
+    def current_index(self) -> int:
+        """For the batch, under the lock: its index there."""
+        return self._where()[1]
+
+    @property
     def topic(self) -> str:
         """The topic's name."""
         return self._batch.topic
@@ -106,8 +116,12 @@ class Delivery:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed; None if it did not, or is not done."""
-        return self._where()[0].error
+        """Why it failed; None if it did not, or is not done. Reading it counts as retrieving it."""
+        batch, index = self._where()
+        if batch.failure is not None:
+            with batch.lock:
+                batch.retrieve(index)
+        return batch.error
 
     @property
     def deadline(self) -> float:
@@ -121,19 +135,46 @@ class Delivery:
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback` with this Delivery when it is done, at once if it is.
 
-        It runs on the producer's own thread (asyncio: in its loop) and must be quick; what it raises goes to the log.
+        It runs on the I/O thread of the producer (asyncio: in its event loop), or at once in the caller's thread if the
+        record is done. It must be quick and must not block: all other records wait meanwhile, and a call that would
+        wait there raises RuntimeError. What it raises goes to the log. It counts as retrieving the error.
         """
         with self._batch.lock:
-            batch = self._where()[0]
+            batch, index = self._where()
             if not batch.is_done:
                 batch.callbacks.append((callback, self))
                 return
+            batch.retrieve(index)
         callback(self)
+
+    def drop_done_callback(self, callback: Callback) -> bool:
+        """For callers that waited and go away without the error. False: it is done, and has called `callback`."""
+        with self._batch.lock:
+            batch, index = self._where()
+            if batch.is_done:
+                batch.not_retrieved(index)
+                return False
+            batch.callbacks.remove((callback, self))
+            return True
+
+    def why_waiting(self) -> str:
+        """What is known of why it is not done, to follow a text; empty if nothing is."""
+        batch = self._where()[0]
+        why = batch.owner.why_waiting(batch) if batch.owner is not None else None
+        return f": {why}" if why else ""
+
+    def check_wait(self) -> None:
+        """Raise RuntimeError where a caller must not wait for it: on the I/O thread, or in another event loop."""
+        owner = self._where()[0].owner
+        if owner is not None:
+            owner.check_wait()
 
     def outcome(self) -> RecordMetadata:
         """What it ended in; its error is raised. Only once it is done."""
         batch, index = self._where()
         if batch.error is not None:
+            with batch.lock:
+                batch.retrieve(index)
             raise batch.error
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         return RecordMetadata(batch.topic, batch.partition, offset, self.timestamp)
@@ -161,8 +202,24 @@ class TableDelivery:
 
     @property
     def error(self) -> BaseException | None:
-        """The error of the first batch that failed."""
+        """The error of the first batch that failed. Reading it counts as retrieving the errors of all batches."""
+        error = self._first_error()
+        if error is not None:
+            with self._lock:
+                self._retrieve()
+        return error
+
+    @property
+    def is_awaited(self) -> bool:
+        """For the batches, under the lock: whether a caller waits for the table, or a callback is there."""
+        return bool(self._callbacks)
+
+    def _first_error(self) -> BaseException | None:
         return next((batch.error for batch in self._batches if batch.error is not None), None)
+
+    def _retrieve(self) -> None:
+        for batch in self._batches:
+            batch.retrieve(WHOLE)
 
     @property
     def deadline(self) -> float:
@@ -176,15 +233,41 @@ class TableDelivery:
     def add_done_callback(self, callback: Callback) -> None:
         """As `Delivery.add_done_callback`, once for the table."""
         with self._lock:
+            self._retrieve()
             if self._missing:
                 self._callbacks.append((callback, self))
                 return
         callback(self)
 
+    def drop_done_callback(self, callback: Callback) -> bool:
+        """As `Delivery.drop_done_callback`."""
+        with self._lock:
+            is_done = not self._missing
+            if not is_done:
+                self._callbacks.remove((callback, self))
+            if is_done or not self._callbacks:
+                for batch in self._batches:
+                    batch.not_retrieved(WHOLE)
+            return not is_done
+
+    def why_waiting(self) -> str:
+        """As `Delivery.why_waiting`, of the first batch that is not done."""
+        batch = next((batch for batch in self._batches if not batch.is_done), None)
+        why = batch.owner.why_waiting(batch) if batch is not None and batch.owner is not None else None
+        return f": {why}" if why else ""
+
+    def check_wait(self) -> None:
+        """As `Delivery.check_wait`."""
+        for batch in self._batches:
+            if batch.owner is not None:
+                batch.owner.check_wait()
+                return
+
     def outcome(self) -> list[BatchMetadata]:
         """Where its batches lie, in the order they were sent; the first one's error is raised. Only once it is done."""
-        if self.error is not None:
-            raise self.error
+        error = self.error
+        if error is not None:
+            raise error
         return [
             BatchMetadata(batch.topic, batch.partition, batch.base_offset, batch.records_count)
             for batch in self._batches
@@ -213,5 +296,6 @@ class TableDelivery:
         call_all(told)
 
     def __repr__(self) -> str:
-        state = "under way" if not self.done() else "delivered" if self.error is None else f"failed: {self.error}"
+        error = self._first_error()
+        state = "under way" if not self.done() else "delivered" if error is None else f"failed: {error}"
         return f"<{type(self).__name__} of {len(self._batches)} batches to {self.topic}, {state}>"

@@ -24,6 +24,7 @@ class IdempotentProducerId(ProducerIdSource):
 
     Behind epoch 32767, and where a broker says that the epoch or the id is not ours (47, 49), a new id is asked for.
     request_timeout: seconds for InitProducerId; backoff(attempt, random): seconds before it is repeated.
+    last_error: why the last InitProducerId failed.
     """
 
     transactional_id = None
@@ -38,6 +39,7 @@ class IdempotentProducerId(ProducerIdSource):
         self._current: ProducerIdAndEpoch | None = None
         self._error: BaseException | None = None
         self._wanted = Signal()
+        self.last_error: BaseException | None = None
 
     def run(self) -> Flow[None]:
         """The flow that has ids handed out, for as long as the producer lives."""
@@ -63,6 +65,7 @@ class IdempotentProducerId(ProducerIdSource):
             self._error = error
         except TransportError as error:
             log.info("no producer id yet: %s", error)
+            self.last_error = error
             return
         else:
             answer = reply.message
@@ -70,6 +73,7 @@ class IdempotentProducerId(ProducerIdSource):
                 self._current = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                 log.debug("producer id %d, epoch %d", *self._current)
             elif answer.error_code == UNKNOWN_SERVER_ERROR or error_code(answer.error_code).retriable:
+                self.last_error = broker_error(answer.error_code, f"InitProducerId at broker {reply.node_id}")
                 log.info("no producer id yet: %s", error_code(answer.error_code).name)
                 return
             else:

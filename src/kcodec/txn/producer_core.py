@@ -11,13 +11,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import (
+    BufferFullError,
+    DeliveryErrors,
+    DeliveryTimeoutError,
+    EncodeError,
+    KcodecError,
+    TransportError,
+)
+from kcodec.offsets import TopicPartition
 from kcodec.protocol.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.txn.accumulator import Accumulator, NewDelivery
 from kcodec.txn.batch import ProducerBatch
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.delivery import TableDelivery
 from kcodec.txn.producer_id import ProducerIdSource
+from kcodec.txn.reports import waiting_text
 from kcodec.txn.sender import Sender
 from kcodec.txn.settings import ProducerSettings
 from kcodec.txn.settlement import ProducerMetrics
@@ -30,6 +39,7 @@ class ProducerCore:
               called with this core, `run` is the flow it needs beside, `close_flow(timeout)` what it does at the end.
     post:     wakes the loop's thread to call a function; from any thread.
     on_room:  called with the lock held when `append` may find room again.
+    check_wait: raises RuntimeError where a caller must not wait for a record.
     """
 
     def __init__(
@@ -45,6 +55,7 @@ class ProducerCore:
         new_delivery: NewDelivery,
         post: Callable[[Callable[[], None]], None],
         on_room: Callable[[], None],
+        check_wait: Callable[[], None] | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -62,6 +73,12 @@ class ProducerCore:
             wake=lambda: post(self.sender.wake),
             on_room=on_room,
         )
+        self.accumulator.why_waiting = self.why_waiting
+        if check_wait is not None:
+            self.accumulator.check_wait = check_wait
+        if source.transactional_id is not None:
+            # The commit of a transaction raises the error of its records; an abort discards them.
+            self.accumulator.failures = None
         self.sender = Sender(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
@@ -95,6 +112,65 @@ class ProducerCore:
             buffer = self.accumulator.topics.get(topic)
             return len(buffer.queues) if buffer is not None else 0
 
+    # What is known of records that wait or failed
+
+    def why_waiting(self, batch: ProducerBatch) -> str | None:
+        """Any thread: why a batch is not acknowledged yet; None if no cause is known."""
+        if batch.last_error is not None:
+            attempts = f"the last of {batch.attempts} attempts: " if batch.attempts > 1 else ""
+            return f"{attempts}{batch.last_error}"
+        if self.cluster.partitions(batch.topic) is None or self.cluster.last_error is not None:
+            return self.cluster.why_missing(batch.topic)
+        if batch.attempts:
+            return "the broker has not responded to the Produce request yet"
+        if self.cluster.leader(batch.topic, batch.partition) is None:
+            return f"{batch.topic}-{batch.partition} has no leader"
+        if self.source.current is None:
+            last: BaseException | None = getattr(self.source, "last_error", None)
+            return "no producer id yet" + (f": {last}" if last is not None else "")
+        return None
+
+    def why_full(self) -> str | None:
+        """Any thread, without the lock: why the buffer is not acknowledged; None if no cause is known."""
+        with self.lock:
+            oldest = next(iter(self.accumulator.unfinished), None)
+        return None if oldest is None else self.why_waiting(oldest)
+
+    def waiting_text(self) -> str | None:
+        """Any thread, without the lock: the unfinished records, their topics and why; None if there are none."""
+        with self.lock:
+            text = waiting_text(self.accumulator.unfinished) if self.accumulator.unfinished else None
+        if text is None:
+            return None
+        why = self.why_full()
+        return f"{text} ({why})" if why else text
+
+    def take_failures(self) -> DeliveryErrors | None:
+        """Any thread, without the lock: the error for records that failed since the last call and whose errors nothing
+        has retrieved; None if there are none."""
+        if self.accumulator.failures is None:
+            return None
+        with self.lock:
+            return self.accumulator.failures.take()
+
+    def rejection(self, topic: str, partition: object, error: KcodecError) -> Callable[[], None] | None:
+        """`send` raised this error: what is to be called on the I/O thread for it, if anything. In a transaction, such
+        a record blocks the commit like one that a broker refused."""
+        if self.source.transactional_id is None or error is self.accumulator.refusal:
+            return None
+        if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
+            error.remedy = "abort"
+        begun = getattr(self.source, "open", None)
+        number = partition if isinstance(partition, int) else -1
+
+        def note() -> None:
+            if getattr(self.source, "open", None) is begun:
+                self.source.on_failure(TopicPartition(topic, number), error, possibly_written=False)
+
+        return note
+
+    # Flows
+
     def learn_topic(self, topic: str, timeout: float) -> Flow[int]:
         """Wait for a topic's metadata; the result is how many partitions it has. Raises as Cluster.ensure_topic."""
         yield from self.cluster.ensure_topic(topic, timeout)
@@ -118,11 +194,18 @@ class ProducerCore:
             while not _all_ended(pending):
                 left = None if deadline is None else deadline - self.clock()
                 if left is not None and left <= 0:
-                    unfinished = len(self.accumulator.unfinished)
-                    raise DeliveryTimeoutError(f"flush: {unfinished} batches are unfinished after {timeout:g} s")
+                    raise self._unfinished(timeout)
                 yield from wait(self.sender.progress, left)
         finally:
             self.sender.urgent -= 1
+
+    def _unfinished(self, timeout: float | None) -> DeliveryTimeoutError:
+        count = len(self.accumulator.unfinished)
+        why = self.why_full()
+        return DeliveryTimeoutError(
+            f"flush: {count} batches are unfinished after {timeout:g} s" + (f": {why}" if why else ""),
+            remedy=None if self.source.transactional_id is None else "abort",
+        )
 
     def abort_buffered(self, error: BaseException) -> None:
         """What is not in flight fails at once; what is ends by itself, and `flush` waits for it."""
@@ -139,9 +222,16 @@ class ProducerCore:
                 yield from close_flow(timeout)
             yield from self.flush(None if deadline is None else max(deadline - self.clock(), 0.0))
         except DeliveryTimeoutError:
-            text = f"the producer was closed, and this was not acknowledged within its timeout of {timeout:g} s"
-            self.sender.fail_all(DeliveryTimeoutError(text, possibly_sent=True))
+            self.sender.fail_each(lambda batch: self._closed_early(batch, timeout))
         self.sender.stop()
+
+    def _closed_early(self, batch: ProducerBatch, timeout: float | None) -> DeliveryTimeoutError:
+        why = self.why_waiting(batch)
+        return DeliveryTimeoutError(
+            f"the producer was closed, and this was not acknowledged within its timeout of {timeout:g} s"
+            + (f": {why}" if why else ""),
+            possibly_sent=batch.attempts > 0,
+        )
 
     def fail_batch(
         self, topic: str, partition: int, records_count: int, table: TableDelivery, error: BaseException
@@ -159,16 +249,25 @@ class ProducerCore:
     def crash(self, error: BaseException) -> None:
         """The loop cannot go on, or was ended: all that is unfinished fails, and nothing more is taken."""
         reason = error
-        if not isinstance(error, KcodecError):
-            ended = isinstance(error, CancelledFlow)
-            reason = TransportError(
-                "the producer was ended" if ended else f"the loop of this producer failed: {error!r}"
-            )
+        if isinstance(error, CancelledFlow):
+            reason = TransportError("the producer was closed")
+        elif not isinstance(error, KcodecError):
+            reason = TransportError(f"the loop of this producer failed: {error!r}")
             reason.__cause__ = error
         with self.lock:
             if not self.is_closed:
                 self.accumulator.refusal, self.is_closed = reason, True
-        self.sender.fail_all(reason)
+        if isinstance(error, CancelledFlow):
+            self.sender.fail_each(self._ended)
+        else:
+            self.sender.fail_all(reason)
+
+    def _ended(self, batch: ProducerBatch) -> TransportError:
+        why = self.why_waiting(batch)
+        return TransportError(
+            "the producer was closed before this was acknowledged" + (f": {why}" if why else ""),
+            possibly_sent=batch.attempts > 0,
+        )
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:

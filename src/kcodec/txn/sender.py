@@ -28,6 +28,7 @@ from kcodec.txn.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.txn.cluster import Cluster
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.queues import PartitionQueue, TopicBuffer
+from kcodec.txn.reports import Reports
 from kcodec.txn.settlement import IN_FLIGHT_WINDOW, Settlement
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Sender:
         self._settlement = Settlement(
             accumulator, cluster, source, clock=clock, random=random, metrics=metrics, ended=self._batches_ended
         )
+        self._reports = Reports(accumulator)
         self._signal = Signal()
         self._is_woken = False
         self._is_metadata_new = True
@@ -132,7 +134,7 @@ class Sender:
         refusal = self.source.refuses()
         if refusal is not None:
             self.fail_buffered(refusal)
-        pause = expiry
+        pause = min(expiry, self._reports.look(now))
         while True:
             requests, next_due = self._drain(now)
             pause = min(pause, next_due)
@@ -319,6 +321,9 @@ class Sender:
 
     def fail_buffered(self, error: BaseException) -> None:
         """What is not in flight fails: records that wait for metadata, batches, also those to be repeated."""
+        self._fail_buffered(lambda _: error)
+
+    def _fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
         failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -328,16 +333,20 @@ class Sender:
                 while queue.batches:
                     failed.append((queue, self.accumulator.take(queue, queue.batches[0])))
         for queue_of, batch in failed:
-            self._settlement.fail(queue_of, batch, error)
+            self._settlement.fail(queue_of, batch, error_of(batch))
 
     def fail_all(self, error: BaseException) -> None:
         """Everything that has not ended fails, in flight or not."""
-        self.fail_buffered(error)
+        self.fail_each(lambda _: error)
+
+    def fail_each(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
+        """As `fail_all`, each batch with an error of its own."""
+        self._fail_buffered(error_of)
         for queue in list(self._flying):
             for batch in queue.in_flight:
                 if not batch.is_done:
-                    self._settlement.fail(queue, batch, error)
+                    self._settlement.fail(queue, batch, error_of(batch))
         with self.accumulator.lock:
             left = list(self.accumulator.unfinished)
         for batch in left:
-            self._settlement.fail(None, batch, error)
+            self._settlement.fail(None, batch, error_of(batch))

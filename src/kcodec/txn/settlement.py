@@ -324,17 +324,21 @@ class Settlement:
         settings, topic = self.settings, batch.topic
         if queue is None:
             reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
-            if self.cluster.last_error is not None:
-                reason += f": {self.cluster.last_error}"
+            why = self.cluster.why_missing(topic)
+            reason += f": {why}" if why else ""
         else:
             reason = f"{queue.partition}: not acknowledged within delivery_timeout_ms ({settings.delivery_timeout:g} s)"
         if batch.last_error is not None:
             reason += f"; the last of {batch.attempts} attempts: {batch.last_error}"
         elif queue is not None and batch.attempts == 0:
-            reason += "; it was never sent"
+            why = self.accumulator.why_waiting(batch)
+            reason += "; it was never sent" + (f": {why}" if why else "")
         in_flight = queue is not None and batch in queue.in_flight
         uncertain = batch.uncertain or in_flight
-        self.fail(queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain), in_flight=in_flight)
+        remedy = None if self.source.transactional_id is None else "abort"
+        self.fail(
+            queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain, remedy=remedy), in_flight=in_flight
+        )
 
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False

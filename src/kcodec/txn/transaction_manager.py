@@ -197,6 +197,7 @@ class TransactionManager(TransactionBackground):
         except (KcodecError, GeneratorExit) as error:
             why = str(error) or "the call was given up"
             self._give_up(f"offsets of group {group.group_id!r} were not taken: {why}")
+            self._advise(error)
             raise
         finally:
             transaction.requests -= 1
@@ -249,6 +250,9 @@ class TransactionManager(TransactionBackground):
         except GeneratorExit:
             self._given_up_end(transaction, Event.UNANSWERED)
             raise
+        except DeliveryTimeoutError as late:
+            self._advise(late)
+            raise
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop what is not sent, wait for what is under way, then EndTxn. A fatal error is raised again."""
@@ -263,6 +267,9 @@ class TransactionManager(TransactionBackground):
             yield from self._end(transaction, is_commit=False, deadline=deadline)
         except GeneratorExit:
             self._given_up_end(transaction, Event.UNANSWERED)
+            raise
+        except DeliveryTimeoutError as late:
+            self._advise(late)
             raise
 
     def _flush(self, transaction: OpenTransaction, deadline: float) -> Flow[None]:
@@ -342,6 +349,11 @@ class TransactionManager(TransactionBackground):
             remedy="abort",
             resource=self.who,
         )
+
+    def _advise(self, error: BaseException) -> None:
+        """A call that was late left a transaction that can only be aborted: say so."""
+        if isinstance(error, DeliveryTimeoutError) and self.state is State.ABORTABLE_ERROR:
+            error.remedy = "abort"
 
     def _give_up(self, why: str) -> None:
         """A call ended without what it was for: the transaction can only be aborted."""

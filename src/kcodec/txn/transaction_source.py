@@ -14,6 +14,7 @@ from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,
     BrokerError,
+    EncodeError,
     ProducerFencedError,
     TransactionStateError,
     TransactionTimedOutError,
@@ -32,7 +33,7 @@ log = logging.getLogger("kcodec.transactions")
 OLD_FLOW_PRODUCE_VERSION = 11
 #: The level of the feature transaction.version from which on the new flow is spoken.
 NEW_FLOW_LEVEL = 2
-REQUEST_TIMED_OUT = 7
+REQUEST_TIMED_OUT, MESSAGE_TOO_LARGE, INVALID_RECORD = 7, 10, 87
 #: A first batch that took longer may have been parked by a leader that met the markers of the transaction before.
 PARKED_SECONDS = 0.018
 #: What a broker says of the producer's sequence, id or epoch, and not of the records.
@@ -295,7 +296,7 @@ class TransactionSource:
         transaction = self.open
         if transaction is None:
             return
-        code = error.code if isinstance(error, BrokerError) else REQUEST_TIMED_OUT
+        code = _code_of(error)
         if not transaction.is_new_flow and (possibly_written or code in IDENTITY_CODES):
             self.is_epoch_spent = True
         if self.state not in {*_WITH_RECORDS, State.ABORTABLE_ERROR}:
@@ -310,8 +311,9 @@ class TransactionSource:
         kept = (AbortableTransactionError, AuthorizationError, TransactionTimedOutError, ProducerFencedError)
         if isinstance(error, kept):
             return error
+        where = str(partition) if partition.partition >= 0 else f"topic {partition.topic!r}"
         blocked = AbortableTransactionError(
-            f"the transaction of {self.who!r} cannot be committed: a record for {partition} was not written: {error}",
+            f"the transaction of {self.who!r} cannot be committed: a record for {where} was not written: {error}",
             code=code,
             name=error_code(code).name,
             remedy="abort",
@@ -335,3 +337,12 @@ class TransactionSource:
             transaction.to_settle = f"Produce to {partition} of {self.who!r}", code
             self.wake.set()
         return Verdict.RETRY
+
+
+def _code_of(error: BaseException) -> int:
+    """The code of Kafka that says best why a record was not written."""
+    if isinstance(error, BrokerError):
+        return error.code
+    if isinstance(error, EncodeError):
+        return MESSAGE_TOO_LARGE if error.field in {"max_request_size", "buffer_memory"} else INVALID_RECORD
+    return REQUEST_TIMED_OUT

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -58,6 +59,12 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        carrier = getattr(self, "_carrier", None)
+        if carrier is not None and not carrier.is_closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+            carrier.close(0.0)
 
     def __repr__(self) -> str:
         return f"<Admin {', '.join(map(str, self._client.options.addresses))}>"

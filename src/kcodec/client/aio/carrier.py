@@ -81,6 +81,8 @@ class Carrier:
         """End the client; flows that still run are cancelled. Idempotent."""
         if self._is_closing or self._process != os.getpid():
             return
+        if self._loop is not None:
+            self.check_wait()
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -111,6 +113,23 @@ class Carrier:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self.client.start(self, self.run_blocking)
+        else:
+            self.check_wait()
+        return self._loop
+
+    def check_wait(self) -> None:
+        """Raise RuntimeError in another event loop than the client's: nothing there would wake the caller."""
+        running = asyncio._get_running_loop()
+        if running is not self._loop is not None and (running is not None or self._loop.is_closed()):
+            state = "is closed" if self._loop.is_closed() else "is another one"
+            raise RuntimeError(
+                f"this client belongs to the event loop of its first call, which {state}: make a client in the event"
+                " loop that uses it, and close it there"
+            )
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the client belongs to; None before its first call."""
         return self._loop
 
     def turn(self) -> None:

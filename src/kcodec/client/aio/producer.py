@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from types import TracebackType
@@ -15,19 +17,34 @@ from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.transaction import TransactionalCalls
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
+from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
-from kcodec.errors import TransportError
+from kcodec.errors import KcodecError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
+from kcodec.txn.reports import log_lost
+
+_running_loop = asyncio._get_running_loop
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
+    delivery.check_wait()
     ended = asyncio.get_running_loop().create_future()
-    delivery.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
-    yield from ended
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    delivery.add_done_callback(end)
+    try:
+        yield from ended
+    except BaseException:
+        delivery.drop_done_callback(end)
+        raise
 
 
 class Delivery(txn_delivery.Delivery):
@@ -47,6 +64,12 @@ class Delivery(txn_delivery.Delivery):
             raise asyncio.InvalidStateError(f"{self!r} is not done")
         return self.outcome()
 
+    def exception(self) -> BaseException | None:
+        """Return the error that it failed with, None if it did not; raise InvalidStateError while it is under way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.error
+
 
 class TableDelivery(txn_delivery.TableDelivery):
     """A table on its way; see `kcodec.txn.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
@@ -63,6 +86,12 @@ class TableDelivery(txn_delivery.TableDelivery):
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} is not done")
         return self.outcome()
+
+    def exception(self) -> BaseException | None:
+        """As `Delivery.exception`: the error of the first batch that failed."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.error
 
 
 class Producer(TransactionalCalls):
@@ -89,7 +118,7 @@ class Producer(TransactionalCalls):
         self._client = client
         self._carrier = carrier
         self._room: asyncio.Event | None = None
-        self._is_started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._core = ProducerCore(
             own.settings(client_options),
             self._client.cluster,
@@ -101,8 +130,10 @@ class Producer(TransactionalCalls):
             new_delivery=Delivery,
             post=self._post,
             on_room=self._on_room,
+            check_wait=self._carrier.check_wait,
         )
         self._client.on_crash.append(self._core.crash)
+        _producers.add(self)
 
     # The loop
 
@@ -114,10 +145,13 @@ class Producer(TransactionalCalls):
             self._room.set()
 
     def _start(self) -> None:
-        """Have the sender run; if it ends otherwise than by `close`, all that waits for it fails."""
-        if not self._is_started:
-            self._is_started = True
+        """Have the sender run; if it ends otherwise than by `close`, all that waits for it fails. Raise RuntimeError in
+        another event loop than that of the first call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
             self._carrier.post(self._spawn)
+        else:
+            self._carrier.check_wait()
 
     def _spawn(self) -> None:
         task = self._client.scheduler.spawn(self._core.run(), "producer")
@@ -143,7 +177,7 @@ class Producer(TransactionalCalls):
         timestamp: int | None = None,
     ) -> Delivery:
         """Put a record into the buffer; awaited is only room in it. Arguments and errors: `kcodec.client.Producer`."""
-        if not self._is_started:
+        if _running_loop() is not self._loop:
             self._start()
         if self._key_serializer is not None:
             key = self._key_serializer(key)
@@ -153,18 +187,34 @@ class Producer(TransactionalCalls):
             headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        delivery = self._core.append(topic, key, value, headers, partition, timestamp)
-        if delivery is None:
-            delivery = await self._when_room(
-                lambda: self._core.append(topic, key, value, headers, partition, timestamp)
-            )
+        try:
+            delivery = self._core.append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                raise buffer_full(self._options)
+                delivery = await self._when_room(
+                    lambda: self._core.append(topic, key, value, headers, partition, timestamp)
+                )
+                if delivery is None:
+                    raise buffer_full(self._options, self._core.why_full())
+        except KcodecError as error:
+            self._rejected(topic, partition, error)
+            raise
         return delivery  # type: ignore[return-value]
+
+    def _rejected(self, topic: str, partition: int | None, error: KcodecError) -> None:
+        note = self._core.rejection(topic, partition, error)
+        if note is not None:
+            note()
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """Send the rows of a table; see `kcodec.client.Producer.send_arrow`."""
         self._start()
+        try:
+            return await self._send_table(topic, table, framing)
+        except KcodecError as error:
+            self._rejected(topic, None, error)
+            raise
+
+    async def _send_table(self, topic: str, table: Any, framing: str | None) -> TableDelivery:
         settings = self._core.settings
         count = self._core.known_partitions(topic)
         if not count:
@@ -189,7 +239,7 @@ class Producer(TransactionalCalls):
         if has_room:
             done = put() or await self._when_room(put)
         if done is None:
-            error = buffer_full(self._options)
+            error = buffer_full(self._options, self._core.why_full())
             self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
         return done is not None
 
@@ -219,20 +269,36 @@ class Producer(TransactionalCalls):
     # Ending
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Await the end of all that was sent, in a result or an error; DeliveryTimeoutError after `timeout` seconds."""
+        """Await the end of all that was sent, in a result or an error. Raise DeliveryErrors and DeliveryTimeoutError as
+        `kcodec.client.Producer.flush` does."""
         self._start()
         await self._carrier.run(self._core.flush(timeout), timeout)
+        self._raise_failures()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is in the buffer, await its end, and end; see `kcodec.client.Producer.close`."""
+        """Send what is in the buffer, await its end, and end; see `kcodec.client.Producer.close`. If the task is
+        cancelled in the block, its end waits for records for a few seconds at most."""
         if self._carrier.is_closed:
             return
         try:
-            if self._is_started:
+            await self._end(timeout)
+        except BaseException as error:
+            note_failures(error, self._core.take_failures())
+            raise
+        self._raise_failures()
+
+    async def _end(self, timeout: float | None) -> None:
+        try:
+            if self._loop is not None:
                 await self._carrier.run(self._core.close(timeout), timeout)
         finally:
-            await self._carrier.close()
+            await self._carrier.close()  # RuntimeError in another event loop: the producer stays as it is
             self._core.crash(TransportError("the producer is closed"))
+
+    def _raise_failures(self) -> None:
+        failures = self._core.take_failures()
+        if failures is not None:
+            raise failures
 
     async def __aenter__(self) -> Producer:
         self._start()
@@ -241,16 +307,35 @@ class Producer(TransactionalCalls):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if error is None:
+            await self.close()
+        elif not self._carrier.is_closed:
+            try:
+                await self._end(interrupted_timeout(error, self._core))
+            except Exception as failed:  # noqa: BLE001  the other one matters more
+                error.add_note(f"the close of the producer failed, too: {failed}")
+            except BaseException as interruption:
+                note_failures(interruption, self._core.take_failures())
+                raise
+            note_failures(error, self._core.take_failures())
 
     def __del__(self) -> None:
         carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._is_started and not carrier.is_closed:
+        if carrier is not None and self._loop is not None and not carrier.is_closed:
+            log_lost(self._core.accumulator, repr(self))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self._carrier.is_closed else "open"
         return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
 
+
+def _at_exit() -> None:
+    for producer in list(_producers):
+        if not producer._carrier.is_closed:
+            log_lost(producer._core.accumulator, repr(producer))
+
+
+atexit.register(_at_exit)
 
 __all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]

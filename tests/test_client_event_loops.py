@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An asyncio client belongs to the event loop of its first call: any call from another one says so."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kcodec.client import Admin, aio
+from kcodec.errors import TransportError
+
+NOWHERE = "127.0.0.1:1"
+
+
+async def _send(made: Any, delivery: Any) -> None:
+    await made.send("orders", b"x")
+
+
+async def _flush(made: Any, delivery: Any) -> None:
+    await made.flush()
+
+
+async def _close(made: Any, delivery: Any) -> None:
+    await made.close()
+
+
+async def _wait(made: Any, delivery: Any) -> None:
+    await delivery
+
+
+async def _ask(made: Any, delivery: Any) -> None:
+    await made.partitions_for("orders")
+
+
+@pytest.mark.parametrize("call", [_send, _flush, _close, _wait, _ask])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_producer_refuses_calls_from_another_loop(call: Callable[[Any, Any], Awaitable[None]]) -> None:
+    async def begin() -> tuple[Any, Any]:
+        made = aio.Producer(bootstrap_servers=NOWHERE)
+        return made, await made.send("orders", b"x")
+
+    made, delivery = asyncio.run(begin())
+    with pytest.raises(RuntimeError, match="belongs to the event loop of its first call, which is closed"):
+        asyncio.run(asyncio.wait_for(call(made, delivery), 5.0))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_is_open_but_not_the_first_is_refused() -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    made = aio.Producer.__new__(aio.Producer)
+
+    async def begin() -> None:
+        made.__init__(bootstrap_servers=NOWHERE)  # type: ignore[misc]
+        await made.send("orders", b"x")
+
+    first.run_until_complete(begin())
+    with pytest.raises(RuntimeError, match="which is another one"):
+        second.run_until_complete(made.send("orders", b"y"))
+    with pytest.raises(Exception, match="1 record not delivered"):
+        first.run_until_complete(made.close(0.05))
+    for loop in (first, second):
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@pytest.mark.parametrize("kind", [aio.Consumer, aio.Admin])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_other_clients_refuse_calls_from_another_loop(kind: Any) -> None:
+    made = kind(bootstrap_servers=NOWHERE, default_api_timeout_ms=100)
+
+    async def ask() -> None:
+        await (made.list_topics() if kind is aio.Admin else made.partitions_for("orders"))
+
+    with pytest.raises(TransportError):
+        asyncio.run(ask())
+    with pytest.raises(RuntimeError, match="belongs to the event loop of its first call"):
+        asyncio.run(ask())
+
+
+# Clients that were not closed
+
+
+def test_an_asyncio_producer_that_was_not_closed_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()
+    caplog.set_level(logging.WARNING, "kcodec.producer")
+
+    async def forget() -> None:
+        made = aio.Producer(bootstrap_servers=NOWHERE, client_id="forgotten")
+        for _ in range(3):
+            await made.send("orders", b"x")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(forget())
+        gc.collect()
+    assert any("<Producer 'forgotten' open> was not closed" in str(one.message) for one in caught)
+    lost = "<Producer 'forgotten' open> was not closed: what it had not sent is lost: 3 records of topic 'orders'"
+    assert [record.getMessage() for record in caplog.records].count(lost) == 1
+
+
+def test_at_exit_it_is_said_of_clients_still_there() -> None:
+    program = f"""
+import asyncio
+from kcodec.client import aio
+async def main():
+    global made
+    made = aio.Producer(bootstrap_servers={NOWHERE!r})
+    await made.send("orders", b"x")
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert "was not closed: what it had not sent is lost: 1 record of topic 'orders'" in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("kind", [Admin, aio.Admin])
+def test_an_admin_that_was_not_closed_warns(kind: Any) -> None:
+    async def ask() -> None:
+        made = kind(bootstrap_servers=NOWHERE, default_api_timeout_ms=50)
+        if kind is aio.Admin:
+            with pytest.raises(Exception, match="Connect"):
+                await made.list_topics()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(ask())
+        gc.collect()
+    assert any("<Admin 127.0.0.1:1> was not closed" in str(one.message) for one in caught)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C, SIGTERM and the cancellation of a task end a producer within 5 s, and it says what was not delivered."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAD = """
+import asyncio, logging, signal, sys
+logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+from kcodec.client import Producer, aio
+options = {"bootstrap_servers": "127.0.0.1:1"}
+def ready():
+    print("ready", flush=True)
+"""
+CASES = {
+    "in the block": """
+import time
+with Producer(**options) as producer:
+    for _ in range(3):
+        producer.send("orders", b"x")
+    ready()
+    time.sleep(60)
+""",
+    "at the end of the block": """
+with Producer(**options) as producer:
+    for _ in range(3):
+        producer.send("orders", b"x")
+    ready()
+""",
+    "in flush": """
+with Producer(**options) as producer:
+    for _ in range(3):
+        producer.send("orders", b"x")
+    ready()
+    producer.flush()
+""",
+    "in result": """
+with Producer(**options) as producer:
+    deliveries = [producer.send("orders", b"x") for _ in range(3)]
+    ready()
+    deliveries[0].result()
+""",
+    "in send": """
+with Producer(**options, buffer_memory=500) as producer:
+    for _ in range(3):
+        producer.send("orders", b"x")
+    ready()
+    while True:
+        producer.send("orders", b"x" * 100)
+""",
+    "in partitions_for": """
+with Producer(**options) as producer:
+    for _ in range(3):
+        producer.send("orders", b"x")
+    ready()
+    producer.partitions_for("orders")
+""",
+    "in a transaction": """
+with Producer(**options, transactional_id="interrupted") as producer:
+    ready()
+    with producer.transaction() as txn:
+        pass
+""",
+    "asyncio, in the block": """
+async def main():
+    async with aio.Producer(**options) as producer:
+        for _ in range(3):
+            await producer.send("orders", b"x")
+        ready()
+        await asyncio.sleep(60)
+asyncio.run(main())
+""",
+    "asyncio, at the end of the block": """
+async def main():
+    async with aio.Producer(**options) as producer:
+        for _ in range(3):
+            await producer.send("orders", b"x")
+        ready()
+asyncio.run(main())
+""",
+    "asyncio, in flush": """
+async def main():
+    async with aio.Producer(**options) as producer:
+        for _ in range(3):
+            await producer.send("orders", b"x")
+        ready()
+        await producer.flush()
+asyncio.run(main())
+""",
+}
+
+
+def interrupted(program: str, number: int) -> tuple[int, str, float]:
+    """Exit status, standard error, and the seconds from the signal to the end."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HEAD + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(1.0)
+        begin = time.monotonic()
+        os.kill(child.pid, number)
+        _, errors = child.communicate(timeout=12.0)
+        return child.returncode, errors, time.monotonic() - begin
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ctrl_c_ends_a_producer_within_5_seconds(case: str) -> None:
+    status, errors, seconds = interrupted(CASES[case], signal.SIGINT)
+    assert seconds < 5.0
+    assert status == -signal.SIGINT and "KeyboardInterrupt" in errors
+    if case != "in a transaction":
+        assert re.search("[34] records not delivered: topic 'orders': .*Connect", errors)
+
+
+def test_a_signal_that_exits_ends_a_producer_within_5_seconds() -> None:
+    status, errors, seconds = interrupted(CASES["in the block"], signal.SIGTERM)
+    assert seconds < 5.0 and status == 7
+    assert "SystemExit: waiting up to 3 s for 3 records of topic 'orders'" in errors
+    assert "3 records not delivered" in errors
+
+
+def test_a_producer_without_a_broker_says_what_it_waits_for() -> None:
+    """While it closes, without an interruption: records, topics, cause."""
+    program = """
+with Producer(**options, delivery_timeout_ms=6000, request_timeout_ms=500) as producer:
+    producer.send("orders", b"x")
+"""
+    done = subprocess.run([sys.executable, "-c", HEAD + program], capture_output=True, text=True, timeout=30)
+    assert "WARNING 1 record of topic 'orders' not acknowledged after 3 s: " in done.stderr
+    assert "Connection refused" in done.stderr and "DeliveryErrors" in done.stderr
+    assert done.returncode == 1
