@@ -27,8 +27,12 @@ from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.reports import log_lost
 
-_running_loop = asyncio._get_running_loop
+_time_ns = time.time_ns
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _true() -> bool:
+    return True
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
@@ -119,6 +123,7 @@ class Producer(TransactionalCalls):
         self._carrier = carrier
         self._room: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._must_start: Callable[[], bool] = _true
         self._core = ProducerCore(
             own.settings(client_options),
             self._client.cluster,
@@ -132,6 +137,8 @@ class Producer(TransactionalCalls):
             on_room=self._on_room,
             check_wait=self._carrier.check_wait,
         )
+        self._core.accumulator.check_caller = self._carrier.check_wait
+        self._append = self._core.append
         self._client.on_crash.append(self._core.crash)
         _producers.add(self)
 
@@ -149,6 +156,7 @@ class Producer(TransactionalCalls):
         another event loop than that of the first call."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+            self._must_start = self._loop.is_closed
             self._carrier.post(self._spawn)
         else:
             self._carrier.check_wait()
@@ -177,7 +185,7 @@ class Producer(TransactionalCalls):
         timestamp: int | None = None,
     ) -> Delivery:
         """Put a record into the buffer; awaited is only room in it. Arguments and errors: `kcodec.client.Producer`."""
-        if _running_loop() is not self._loop:
+        if self._must_start():
             self._start()
         if self._key_serializer is not None:
             key = self._key_serializer(key)
@@ -186,13 +194,11 @@ class Producer(TransactionalCalls):
         if type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = _time_ns() // 1_000_000
         try:
-            delivery = self._core.append(topic, key, value, headers, partition, timestamp)
+            delivery = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                delivery = await self._when_room(
-                    lambda: self._core.append(topic, key, value, headers, partition, timestamp)
-                )
+                delivery = await self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
         except KcodecError as error:
