@@ -19,7 +19,7 @@ from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.client.sync import Carrier
 from kcodec.client.transaction import TransactionalCalls
-from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
@@ -390,4 +390,12 @@ atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_Fork.before, after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)
 
-__all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]
+__all__ = [
+    "BatchMetadata",
+    "Delivery",
+    "DeliveryErrors",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+    "TopicDeliveryError",
+]

@@ -2,7 +2,7 @@
 """Records that failed and whose error nothing has retrieved: counted for `flush` and `close`, and for the log.
 
 Counts are kept by topic and kind of error, never by record, so their memory is bounded. A batch counts its records when
-it fails, except those that somebody waits for or that have a callback; a Delivery whose error is read later takes its
+it fails, except those that a caller waits for or that have a callback; a Delivery whose error is read later takes its
 record off the count again. Batches that succeed are not touched.
 """
 

@@ -19,7 +19,7 @@ from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
 from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
-from kcodec.errors import KcodecError, TransportError
+from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
 from kcodec.txn.accumulator import header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
@@ -344,4 +344,12 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 
-__all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]
+__all__ = [
+    "BatchMetadata",
+    "Delivery",
+    "DeliveryErrors",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+    "TopicDeliveryError",
+]
