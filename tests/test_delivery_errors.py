@@ -198,6 +198,18 @@ def test_in_a_transaction_the_commit_or_abort_reports_failures(
         made.abort_transaction()
 
 
+def test_records_of_a_producer_whose_loop_failed_are_reported() -> None:
+    def fail() -> None:
+        raise SystemError("a defect")
+
+    made = Producer(bootstrap_servers=NOWHERE)
+    with pytest.raises(DeliveryErrors, match=r"1 record not delivered.*the loop of this producer failed"), made:
+        delivery = made.send("orders", b"x")
+        made._carrier.post(fail)
+        while not delivery.done():
+            time.sleep(0.01)
+
+
 # In virtual time
 
 

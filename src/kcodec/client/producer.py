@@ -295,10 +295,9 @@ class Producer(TransactionalCalls):
         note on it, and after Ctrl-C, SystemExit or the like the wait is limited to a few seconds.
         """
         self._carrier.check_wait()
-        if self._carrier.is_closed:
-            return
         try:
-            self._end(timeout)
+            if not self._carrier.is_closed:
+                self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
             raise
@@ -324,9 +323,10 @@ class Producer(TransactionalCalls):
     ) -> None:
         if error is None:
             self.close()
-        elif not self._carrier.is_closed:
+        else:
             try:
-                self._end(interrupted_timeout(error, self._core))
+                if not self._carrier.is_closed:
+                    self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
             except BaseException as interruption:
@@ -337,7 +337,8 @@ class Producer(TransactionalCalls):
     def __del__(self) -> None:
         carrier = getattr(self, "_carrier", None)
         if carrier is not None and not carrier.is_closed:
-            log_lost(self._core.accumulator, repr(self))
+            if hasattr(self, "_core"):
+                log_lost(self._core.accumulator, repr(self))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             carrier.close(0.0)
 

@@ -244,6 +244,7 @@ class ProducerCore:
     def forget(self, error: BaseException) -> None:
         """In a forked child, under the lock: everything here ends with `error`, and nobody is told."""
         self.accumulator.refusal, self.is_closed = error, True
+        self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, -1, -1, error) for batch in self.accumulator.unfinished])
 
     def crash(self, error: BaseException) -> None:

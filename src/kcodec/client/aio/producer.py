@@ -284,10 +284,9 @@ class Producer(TransactionalCalls):
     async def close(self, timeout: float | None = None) -> None:
         """Send what is in the buffer, await its end, and end; see `kcodec.client.Producer.close`. If the task is
         cancelled in the block, its end waits for records for a few seconds at most."""
-        if self._carrier.is_closed:
-            return
         try:
-            await self._end(timeout)
+            if not self._carrier.is_closed:
+                await self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
             raise
@@ -315,9 +314,10 @@ class Producer(TransactionalCalls):
     ) -> None:
         if error is None:
             await self.close()
-        elif not self._carrier.is_closed:
+        else:
             try:
-                await self._end(interrupted_timeout(error, self._core))
+                if not self._carrier.is_closed:
+                    await self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
             except BaseException as interruption:
