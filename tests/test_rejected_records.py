@@ -69,6 +69,25 @@ def test_java_s_names_report_it_too(options: dict[str, Any], topic: str) -> None
         producer.abort_transaction()
 
 
+def test_a_record_refused_in_a_callback_blocks_the_commit(options: dict[str, Any], topic: str) -> None:
+    """There was no buffer space, and a callback must not wait for it."""
+    raised: list[BaseException] = []
+
+    def fill(_: object) -> None:
+        try:
+            for _ in range(200):
+                txn.send(topic, bytes(1900), partition=0)
+        except RuntimeError as error:
+            raised.append(error)
+
+    with Producer(**options, buffer_memory=100_000, linger_ms=0) as producer:
+        txn = producer.transaction()
+        with pytest.raises(AbortableTransactionError, match="I/O thread"), txn:
+            txn.send(topic, b"first", partition=0).add_done_callback(fill)
+            producer.flush()
+        assert raised and txn.committed is False
+
+
 def test_asyncio_reports_it_too(options: dict[str, Any], topic: str) -> None:
     async def transact() -> None:
         async with aio.Producer(**options) as producer:

@@ -195,12 +195,12 @@ class Producer(TransactionalCalls):
                 delivery = self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
-        except KcodecError as error:
+        except (KcodecError, RuntimeError) as error:
             self._rejected(topic, partition, error)
             raise
         return delivery  # type: ignore[return-value]
 
-    def _rejected(self, topic: str, partition: int | None, error: KcodecError) -> None:
+    def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
         note = self._core.rejection(topic, partition, error)
         if note is not None and not self._carrier.is_closed:
             self._carrier.post(note)

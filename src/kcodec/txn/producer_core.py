@@ -153,7 +153,7 @@ class ProducerCore:
         with self.lock:
             return self.accumulator.failures.take()
 
-    def rejection(self, topic: str, partition: object, error: KcodecError) -> Callable[[], None] | None:
+    def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
         """`send` raised this error: what is to be called on the I/O thread for it, if anything. In a transaction, such
         a record blocks the commit like one that a broker refused."""
         if self.source.transactional_id is None or error is self.accumulator.refusal:
