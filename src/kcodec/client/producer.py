@@ -21,7 +21,7 @@ from kcodec.client.sync import Carrier
 from kcodec.client.transaction import TransactionalCalls
 from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import header_pairs
+from kcodec.txn.accumulator import NO_HEADERS, header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
@@ -124,8 +124,7 @@ class Producer(TransactionalCalls):
         """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
         client_options = client.options
         self._options: ProducerOptions = own
-        self._key_serializer = own.key_serializer
-        self._value_serializer = own.value_serializer
+        self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
         self._lock = threading.Lock()
@@ -164,7 +163,7 @@ class Producer(TransactionalCalls):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Any = (),
+        headers: Any = NO_HEADERS,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
@@ -180,11 +179,9 @@ class Producer(TransactionalCalls):
         closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
         BufferFullError was raised blocks the commit, as any record does that was not written.
         """
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if type(headers) is not tuple:
+        if self._serializes:
+            key, value = self._options.serialize(key, value)
+        if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Outcome = tuple[ProducerBatch, int, int, BaseException | None]
+#: The default of `send`, which is recognized without a look at its type.
+NO_HEADERS: tuple[()] = ()
 NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
 
 

@@ -21,7 +21,7 @@ from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import header_pairs
+from kcodec.txn.accumulator import NO_HEADERS, header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
@@ -117,8 +117,7 @@ class Producer(TransactionalCalls):
         """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
         client_options = client.options
         self._options: ProducerOptions = own
-        self._key_serializer = own.key_serializer
-        self._value_serializer = own.value_serializer
+        self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
         self._room: asyncio.Event | None = None
@@ -180,18 +179,16 @@ class Producer(TransactionalCalls):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Any = (),
+        headers: Any = NO_HEADERS,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
         """Put a record into the buffer; awaited is only room in it. Arguments and errors: `kcodec.client.Producer`."""
         if self._must_start():
             self._start()
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if type(headers) is not tuple:
+        if self._serializes:
+            key, value = self._options.serialize(key, value)
+        if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
             timestamp = _time_ns() // 1_000_000
