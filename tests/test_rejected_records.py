@@ -117,6 +117,8 @@ def test_a_writer_that_rejected_a_record_gives_no_receipt(options: dict[str, Any
         with suppress(EncodeError):
             writer.send(topic, TOO_LARGE)
         with pytest.raises(EncodeError):
+            writer.flush()
+        with pytest.raises(EncodeError):
             writer.close()
         with pytest.raises(TransactionStateError):
             _ = writer.receipt
