@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -73,9 +74,11 @@ class Looped:
         self.run(self.producer.close(timeout))
 
     def end(self, timeout: float | None = None) -> None:
-        self.close(timeout)
-        self.run(self.loop.shutdown_default_executor())
-        self.loop.close()
+        try:
+            self.close(timeout)
+        finally:
+            self.run(self.loop.shutdown_default_executor())
+            self.loop.close()
 
 
 Face = Threaded | Looped
@@ -93,7 +96,8 @@ def make_face(request: pytest.FixtureRequest) -> Iterator[MakeFace]:
 
     yield make
     for face in made:
-        face.end(5.0)
+        with suppress(kcodec.DeliveryErrors):
+            face.end(5.0)
 
 
 def stored(kafka: ApacheKafka, topic: str, partition: int = 0) -> kcodec.log.Log:

@@ -88,7 +88,7 @@ def test_other_clients_refuse_calls_from_another_loop(kind: Any) -> None:
 # Clients that were not closed
 
 
-def test_an_asyncio_producer_that_was_not_closed_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unclosed_asyncio_producer_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     gc.collect()
     caplog.set_level(logging.WARNING, "kcodec.producer")
 

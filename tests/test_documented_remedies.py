@@ -53,10 +53,10 @@ def test_there_are_such_tables() -> None:
     }
 
 
-@pytest.mark.parametrize(("page", "name", "told"), rows())
-def test_what_a_table_says_is_in_the_attribute(page: str, name: str, told: str) -> None:
+@pytest.mark.parametrize(("page", "name", "cell"), rows())
+def test_what_a_table_says_is_in_the_attribute(page: str, name: str, cell: str) -> None:
     error = EXAMPLES[name]
-    words = re.findall(r"`(\w+)`", told)
+    words = re.findall(r"`(\w+)`", cell)
     documented = {word for word in words if word in REMEDIES}
     assert error.remedy in documented if documented else error.remedy is None
 

@@ -15,7 +15,7 @@ from producer_faces import MakeFace, stored, stored_values
 import kcodec
 from kcodec.client import Producer
 from kcodec.client.network import Trace
-from kcodec.errors import BrokerError
+from kcodec.errors import BrokerError, DeliveryErrors
 from kcodec.protocol.flow import ANY_NODE, call
 from kcodec.protocol.messages.produce import ProduceRequest
 from kcodec.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
@@ -154,7 +154,8 @@ def test_a_batch_above_the_topics_limit_is_split_and_a_record_above_it_fails(
     values = [b"%03d" % number + os.urandom(200) for number in range(60)]
     values[30] = b"large" + os.urandom(3000)
     deliveries = face.send_all(topic, [{"value": value} for value in values])
-    face.flush()
+    with pytest.raises(DeliveryErrors, match="1 record not delivered"):
+        face.flush()
     failed = [number for number, delivery in enumerate(deliveries) if delivery.error is not None]
     assert failed == [30]
     error = deliveries[30].error

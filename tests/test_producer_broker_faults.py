@@ -14,7 +14,7 @@ import pytest
 from producer_faces import MakeFace, stored_values
 
 from kcodec.client import Producer
-from kcodec.errors import BufferFullError, DeliveryTimeoutError, TransportError
+from kcodec.errors import BufferFullError, DeliveryErrors, DeliveryTimeoutError, TransportError
 from kcodec.testing.kafka import ApacheKafka
 
 
@@ -88,7 +88,8 @@ def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace
         with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
             face.outcome(deliveries[0])
         assert time.monotonic() - began < 6
-    face.flush(20.0)
+    with pytest.raises(DeliveryErrors, match="DeliveryTimeoutError"):
+        face.flush(20.0)
     (last,) = face.send_all(topic, [{"value": b"last"}])
     face.outcome(last)
     values = stored_values(kafka, topic)
@@ -127,7 +128,8 @@ def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka
     with paused(kafka):
         deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
         began = time.monotonic()
-        face.close(1.0)
+        with pytest.raises(DeliveryErrors, match="100 records not delivered"):
+            face.close(1.0)
         assert time.monotonic() - began < 3
         for delivery in deliveries:
             assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -11,6 +12,10 @@ import sys
 import time
 
 import pytest
+
+from kcodec.client import Producer, aio
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.proxy import KafkaProxy
 
 HEAD = """
 import asyncio, logging, signal, sys
@@ -143,3 +148,41 @@ with Producer(**options, delivery_timeout_ms=6000, request_timeout_ms=500) as pr
     assert "WARNING 1 record of topic 'orders' not acknowledged after 3 s: " in done.stderr
     assert "Connection refused" in done.stderr and "DeliveryErrors" in done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
+def test_a_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka, leaving: type[BaseException]) -> None:
+    """Though no response to its abort comes; the next begin, or the coordinator, ends the transaction."""
+    topic = apache_kafka.create_topic(partitions=1)
+    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        producer = Producer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=f"leaves-{topic}")
+        with pytest.raises(leaving), producer, producer.transaction() as txn:
+            txn.send(topic, b"x").result()
+            proxy.on_request(count=None).hold()
+            begin = time.monotonic()
+            raise leaving
+        assert time.monotonic() - begin < 5.0
+        assert txn.committed is not True
+
+
+def test_a_cancelled_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+
+    async def transact(proxy: KafkaProxy) -> None:
+        options = {"bootstrap_servers": proxy.bootstrap_servers, "transactional_id": f"is-cancelled-{topic}"}
+        async with aio.Producer(**options) as producer, producer.transaction() as txn:
+            await (await txn.send(topic, b"x"))
+            proxy.on_request(count=None).hold()
+            await asyncio.sleep(60)
+
+    async def cancel() -> float:
+        with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+            task = asyncio.create_task(transact(proxy))
+            await asyncio.sleep(2.0)
+            begin = time.monotonic()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return time.monotonic() - begin
+
+    assert asyncio.run(cancel()) < 5.0

@@ -46,11 +46,11 @@ def send_a_wrong_row(transaction: Any, topic: str) -> None:
 @pytest.mark.parametrize("send", [send_too_large, send_to_no_partition, send_a_wrong_row])
 def test_a_rejected_record_blocks_the_commit(options: dict[str, Any], topic: str, send: Any) -> None:
     with Producer(**options) as producer:
-        with pytest.raises(AbortableTransactionError, match=f"cannot be committed: a record for .*{topic}") as caught:
-            with producer.transaction() as txn:
-                txn.send(topic, b"first").result()
-                with pytest.raises(EncodeError):
-                    send(txn, topic)
+        txn = producer.transaction()
+        with pytest.raises(AbortableTransactionError, match=f"a record for .*{topic}.* was not written") as caught, txn:
+            txn.send(topic, b"first").result()
+            with pytest.raises(EncodeError):
+                send(txn, topic)
         assert txn.committed is False
         assert isinstance(caught.value.__cause__, EncodeError) and caught.value.remedy == "abort"
         with producer.transaction() as txn:
@@ -69,6 +69,25 @@ def test_java_s_names_report_it_too(options: dict[str, Any], topic: str) -> None
         producer.abort_transaction()
 
 
+def test_a_record_refused_in_a_callback_blocks_the_commit(options: dict[str, Any], topic: str) -> None:
+    """There was no buffer space, and a callback must not wait for it."""
+    raised: list[BaseException] = []
+
+    def fill(_: object) -> None:
+        try:
+            for _ in range(200):
+                txn.send(topic, bytes(1900), partition=0)
+        except RuntimeError as error:
+            raised.append(error)
+
+    with Producer(**options, buffer_memory=100_000, linger_ms=0) as producer:
+        txn = producer.transaction()
+        with pytest.raises(AbortableTransactionError, match="I/O thread"), txn:
+            txn.send(topic, b"first", partition=0).add_done_callback(fill)
+            producer.flush()
+        assert raised and txn.committed is False
+
+
 def test_asyncio_reports_it_too(options: dict[str, Any], topic: str) -> None:
     async def transact() -> None:
         async with aio.Producer(**options) as producer:
@@ -84,10 +103,9 @@ def test_asyncio_reports_it_too(options: dict[str, Any], topic: str) -> None:
 
 def test_a_session_reports_it_too(options: dict[str, Any], topic: str) -> None:
     with GroupTransactSession(**options, group_id=options["transactional_id"], topics=[topic]) as session:
-        with pytest.raises(AbortableTransactionError, match="above max_request_size 2000"):
-            with session.transaction() as txn:
-                with suppress(EncodeError):
-                    txn.send(topic, TOO_LARGE)
+        txn = session.transaction()
+        with pytest.raises(AbortableTransactionError, match="above max_request_size 2000"), txn, suppress(EncodeError):
+            txn.send(topic, TOO_LARGE)
         assert txn.committed is False
 
 
@@ -98,6 +116,8 @@ def test_a_writer_that_rejected_a_record_gives_no_receipt(options: dict[str, Any
         writer.send(topic, b"first")
         with suppress(EncodeError):
             writer.send(topic, TOO_LARGE)
+        with pytest.raises(EncodeError):
+            writer.flush()
         with pytest.raises(EncodeError):
             writer.close()
         with pytest.raises(TransactionStateError):

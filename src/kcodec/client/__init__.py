@@ -19,7 +19,15 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     )
     from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
     from kcodec.client.consumer import Consumer
-    from kcodec.client.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.producer import (
+        BatchMetadata,
+        Delivery,
+        DeliveryErrors,
+        Producer,
+        RecordMetadata,
+        TableDelivery,
+        TopicDeliveryError,
+    )
     from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
         TransactionHandle,
@@ -44,6 +52,7 @@ _HOMES: dict[str, str] = {
     "ConfigResource": "admin.values",
     "Consumer": "consumer",
     "Delivery": "producer",
+    "DeliveryErrors": "producer",
     "GroupTransactSession": "session",
     "NewTopic": "admin.values",
     "PatternType": "admin.security",
@@ -55,6 +64,7 @@ _HOMES: dict[str, str] = {
     "ScramMechanism": "admin.security",
     "SessionTransaction": "session",
     "TableDelivery": "producer",
+    "TopicDeliveryError": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",
     "TransactionWriter": "shared",
@@ -75,6 +85,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "Delivery",
+    "DeliveryErrors",
     "GroupTransactSession",
     "NewTopic",
     "PatternType",
@@ -86,6 +97,7 @@ __all__ = [
     "ScramMechanism",
     "SessionTransaction",
     "TableDelivery",
+    "TopicDeliveryError",
     "Transaction",
     "TransactionHandle",
     "TransactionWriter",

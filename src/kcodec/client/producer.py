@@ -19,9 +19,9 @@ from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.client.sync import Carrier
 from kcodec.client.transaction import TransactionalCalls
-from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import header_pairs
+from kcodec.txn.accumulator import NO_HEADERS, header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
@@ -124,8 +124,7 @@ class Producer(TransactionalCalls):
         """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
         client_options = client.options
         self._options: ProducerOptions = own
-        self._key_serializer = own.key_serializer
-        self._value_serializer = own.value_serializer
+        self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
         self._lock = threading.Lock()
@@ -164,7 +163,7 @@ class Producer(TransactionalCalls):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Any = (),
+        headers: Any = NO_HEADERS,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
@@ -180,11 +179,9 @@ class Producer(TransactionalCalls):
         closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
         BufferFullError was raised blocks the commit, as any record does that was not written.
         """
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if type(headers) is not tuple:
+        if self._serializes:
+            key, value = self._options.serialize(key, value)
+        if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
@@ -195,12 +192,12 @@ class Producer(TransactionalCalls):
                 delivery = self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
-        except KcodecError as error:
+        except (KcodecError, RuntimeError) as error:
             self._rejected(topic, partition, error)
             raise
         return delivery  # type: ignore[return-value]
 
-    def _rejected(self, topic: str, partition: int | None, error: KcodecError) -> None:
+    def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
         note = self._core.rejection(topic, partition, error)
         if note is not None and not self._carrier.is_closed:
             self._carrier.post(note)
@@ -295,10 +292,9 @@ class Producer(TransactionalCalls):
         note on it, and after Ctrl-C, SystemExit or the like the wait is limited to a few seconds.
         """
         self._carrier.check_wait()
-        if self._carrier.is_closed:
-            return
         try:
-            self._end(timeout)
+            if not self._carrier.is_closed:
+                self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
             raise
@@ -324,9 +320,10 @@ class Producer(TransactionalCalls):
     ) -> None:
         if error is None:
             self.close()
-        elif not self._carrier.is_closed:
+        else:
             try:
-                self._end(interrupted_timeout(error, self._core))
+                if not self._carrier.is_closed:
+                    self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
             except BaseException as interruption:
@@ -337,7 +334,8 @@ class Producer(TransactionalCalls):
     def __del__(self) -> None:
         carrier = getattr(self, "_carrier", None)
         if carrier is not None and not carrier.is_closed:
-            log_lost(self._core.accumulator, repr(self))
+            if hasattr(self, "_core"):
+                log_lost(self._core.accumulator, repr(self))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             carrier.close(0.0)
 
@@ -390,4 +388,12 @@ atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_Fork.before, after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)
 
-__all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]
+__all__ = [
+    "BatchMetadata",
+    "Delivery",
+    "DeliveryErrors",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+    "TopicDeliveryError",
+]

@@ -114,6 +114,14 @@ class ProducerOptions(OptionSet):
                 f" {reason}{remedy}"
             )
 
+    def serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Return what the serializers make of a key and a value."""
+        if self.key_serializer is not None:
+            key = self.key_serializer(key)
+        if self.value_serializer is not None:
+            value = self.value_serializer(value)
+        return key, value
+
     def settings(self, client: ClientOptions) -> ProducerSettings:
         """What the flows are told. Raises ValueError where the deadline of a record is below that of one request."""
         least = self.linger_ms + client.request_timeout_ms

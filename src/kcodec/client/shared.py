@@ -78,10 +78,14 @@ class SharedWriting:
 
     def finish(self) -> None:
         """All records have ended. Raises the first error that one ended with."""
+        self.raise_error()
+        self.is_complete = True
+
+    def raise_error(self) -> None:
+        """Raise the first error that a record ended with, if there is one."""
         assert self.source is not None
         if self.source.error is not None:
             raise self.source.error
-        self.is_complete = True
 
     def receipt(self) -> WriterReceipt:
         """What was written. Raises TransactionStateError before the writer was closed, or when it failed."""
@@ -164,8 +168,9 @@ class TransactionWriter:
         return self._producer.send_arrow(topic, table, framing=framing)
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Producer.flush`."""
+        """As `Producer.flush`; raises the first error that a record ended with, as `close` does."""
         self._producer.flush(timeout)
+        self._writing.raise_error()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for all records, and end. Raises the first error that a record ended with; idempotent but for that."""

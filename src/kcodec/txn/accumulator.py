@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Outcome = tuple[ProducerBatch, int, int, BaseException | None]
+#: The default of `send`, which is recognized without a look at its type.
+NO_HEADERS: tuple[()] = ()
 NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
 
 
@@ -42,6 +44,7 @@ class Accumulator:
     on_room: called, with the lock held, when memory was given back while somebody waits for it (`room_wanted`).
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner); the producer's core sets them.
+    check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Accumulator:
         self.refusal: BaseException | None = None
         self.failures: Failures | None = Failures()
         self.check_wait: Callable[[], None] = _no_check
+        self.check_caller: Callable[[], None] = _no_check
         self.why_waiting: Callable[[ProducerBatch], str | None] = _nothing_known
         self._clock = clock
         self._random = random
@@ -224,6 +228,7 @@ class Accumulator:
             raise EncodeError(reason, field="max_request_size", value=size)
 
     def _reserve(self, size: int, forced: bool = False) -> bool:
+        self.check_caller()
         if size <= self.free_memory or forced:
             self.free_memory -= size
             return True

@@ -2,7 +2,7 @@
 """Records that failed and whose error nothing has retrieved: counted for `flush` and `close`, and for the log.
 
 Counts are kept by topic and kind of error, never by record, so their memory is bounded. A batch counts its records when
-it fails, except those that somebody waits for or that have a callback; a Delivery whose error is read later takes its
+it fails, except those that a caller waits for or that have a callback; a Delivery whose error is read later takes its
 record off the count again. Batches that succeed are not touched.
 """
 
@@ -56,11 +56,14 @@ class Failure:
 
 
 class Failures:
-    """The failures of one producer since the last `take`. Every method needs the producer's lock."""
+    """The failures of one producer since the last `take`. Every method needs the producer's lock.
+
+    is_news: there may be failures that the log has not reported.
+    """
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], Failure] = {}
-        self._is_news = False
+        self.is_news = False
         self._report_at: float | None = None
         self._reported_at = float("-inf")
 
@@ -73,13 +76,13 @@ class Failures:
         if not failure.count:
             failure.error = error
         failure.count += count
-        self._is_news = self._is_news or count > 0
+        self.is_news = self.is_news or count > 0
         return failure
 
     def take(self) -> DeliveryErrors | None:
         """Return what is to be raised for all failures since the last call, and begin to count again."""
         found = [failure for failure in self._open.values() if failure.count > 0]
-        self._open, self._is_news, self._report_at = {}, False, None
+        self._open, self.is_news, self._report_at = {}, False, None
         if not found:
             return None
         total = records_text(sum(failure.count for failure in found))
@@ -90,13 +93,13 @@ class Failures:
 
     def report(self, now: float) -> tuple[str | None, float]:
         """Return the line for the log that is due now, if any, and when the next one will be (infinity: none)."""
-        if not self._is_news:
+        if not self.is_news:
             return None, float("inf")
         if self._report_at is None:
             self._report_at = max(now + REPORT_DELAY_SECONDS, self._reported_at + REPORT_INTERVAL_SECONDS)
         if now < self._report_at:
             return None, self._report_at
-        self._is_news, self._report_at = False, None
+        self.is_news, self._report_at = False, None
         text = self.report_now()
         if text is not None:
             self._reported_at = now

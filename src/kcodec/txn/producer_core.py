@@ -153,7 +153,7 @@ class ProducerCore:
         with self.lock:
             return self.accumulator.failures.take()
 
-    def rejection(self, topic: str, partition: object, error: KcodecError) -> Callable[[], None] | None:
+    def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
         """`send` raised this error: what is to be called on the I/O thread for it, if anything. In a transaction, such
         a record blocks the commit like one that a broker refused."""
         if self.source.transactional_id is None or error is self.accumulator.refusal:
@@ -244,6 +244,7 @@ class ProducerCore:
     def forget(self, error: BaseException) -> None:
         """In a forked child, under the lock: everything here ends with `error`, and nobody is told."""
         self.accumulator.refusal, self.is_closed = error, True
+        self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, -1, -1, error) for batch in self.accumulator.unfinished])
 
     def crash(self, error: BaseException) -> None:

@@ -27,18 +27,23 @@ class Reports:
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
         self._interval = FIRST_INTERVAL_SECONDS
-        self._stalled_at = float("-inf")
+        self._stalled_at = self._stalled_due = float("-inf")
 
     def look(self, now: float) -> float:
         """Log what is due; return when to look again (infinity: not before something happens)."""
-        accumulator = self._accumulator
+        accumulator, failures = self._accumulator, self._accumulator.failures
+        if failures is None or not failures.is_news:  # the usual case, in every round
+            if not accumulator.unfinished:
+                return float("inf")
+            if now < self._stalled_due:  # newer batches are due later
+                return self._stalled_due
         failed, text, due = None, None, float("inf")
         with accumulator.lock:
-            if accumulator.failures is not None:
-                failed, due = accumulator.failures.report(now)
+            if failures is not None:
+                failed, due = failures.report(now)
             if accumulator.unfinished:
-                text, stalled_due = self._stalled(next(iter(accumulator.unfinished)), now)
-                due = min(due, stalled_due)
+                text, self._stalled_due = self._stalled(next(iter(accumulator.unfinished)), now)
+                due = min(due, self._stalled_due)
         for line in (failed, text):
             if line is not None:
                 log.warning("%s", line)

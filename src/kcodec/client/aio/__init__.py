@@ -7,7 +7,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
     from kcodec.client.aio.admin import Admin
     from kcodec.client.aio.consumer import Consumer
-    from kcodec.client.aio.producer import BatchMetadata, Delivery, Producer, RecordMetadata, TableDelivery
+    from kcodec.client.aio.producer import (
+        BatchMetadata,
+        Delivery,
+        DeliveryErrors,
+        Producer,
+        RecordMetadata,
+        TableDelivery,
+        TopicDeliveryError,
+    )
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
         TransactionHandle,
@@ -25,11 +33,13 @@ _HOMES: dict[str, str] = {
     "BatchMetadata": "producer",
     "Consumer": "consumer",
     "Delivery": "producer",
+    "DeliveryErrors": "producer",
     "GroupTransactSession": "session",
     "Producer": "producer",
     "RecordMetadata": "producer",
     "SessionTransaction": "session",
     "TableDelivery": "producer",
+    "TopicDeliveryError": "producer",
     "Transaction": "transaction",
     "TransactionHandle": "shared",
     "TransactionWriter": "shared",
@@ -44,11 +54,13 @@ __all__ = [
     "BatchMetadata",
     "Consumer",
     "Delivery",
+    "DeliveryErrors",
     "GroupTransactSession",
     "Producer",
     "RecordMetadata",
     "SessionTransaction",
     "TableDelivery",
+    "TopicDeliveryError",
     "Transaction",
     "TransactionHandle",
     "TransactionWriter",

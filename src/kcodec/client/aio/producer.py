@@ -19,16 +19,20 @@ from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
 from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
-from kcodec.errors import KcodecError, TransportError
+from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
 from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import header_pairs
+from kcodec.txn.accumulator import NO_HEADERS, header_pairs
 from kcodec.txn.delivery import BatchMetadata, RecordMetadata
 from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.reports import log_lost
 
-_running_loop = asyncio._get_running_loop
+_time_ns = time.time_ns
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _true() -> bool:
+    return True
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
@@ -113,12 +117,12 @@ class Producer(TransactionalCalls):
         """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
         client_options = client.options
         self._options: ProducerOptions = own
-        self._key_serializer = own.key_serializer
-        self._value_serializer = own.value_serializer
+        self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
         self._room: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._must_start: Callable[[], bool] = _true
         self._core = ProducerCore(
             own.settings(client_options),
             self._client.cluster,
@@ -132,6 +136,8 @@ class Producer(TransactionalCalls):
             on_room=self._on_room,
             check_wait=self._carrier.check_wait,
         )
+        self._core.accumulator.check_caller = self._carrier.check_wait
+        self._append = self._core.append
         self._client.on_crash.append(self._core.crash)
         _producers.add(self)
 
@@ -149,6 +155,7 @@ class Producer(TransactionalCalls):
         another event loop than that of the first call."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+            self._must_start = self._loop.is_closed
             self._carrier.post(self._spawn)
         else:
             self._carrier.check_wait()
@@ -172,27 +179,23 @@ class Producer(TransactionalCalls):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Any = (),
+        headers: Any = NO_HEADERS,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
         """Put a record into the buffer; awaited is only room in it. Arguments and errors: `kcodec.client.Producer`."""
-        if _running_loop() is not self._loop:
+        if self._must_start():
             self._start()
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if type(headers) is not tuple:
+        if self._serializes:
+            key, value = self._options.serialize(key, value)
+        if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = _time_ns() // 1_000_000
         try:
-            delivery = self._core.append(topic, key, value, headers, partition, timestamp)
+            delivery = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                delivery = await self._when_room(
-                    lambda: self._core.append(topic, key, value, headers, partition, timestamp)
-                )
+                delivery = await self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
         except KcodecError as error:
@@ -278,10 +281,9 @@ class Producer(TransactionalCalls):
     async def close(self, timeout: float | None = None) -> None:
         """Send what is in the buffer, await its end, and end; see `kcodec.client.Producer.close`. If the task is
         cancelled in the block, its end waits for records for a few seconds at most."""
-        if self._carrier.is_closed:
-            return
         try:
-            await self._end(timeout)
+            if not self._carrier.is_closed:
+                await self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
             raise
@@ -309,9 +311,10 @@ class Producer(TransactionalCalls):
     ) -> None:
         if error is None:
             await self.close()
-        elif not self._carrier.is_closed:
+        else:
             try:
-                await self._end(interrupted_timeout(error, self._core))
+                if not self._carrier.is_closed:
+                    await self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
             except BaseException as interruption:
@@ -338,4 +341,12 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 
-__all__ = ["BatchMetadata", "Delivery", "Producer", "RecordMetadata", "TableDelivery"]
+__all__ = [
+    "BatchMetadata",
+    "Delivery",
+    "DeliveryErrors",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+    "TopicDeliveryError",
+]

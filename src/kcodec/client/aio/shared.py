@@ -64,8 +64,9 @@ class TransactionWriter:
         return await self._producer.send_arrow(topic, table, framing=framing)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """As `Producer.flush`."""
+        """As `Producer.flush`; raises the first error that a record ended with, as `close` does."""
         await self._producer.flush(timeout)
+        self._writing.raise_error()
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait for all records, and end. Raises the first error that a record ended with; idempotent but for that."""
