@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of n, 2n and 4n small parts, and what reading them takes: the shapes in which time or memory could grow faster.
+"""Inputs of n, 2n and 4n small parts, and what reading them takes, in shapes whose time or memory could grow faster.
 
-    SHAPES: name -> function(n) -> function without arguments that reads n parts; what is made before is not measured
+SHAPES: name -> function(n) -> function without arguments that reads n parts; what is made before is not measured
 
-    python tests/growth.py NAME [PARTS]    prints as JSON, for PARTS, 2 x and 4 x as many: processor seconds and bytes
-                                           of memory, each in a forked process
+python tests/growth.py NAME [PARTS]    prints as JSON, for PARTS, 2 x and 4 x as many: processor seconds and bytes
+                                       of memory, each in a forked process
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def invalid_headers(fault: str, which: str, is_large: bool = False) -> pa.Table:
     """Lists of one header, whose own offsets or whose names' are overwritten."""
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     kind = pa.large_list(pair) if is_large else pa.list_(pair)
-    rows = [[{"key": "%010d" % at, "value": b"www"}] for at in range(COUNT)]
+    rows = [[{"key": f"{at:010}", "value": b"www"}] for at in range(COUNT)]
     headers = pa.array(rows, kind)
     table = pa.table({"value": [b"vv"] * COUNT, "headers": headers})
     if which == "lists":

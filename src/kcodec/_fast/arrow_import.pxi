@@ -132,6 +132,15 @@ cdef class _ArrowSource:
         return schema.format.decode("utf-8", "replace")
 
 
+cdef object _contradiction(str what, str field):
+    reason = "invalid Arrow data: lengths, buffers and last offset contradict each other; look for what wrote it"
+    return EncodeError(f"{what} {reason}", field=field, value=None)
+
+
+cdef object _invalid_row(str field, int64_t row):
+    return EncodeError(_ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=field), field=field, value=None, row=row)
+
+
 cdef bint _is_arrow(object source):
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
@@ -203,7 +212,7 @@ cdef class _ArrowRows:
         cdef ImportedArray *array = source.array
         cdef int64_t at
         if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
-            raise ValueError(f"the Arrow array has a length of {array.length} from row {array.offset} on: that is invalid")
+            raise ValueError(f"the Arrow array is invalid: it has {array.length} rows from row {array.offset} on")
         if array.n_children != source.schema.n_children:
             raise ValueError(f"the Arrow array has {array.n_children} columns, its schema {source.schema.n_children}")
         if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
@@ -236,8 +245,7 @@ cdef class _ArrowRows:
         if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for a dictionary")
         if failed == BIND_INVALID:
-            raise EncodeError(f"column {name!r} holds invalid Arrow data: its lengths, buffers and last offset contradict "
-                              "each other", field=name, value=None)
+            raise _contradiction(f"column {name!r} holds", name)
         if failed:
             raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
         return 0
@@ -262,7 +270,7 @@ cdef class _ArrowRows:
 
 
 def check_arrow_columns(source, columns):
-    """Raise EncodeError, which names column and row, unless the offsets of every row are within these columns. Internal.
+    """Raise EncodeError, with column and row, unless the offsets of every row are within these columns. Internal.
 
     source: a table or stream; columns: names out of key, value and headers. For programs that hand rows of a table to
     other code before encode() sees them.
@@ -297,8 +305,8 @@ def check_arrow_columns(source, columns):
                 raise MemoryError("no memory for a dictionary")
             if failed and failed != BIND_INVALID and name != "key":  # partition_for() says what a key can be
                 raise ValueError(f"column {name!r} cannot have the Arrow type {arrow.format_of(schema)!r}")
-            if failed == BIND_INVALID or wrong >= 0:
-                row = first_row + wrong - arrow.array.offset if wrong >= 0 else None
-                reason = _ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=name)
-                raise EncodeError(reason, field=name, value=None, row=row)
+            if failed == BIND_INVALID:
+                raise _contradiction(f"column {name!r} holds", name)
+            if wrong >= 0:
+                raise _invalid_row(name, first_row + wrong - arrow.array.offset)
         first_row += arrow.array.length
