@@ -153,6 +153,8 @@ def agrees(table: pa.Table, encoded: Any) -> bool:
     """Whether the batches hold what pyarrow shows of the table, as far as it shows it."""
     records = list(kcodec.decode(encoded).records())
     for name in ("key", "value"):
+        if table.column_names.count(name) != 1:  # the name itself was edited
+            continue
         try:
             expected = shown(table.column(name))
         except (ValueError, TypeError, NotImplementedError):  # text that is not UTF-8, in a dictionary
@@ -182,7 +184,7 @@ def read_file(data: bytes, is_stream: bool, chooser: random.Random, counts: Coun
         counts["encoded"] += 1
         if not is_stream and not agrees(source, encoded):
             raise AssertionError("encode() made other records than pyarrow shows")
-    if is_stream:
+    if is_stream or source.column_names.count("key") != 1:
         return
     for call in (
         lambda: kcodec.partition_for(source.column("key"), 7),
