@@ -5,23 +5,35 @@
 # validated before they are exported, which compares the last offset of each column with its buffer; what is between the
 # first and the last offset is checked in C, row by row. Other producers are trusted for the last offset.
 
-cdef tuple _pyarrow_types(tuple names):
-    """Classes of pyarrow, if a program has imported it: kcodec never does for this."""
-    import sys
+# (tables and batches, arrays, readers) of pyarrow, once a program has imported it: kcodec never does for this
+cdef tuple _pyarrow_kinds = None
 
-    pyarrow = sys.modules.get("pyarrow")
-    found = [getattr(pyarrow, name, None) for name in names]
-    return tuple([kind for kind in found if kind is not None])
+
+cdef tuple _kinds_of_pyarrow():
+    global _pyarrow_kinds
+    if _pyarrow_kinds is None:
+        pyarrow = sys.modules.get("pyarrow")
+        try:
+            _pyarrow_kinds = ((pyarrow.Table, pyarrow.RecordBatch), (pyarrow.Array, pyarrow.ChunkedArray),
+                              (pyarrow.RecordBatchReader,))
+        except AttributeError:  # not imported, or another thread is importing it
+            return (), (), ()
+    return _pyarrow_kinds
 
 
 cdef int _validate_pyarrow(object source, object columns) except -1:
     """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without looking at every row.
     Anything that is not pyarrow's is passed over."""
-    if isinstance(source, _pyarrow_types(("Table", "RecordBatch"))):
-        for index, name in enumerate(source.schema.names):
-            if name in columns:
-                _validate_column(source.column(index), name)
-    elif isinstance(source, _pyarrow_types(("Array", "ChunkedArray"))):
+    tables, arrays, _ = _kinds_of_pyarrow()
+    if isinstance(source, tables):
+        try:
+            source.validate()
+        except ValueError:  # pyarrow.ArrowInvalid; of which column, if it is one of these
+            for index in range(source.num_columns):
+                field = source.schema.field(index)
+                if field.name in columns:
+                    _validate_column(source.column(index), field.name)
+    elif isinstance(source, arrays):
         _validate_column(source, None)
     return 0
 
@@ -39,7 +51,7 @@ cdef int _validate_column(object column, object name) except -1:
 cdef _ArrowSource _arrow_source_of(object source, object columns):
     """The arrays of an Arrow object. Those of pyarrow are validated, in the columns of these names."""
     cdef _ArrowSource found
-    if isinstance(source, _pyarrow_types(("RecordBatchReader",))):
+    if isinstance(source, _kinds_of_pyarrow()[2]):
         found = _ArrowSource.__new__(_ArrowSource, None)
         found.reader = source
         found.columns = columns
