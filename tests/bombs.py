@@ -18,6 +18,7 @@ The streams are written by hand where a compressor would take seconds for a gibi
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import sys
@@ -132,8 +133,14 @@ def many_records(size: int, is_right: bool = True) -> bytes:
     return batch_of(b"\x0c\x00\x00\x00\x01\x01\x00" * count + (b"" if is_right else b"\x00"), count)
 
 
-def many_compressed_records(size: int, is_right: bool = True) -> bytes:
+def many_compressed_records(size: int, is_right: bool = True, codec: str = "zstd") -> bytes:
     """Records of seven to ten bytes: nulls, no headers, offsets that rise."""
+    records, count = _rising_records(size)
+    return batch_of(_in(codec, records + (b"" if is_right else b"\x00")), count, codec)
+
+
+@functools.cache
+def _rising_records(size: int) -> tuple[bytes, int]:
     from batch_writer import varint
 
     out = bytearray()
@@ -142,7 +149,7 @@ def many_compressed_records(size: int, is_right: bool = True) -> bytes:
         body = b"\x00\x00" + varint(count) + b"\x01\x01\x00"
         out += varint(len(body)) + body
         count += 1
-    return batch_of(_in("zstd", bytes(out) + (b"" if is_right else b"\x00")), count, "zstd")
+    return bytes(out), count
 
 
 def peak_bytes() -> int:

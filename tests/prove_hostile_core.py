@@ -125,10 +125,8 @@ def edited(data: bytes, places: list[tuple[int, int]], chooser: random.Random) -
             at = position + chooser.randrange(size // width) * width
             (before,) = struct.unpack_from(code, made, at)
             most = (1 << (8 * width - 1)) - 1
-            number = chooser.choice(
-                (-1, -before, before + 1, before - 1, before + chooser.randint(-300, 300), 0, 1000, 5000, 1 << 20, most)
-                + (-most - 1, chooser.randint(-most, most))
-            )
+            near = (-before, before + 1, before - 1, before + chooser.randint(-300, 300))
+            number = chooser.choice((*near, -1, 0, 1000, 5000, 1 << 20, most, -most - 1, chooser.randint(-most, most)))
             struct.pack_into(code, made, at, max(min(number, most), -most - 1))
         elif kind < 0.9:
             made[position + chooser.randrange(size)] = chooser.randrange(256)
@@ -151,10 +149,20 @@ def shown(column: pa.ChunkedArray) -> list[bytes | None] | None:
     return values
 
 
+def has_one(table: pa.Table, name: str) -> bool:
+    """Whether a name, which may have been edited, is that of one column."""
+    try:
+        return bool(table.column_names.count(name) == 1)
+    except UnicodeDecodeError:
+        return False
+
+
 def agrees(table: pa.Table, encoded: Any) -> bool:
     """Whether the batches hold what pyarrow shows of the table, as far as it shows it."""
     records = list(kcodec.decode(encoded).records())
     for name in ("key", "value"):
+        if not has_one(table, name):  # the name itself was edited
+            continue
         try:
             expected = shown(table.column(name))
         except (ValueError, TypeError, NotImplementedError):  # text that is not UTF-8, in a dictionary
@@ -184,7 +192,7 @@ def read_file(data: bytes, is_stream: bool, chooser: random.Random, counts: Coun
         counts["encoded"] += 1
         if not is_stream and not agrees(source, encoded):
             raise AssertionError("encode() made other records than pyarrow shows")
-    if is_stream:
+    if is_stream or not has_one(source, "key"):
         return
     for call in (
         lambda: kcodec.partition_for(source.column("key"), 7),
@@ -387,16 +395,36 @@ def reentrant() -> Counter[str]:
 # ---------------------------------------------------------------------------------------------------------- threads
 
 
+def shared_calls(data: bytes) -> list[Callable[[], object]]:
+    """What several threads call: each of these has an object of its own, which all threads share."""
+    decoder = _fast.Decoder(binary_type="binary_view", columns=kcodec.COLUMNS, topic="t", partition=1)
+    fetched = _fast.FetchedRecords(data, topic="t", partition=0, start_offset=0)
+    steps = _fast.RecordSteps(data)
+    cursor = kcodec.decode(data).records()
+    builder = client_builder()
+    scanner = _fast.TransactionScanner()
+    lazy = kcodec.batches(data)
+    offsets = itertools.count()
+    return [
+        lambda: (decoder.feed(data), decoder.take()),
+        lambda: (fetched.take(50), fetched.take_decoded()),
+        lambda: next(steps),
+        lambda: (cursor.take(10), next(cursor)),
+        lambda: builder.append(next(offsets), 0, b"k", b"v" * 50, [("h", b"x")]),
+        lambda: scanner.feed(data, 0, len(data)),
+        lambda: len(lazy),
+    ]
+
+
 def threads(seconds: float, count: int = 4) -> Counter[str]:
-    """Threads that share one object of each kind; all but one call at a time may be refused, nothing else may happen."""
+    """Threads that share one object of each kind: a call is done or refused, and nothing else may happen."""
     data = b"".join(
         bytes(kcodec.encode([(b"key", b"v" * 300)] * 200, timestamp=0, base_offset=200 * at, compression=codec))
         for at, codec in enumerate(("gzip", "lz4", "zstd", "none", "gzip", "zstd") * 8)
     )
     ended: Counter[str] = Counter()
     lock = threading.Lock()
-    offsets = itertools.count()
-    wrong: list[BaseException] = []
+    wrong: list[Exception] = []
     deadline = time.monotonic() + seconds
 
     def run(call: Callable[[], object]) -> None:
@@ -409,29 +437,14 @@ def threads(seconds: float, count: int = 4) -> Counter[str]:
                 outcomes[type(error).__name__] += 1
             except StopIteration:
                 break
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001  reported by the main thread
                 wrong.append(error)
                 break
         with lock:
             ended.update(outcomes)
 
     while time.monotonic() < deadline:
-        decoder = _fast.Decoder(binary_type="binary_view", columns=kcodec.COLUMNS, topic="t", partition=1)
-        fetched = _fast.FetchedRecords(data, topic="t", partition=0, start_offset=0)
-        steps = _fast.RecordSteps(data)
-        cursor = kcodec.decode(data).records()
-        builder = client_builder()
-        scanner = _fast.TransactionScanner()
-        lazy = kcodec.batches(data)
-        for call in (
-            lambda: (decoder.feed(data), decoder.take()),
-            lambda: (fetched.take(50), fetched.take_decoded()),
-            lambda: next(steps),
-            lambda: (cursor.take(10), next(cursor)),
-            lambda: builder.append(next(offsets), 0, b"k", b"v" * 50, [("h", b"x")]),
-            lambda: scanner.feed(data, 0, len(data)),
-            lambda: len(lazy),
-        ):
+        for call in shared_calls(data):
             started = [threading.Thread(target=run, args=(call,)) for _ in range(count)]
             for thread in started:
                 thread.start()
@@ -466,7 +479,9 @@ def main() -> int:
     lines.append(f"core {'with' if sanitized else 'without'} sanitizers, {time.monotonic() - began:.0f} s, 0 reports")
     print("\n".join(lines))
     if arguments.results is not None:
-        about = f"tests/prove_hostile_core.py --files {arguments.files} --seed {arguments.seed}, pyarrow {pa.__version__}"
+        about = (
+            f"tests/prove_hostile_core.py --files {arguments.files} --seed {arguments.seed}, pyarrow {pa.__version__}"
+        )
         (arguments.results / "hostile-core.txt").write_text("\n".join([about, "", *lines]) + "\n", "utf-8")
     return 0
 

@@ -196,6 +196,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "messages": prove_messages,
     "warnings": core.prove_warnings,
     "sanitizers": core.prove_sanitizers,
+    "hostile": core.prove_hostile,
     "leaks": core.prove_leaks,
     "fuzz": core.prove_fuzz,
     "arm64": core.prove_arm64,

@@ -38,6 +38,7 @@ SANITIZED_TESTS = (
     "test_protocol_objects.py",
     "test_messages.py",
     "test_messages_golden.py",
+    "test_hostile_core.py",
 )
 NOT_UNDER_SANITIZERS = (
     "not go_on_while and not outlive_an_interpreter and not import_time and not light and not stay_in_the_pool"
@@ -118,6 +119,25 @@ def prove_sanitizers(arguments: argparse.Namespace) -> tuple[str, str]:
     edits = ["tests/prove_messages.py", "--edits", str(arguments.edits // 2), "--seed", str(int(time.time()))]
     third = run([sys.executable, *edits, "--kafka", "0"], environment)
     return judged(third, f"{first.last_line}; {second.last_line}; messages: {third.last_line}")
+
+
+def prove_hostile(arguments: argparse.Namespace) -> tuple[str, str]:
+    """100,000 edited Arrow files through pyarrow, calls from within calls and shared objects, under sanitizers."""
+    environment, missing = sanitized()
+    if missing is not None:
+        return (NOT_RUN if "not installed" in missing else FAILED), missing
+    # pyarrow's own allocators would hide its buffers from the sanitizer
+    environment["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    command = [
+        sys.executable,
+        "tests/prove_hostile_core.py",
+        "--files",
+        str(arguments.edits),
+        "--seed",
+        str(int(time.time())),
+    ]
+    done = run([*command, "--results", arguments.results.resolve()], environment)
+    return judged(done, f"{done.last_line}; see hostile-core.txt")
 
 
 LEAKS = """

@@ -21,6 +21,7 @@ What Python sees is made by the parts included below.
 """
 
 import itertools
+import sys
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -2,8 +2,8 @@
 // Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers are.
 // The interface carries no buffer sizes but those of views, so the lengths of arrays and the last offset of a column are
 // trusted (pyarrow's validate() compares them with its buffers: see arrow_import.pxi). Everything else is checked for each
-// row as it is read: offsets that are negative, that decrease or that exceed the last one, a list that exceeds its child,
-// a view or an index outside of what there is.
+// row before it is read: offsets that are negative, that decrease or that exceed the last one, a list that exceeds its
+// child, a view or an index outside of what there is.
 #ifndef KCODEC_ARROW_IMPORT_H
 #define KCODEC_ARROW_IMPORT_H
 
@@ -79,7 +79,12 @@ static inline int input_is_null(const uint8_t *validity, int64_t at) {
 
 Payload binary_input_odd(const BinaryInput *input, int64_t row);  // views, fixed size, dictionaries
 // The first row whose offsets are invalid, null or not; -1: none. Of headers also their names and values.
-int64_t binary_input_check(const BinaryInput *input, int64_t rows);
+int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t rows);
+static inline int64_t binary_input_check(const BinaryInput *input, int64_t rows) {
+    return binary_input_check_from(input, 0, rows);
+}
+// Whether the lists are valid; which headers they hold together.
+int headers_input_range(const HeadersInput *input, int64_t rows, int64_t *first, int64_t *count);
 int64_t headers_input_check(const HeadersInput *input, int64_t rows);
 
 static inline __attribute__((always_inline)) Payload binary_input_get(const BinaryInput *input, int64_t row) {

@@ -5,23 +5,35 @@
 # validated before they are exported, which compares the last offset of each column with its buffer; what is between the
 # first and the last offset is checked in C, row by row. Other producers are trusted for the last offset.
 
-cdef tuple _pyarrow_types(tuple names):
-    """Classes of pyarrow, if a program has imported it: kcodec never does for this."""
-    import sys
+# (tables and batches, arrays, readers) of pyarrow, once a program has imported it: kcodec never does for this
+cdef tuple _pyarrow_kinds = None
 
-    pyarrow = sys.modules.get("pyarrow")
-    found = [getattr(pyarrow, name, None) for name in names]
-    return tuple([kind for kind in found if kind is not None])
+
+cdef tuple _kinds_of_pyarrow():
+    global _pyarrow_kinds
+    if _pyarrow_kinds is None:
+        pyarrow = sys.modules.get("pyarrow")
+        try:
+            _pyarrow_kinds = ((pyarrow.Table, pyarrow.RecordBatch), (pyarrow.Array, pyarrow.ChunkedArray),
+                              (pyarrow.RecordBatchReader,))
+        except AttributeError:  # not imported, or another thread is importing it
+            return (), (), ()
+    return _pyarrow_kinds
 
 
 cdef int _validate_pyarrow(object source, object columns) except -1:
     """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without looking at every row.
     Anything that is not pyarrow's is passed over."""
-    if isinstance(source, _pyarrow_types(("Table", "RecordBatch"))):
-        for index, name in enumerate(source.schema.names):
-            if name in columns:
-                _validate_column(source.column(index), name)
-    elif isinstance(source, _pyarrow_types(("Array", "ChunkedArray"))):
+    tables, arrays, _ = _kinds_of_pyarrow()
+    if isinstance(source, tables):
+        try:
+            source.validate()
+        except ValueError:  # pyarrow.ArrowInvalid; of which column, if it is one of these
+            for index in range(source.num_columns):
+                field = source.schema.field(index)
+                if field.name in columns:
+                    _validate_column(source.column(index), field.name)
+    elif isinstance(source, arrays):
         _validate_column(source, None)
     return 0
 
@@ -39,7 +51,7 @@ cdef int _validate_column(object column, object name) except -1:
 cdef _ArrowSource _arrow_source_of(object source, object columns):
     """The arrays of an Arrow object. Those of pyarrow are validated, in the columns of these names."""
     cdef _ArrowSource found
-    if isinstance(source, _pyarrow_types(("RecordBatchReader",))):
+    if isinstance(source, _kinds_of_pyarrow()[2]):
         found = _ArrowSource.__new__(_ArrowSource, None)
         found.reader = source
         found.columns = columns
@@ -132,6 +144,15 @@ cdef class _ArrowSource:
         return schema.format.decode("utf-8", "replace")
 
 
+cdef object _contradiction(str what, str field):
+    reason = "invalid Arrow data: lengths, buffers and last offset contradict each other; look for what wrote it"
+    return EncodeError(f"{what} {reason}", field=field, value=None)
+
+
+cdef object _invalid_row(str field, int64_t row):
+    return EncodeError(_ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=field), field=field, value=None, row=row)
+
+
 cdef bint _is_arrow(object source):
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
@@ -203,7 +224,7 @@ cdef class _ArrowRows:
         cdef ImportedArray *array = source.array
         cdef int64_t at
         if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
-            raise ValueError(f"the Arrow array has a length of {array.length} from row {array.offset} on: that is invalid")
+            raise ValueError(f"the Arrow array is invalid: it has {array.length} rows from row {array.offset} on")
         if array.n_children != source.schema.n_children:
             raise ValueError(f"the Arrow array has {array.n_children} columns, its schema {source.schema.n_children}")
         if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
@@ -236,8 +257,7 @@ cdef class _ArrowRows:
         if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for a dictionary")
         if failed == BIND_INVALID:
-            raise EncodeError(f"column {name!r} holds invalid Arrow data: its lengths, buffers and last offset contradict "
-                              "each other", field=name, value=None)
+            raise _contradiction(f"column {name!r} holds", name)
         if failed:
             raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
         return 0
@@ -262,7 +282,7 @@ cdef class _ArrowRows:
 
 
 def check_arrow_columns(source, columns):
-    """Raise EncodeError, which names column and row, unless the offsets of every row are within these columns. Internal.
+    """Raise EncodeError, with column and row, unless the offsets of every row are within these columns. Internal.
 
     source: a table or stream; columns: names out of key, value and headers. For programs that hand rows of a table to
     other code before encode() sees them.
@@ -297,8 +317,8 @@ def check_arrow_columns(source, columns):
                 raise MemoryError("no memory for a dictionary")
             if failed and failed != BIND_INVALID and name != "key":  # partition_for() says what a key can be
                 raise ValueError(f"column {name!r} cannot have the Arrow type {arrow.format_of(schema)!r}")
-            if failed == BIND_INVALID or wrong >= 0:
-                row = first_row + wrong - arrow.array.offset if wrong >= 0 else None
-                reason = _ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=name)
-                raise EncodeError(reason, field=name, value=None, row=row)
+            if failed == BIND_INVALID:
+                raise _contradiction(f"column {name!r} holds", name)
+            if wrong >= 0:
+                raise _invalid_row(name, first_row + wrong - arrow.array.offset)
         first_row += arrow.array.length

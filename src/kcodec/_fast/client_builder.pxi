@@ -176,6 +176,7 @@ cdef class ClientBatchBuilder:
         try:
             return self.append_record(offset, timestamp, key, value, headers)
         finally:
+            self.row_headers = None
             use_end(&self.in_use)
 
     cdef object append_record(self, object offset, object timestamp, object key, object value, object headers):

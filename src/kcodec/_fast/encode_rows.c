@@ -100,14 +100,14 @@ enum { SHORT = 256 };          // fields up to this are copied in moves of 16
 typedef struct {
     const int32_t *ends;
     const uint8_t *data, *validity;
-    int64_t first, data_length;
+    int64_t first;
     int64_t safe_begin;          // a short field that begins here or before may be read OVER_COPY bytes too far
 } PlainColumn;
 
 typedef struct {
     const uint8_t *bytes;
     int64_t length;              // -1: null
-    int64_t sign;                // negative: the offsets are negative, decrease, or exceed the last one
+    int64_t sign;                // negative: the offsets decrease
     int is_safe;
 } PlainField;
 
@@ -116,15 +116,14 @@ static int plain_column(const BinaryInput *input, PlainColumn *column) {
     if (input->kind == INPUT_ABSENT && !input->index_width) return 1;
     if (input->kind != INPUT_BINARY || input->index_width) return 0;
     *column = (PlainColumn){(const int32_t *)input->offsets + input->first, input->data, input->validity, input->first,
-                            input->data_length, input->data_length - SHORT - OVER_COPY};
+                            input->data_length - SHORT - OVER_COPY};
     return 1;
 }
 
 static inline __attribute__((always_inline)) PlainField plain_get(const PlainColumn *column, int64_t row) {
     if (!column->ends || input_is_null(column->validity, column->first + row)) return (PlainField){0, PAYLOAD_NULL, 0, 0};
-    int64_t begin = column->ends[row], end = column->ends[row + 1];
-    return (PlainField){column->data + begin, end - begin, begin | (end - begin) | (column->data_length - end),
-                        begin <= column->safe_begin};
+    int64_t begin = column->ends[row], length = column->ends[row + 1] - begin;
+    return (PlainField){column->data + begin, length, length, begin <= column->safe_begin};
 }
 
 static inline __attribute__((always_inline)) uint8_t *put_plain(uint8_t *restrict to, const PlainField *field) {
@@ -163,8 +162,19 @@ typedef struct {
     PlainColumn key, value, name, content;
     const int32_t *lists;            // NULL: no headers
     const uint8_t *list_validity;
-    int64_t list_first, struct_length, struct_first;
+    int64_t list_first, struct_first;
 } PlainRows;
+
+// Whether every row is inside of its columns, so that the loop below need not look: one pass over the offsets, without
+// branches. Where it is not, append_odd_row finds the row.
+static int are_inside(const RowsInput *rows) {
+    int64_t first, count;
+    if (binary_input_check(&rows->key, rows->rows) >= 0 || binary_input_check(&rows->value, rows->rows) >= 0) return 0;
+    if (!rows->headers.width) return 1;
+    return headers_input_range(&rows->headers, rows->rows, &first, &count) &&
+           binary_input_check_from(&rows->headers.name, first, count) < 0 &&
+           binary_input_check_from(&rows->headers.value, first, count) < 0;
+}
 
 static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRows *plain) {
     const HeadersInput *headers = &input->headers;
@@ -175,16 +185,15 @@ static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRo
     plain->timestamp_validity = input->timestamp.validity;
     plain->timestamp_first = input->timestamp.first;
     plain->rows = input->rows;
-    if (!headers->width) return 1;
+    if (!headers->width) return are_inside(input);
     if (headers->width != 4 || headers->struct_validity || !plain_column(&headers->name, &plain->name) ||
         !plain_column(&headers->value, &plain->content))
         return 0;
     plain->lists = (const int32_t *)headers->offsets + headers->first;
     plain->list_validity = headers->validity;
     plain->list_first = headers->first;
-    plain->struct_length = headers->struct_length;
     plain->struct_first = headers->struct_first;
-    return 1;
+    return are_inside(input);
 }
 
 static inline int64_t plain_timestamp(const PlainRows *rows, int64_t row) {
@@ -196,16 +205,14 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
                                                                    const uint8_t *end) {
     int64_t at = 0, last = 0;
     if (!input_is_null(rows->list_validity, rows->list_first + row)) {
-        at = rows->lists[row];
-        last = rows->lists[row + 1];
-        if (unlikely(at < 0 || last < at || last > rows->struct_length)) return NULL;
-        at += rows->struct_first;
-        last += rows->struct_first;
+        at = rows->lists[row] + rows->struct_first;
+        last = rows->lists[row + 1] + rows->struct_first;
     }
+    if (unlikely(last < at)) return NULL;
     q = put_varint(q, (uint64_t)(last - at) << 1);
     for (; at < last; at++) {
         PlainField name = plain_get(&rows->name, at), content = plain_get(&rows->content, at);
-        if (unlikely((name.length | name.sign | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
+        if (unlikely((name.length | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
             return NULL;
         q = put_plain(put_varint(q, (uint64_t)name.length << 1), &name);
         q = put_nullable(q, &content);

@@ -321,9 +321,10 @@ cdef int _read_tagged_fields(MessageReader *reader, MessagePlan plan, PyObject *
         else:
             reader.unknown_left -= 1
             if reader.unknown_left < 0:
+                most = MOST_UNKNOWN_TAGGED_FIELDS
                 raise LimitExceededError(
-                    f"{_reading_place(reader)}: more than {MOST_UNKNOWN_TAGGED_FIELDS} unknown tagged fields in one message",
-                    limit="MOST_UNKNOWN_TAGGED_FIELDS", value=MOST_UNKNOWN_TAGGED_FIELDS, claimed=count,
+                    f"{_reading_place(reader)}: more than {most} unknown tagged fields in one message",
+                    limit="MOST_UNKNOWN_TAGGED_FIELDS", value=most, claimed=count,
                 )
             unknown.append((tag, PyBytes_FromStringAndSize(<const char *>reader.pos, size)))
             reader.pos += size

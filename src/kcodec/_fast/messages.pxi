@@ -349,7 +349,8 @@ cdef class MessageObject:
         cdef Py_ssize_t index, used = 0
         cdef PyObject *value
         if not isinstance(self, shape.message_class):
-            raise TypeError(f"{type(self).__name__} has the fields of {shape.message_class.__name__}, which is not its base")
+            base = shape.message_class.__name__
+            raise TypeError(f"{type(self).__name__} has the fields of {base}, which is not its base")
         self.unknown_tagged_fields = _NO_TAGGED_FIELDS
         for index in range(shape.count):
             value = PyDict_GetItemWithError(fields, shape.names[index])

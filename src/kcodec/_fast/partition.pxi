@@ -176,14 +176,12 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
         if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for keys")
         if failed == BIND_INVALID:
-            raise EncodeError("the keys hold invalid Arrow data: their lengths, buffers and last offset contradict each "
-                              "other", field="key", value=None)
+            raise _contradiction("the keys hold", "key")
         if failed:
             raise TypeError("keys must be a column of binary or string, not of the Arrow format "
                             f"{source.format_of(source.schema)!r}")
         if nulls < 0:
-            raise EncodeError(_ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field="key"), field="key", value=None,
-                              row=found.count - nulls - 1)
+            raise _invalid_row("key", found.count - nulls - 1)
         found.count += rows
         found.null_count += nulls
     return 0
@@ -221,7 +219,7 @@ def partition_for(keys, partitions):
     partition, then changes it). An empty key is a key.
 
     It equals BuiltInPartitioner.partitionForKey, which also is librdkafka's ``murmur2`` partitioner, not its default
-    (``consistent_random``, a CRC-32). Raises TypeError and ValueError.
+    (``consistent_random``, a CRC-32). Raises TypeError and ValueError, EncodeError for invalid Arrow data.
 
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>

@@ -9,8 +9,8 @@ _ENCODE_TEXTS = {
     FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the one before, {expected}",
     FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans 2147483647",
     FAULT_ENCODE_LENGTH: "{field}: {found} is outside 0 to {expected}",
-    FAULT_ENCODE_INVALID: "column '{field}' holds invalid Arrow data: an offset, a view or a dictionary index of this row "
-                          "points outside of the column",
+    FAULT_ENCODE_INVALID: "column '{field}' holds invalid Arrow data: an offset, a view or a dictionary index of this "
+                          "row points outside of the column; look for what wrote it",
     FAULT_ENCODE_TOO_LARGE: "a {field} of {found} bytes exceeds max_batch_bytes {expected}",
 }
 

@@ -117,8 +117,10 @@ def _table(source: Any) -> pyarrow.Table:
 
 
 def _check(table: pyarrow.Table) -> None:
-    """Raise EncodeError unless the columns are valid. pyarrow does not look when it reads them from a file, and believes
-    their offsets when it gathers the rows of a partition below."""
+    """Raise EncodeError unless the columns are valid.
+
+    pyarrow does not validate what it reads from a file, and trusts its offsets when it gathers the rows of a partition.
+    """
     check_arrow_columns(table, ("key", "value", "headers"))
     for index, name in enumerate(table.column_names):
         if name in {"key", "value", "headers"}:
