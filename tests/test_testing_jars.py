@@ -118,9 +118,7 @@ def test_the_cache_is_the_checkouts_or_the_users(tmp_path: Path, monkeypatch: py
 def test_a_jar_with_another_checksum_is_refused(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server's own checksum file cannot show: both come from the same server."""
     monkeypatch.setitem(jar_checksums.SHA256, "kafka_2.13-3.9.1.jar", "0" * 64)
-    with pytest.raises(
-        jars.ChecksumMismatch, match=r"3\.9\.1\.jar: expected SHA-256 0{64}, found e3b0c442"
-    ):
+    with pytest.raises(jars.ChecksumMismatch, match=r"3\.9\.1\.jar: expected SHA-256 0{64}, found e3b0c442"):
         jars.broker_jars("3.9.1")
     assert not jars.broker_libs("3.9.1").exists()
 

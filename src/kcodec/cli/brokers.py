@@ -15,32 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.parser import CommandError, UsageError
+from kcodec.client.option_names import COUNTERPARTS
 from kcodec.log.java_properties import read_properties
 
 if TYPE_CHECKING:
     from kcodec.client.admin import Admin
 
-# What others call differently.
-ALIASES = {
-    "compression_codec": "compression_type",
-    "message_timeout_ms": "delivery_timeout_ms",
-    "queue_buffering_max_ms": "linger_ms",
-    "request_required_acks": "acks",
-    "sasl_mechanisms": "sasl_mechanism",
-    "sasl_password": "sasl_plain_password",
-    "sasl_username": "sasl_plain_username",
-    "socket_timeout_ms": "request_timeout_ms",
-    "ssl_ca_location": "ssl_cafile",
-    "ssl_certificate_location": "ssl_certfile",
-    "ssl_cipher_suites": "ssl_ciphers",
-    "ssl_crl_location": "ssl_crlfile",
-    "ssl_key_location": "ssl_keyfile",
-    "ssl_key_password": "ssl_password",
-    "ssl_keystore_location": "ssl_certfile",
-    "ssl_truststore_location": "ssl_cafile",
-    "max_in_flight": "max_in_flight_requests_per_connection",
-    "max_in_flight_requests": "max_in_flight_requests_per_connection",
+# Names of options that take other units, or files in place of words.
+OTHER_VALUES = {
+    "enable_ssl_certificate_verification",
+    "queue_buffering_max_kbytes",
+    "queued_max_messages_kbytes",
+    "ssl_endpoint_identification_algorithm",
 }
+# What others call differently, of the same kind of value.
+ALIASES = {name: ours for name, ours in COUNTERPARTS.items() if ours is not None and name not in OTHER_VALUES}
 # Java's names of things that PEM files hold here in any case.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
 # Somebody waits at the terminal: a broker that cannot be reached is told of sooner than to a program.
