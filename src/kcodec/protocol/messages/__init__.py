@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.configs import *
     from kcodec.protocol.messages.consumer_protocol import *
     from kcodec.protocol.messages.fetch import *
+    from kcodec.protocol.messages.group_types import *
     from kcodec.protocol.messages.groups import *
     from kcodec.protocol.messages.metadata import *
     from kcodec.protocol.messages.offsets import *
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 # In the order in which they are searched.
 _MODULES = (
     *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
-    *("acls", "records", "consumer_protocol"),
+    *("acls", "records", "consumer_protocol", "group_types"),
 )
 
 
