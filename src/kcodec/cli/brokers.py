@@ -108,7 +108,7 @@ def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
         yield where, name, value.strip()
 
 
-def _taken(name: str, value: str, where: str) -> dict[str, Any]:
+def _taken(name: str, value: str, where: str = "") -> dict[str, Any]:
     ours = name.replace(".", "_").replace("-", "_")
     ours = ALIASES.get(ours, ours)
     if ours == "sasl_jaas_config":
