@@ -25,7 +25,7 @@ WANTED = """
     Produce 13  Fetch 18  ListOffsets 11  OffsetForLeaderEpoch 4  Metadata 13  FindCoordinator 6  DescribeCluster 2
     ApiVersions 4  SaslHandshake 1  SaslAuthenticate 2  OffsetCommit 10  OffsetFetch 10  OffsetDelete 0
     JoinGroup 9  SyncGroup 5  Heartbeat 4  LeaveGroup 5  DescribeGroups 6  ListGroups 5  DeleteGroups 2
-    ConsumerGroupHeartbeat 1  ConsumerGroupDescribe 1
+    ConsumerGroupHeartbeat 1  ConsumerGroupDescribe 1  ShareGroupDescribe 1  StreamsGroupDescribe 0
     InitProducerId 5  AddPartitionsToTxn 5  AddOffsetsToTxn 4  EndTxn 5  TxnOffsetCommit 5  WriteTxnMarkers 2
     DescribeProducers 0  DescribeTransactions 0  ListTransactions 2
     CreateTopics 7  DeleteTopics 6  CreatePartitions 3  DescribeTopicPartitions 0  DeleteRecords 2

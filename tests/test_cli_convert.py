@@ -178,3 +178,43 @@ def test_control_records_and_their_type(tmp_path: Path) -> None:
 def test_the_example_partition_converts_to_every_format(tmp_path: Path) -> None:
     for suffix in FORMATS:
         assert run("convert", orders(tmp_path), "-o", tmp_path / f"o.{suffix}").status is ExitStatus.OK
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.log", "out.parquet", "out.arrow"])
+def test_a_scratch_file_is_not_foreseeable(tmp_path: Path, name: str) -> None:
+    """Another user of the directory puts links where the scratch file was made: nothing is written through them."""
+    directory = long_partition(tmp_path / "in", 3)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / f".{name}.{os.getpid()}.unfinished").symlink_to(victim)
+    ran = run("convert", directory, "-o", tmp_path / name)
+    assert ran.status is ExitStatus.OK, ran.err
+    assert victim.read_bytes() == b"precious"
+    assert (tmp_path / name).stat().st_size > 0
+    assert not (tmp_path / name).is_symlink()
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.log", "out.parquet", "out.arrow"])
+def test_a_link_in_the_place_of_the_scratch_file_is_not_followed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where its name is known."""
+    directory = long_partition(tmp_path / "in", 3)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    monkeypatch.setattr("kcodec.cli.sinks.secrets.token_hex", lambda size: "known")
+    (tmp_path / f".{name}.known.unfinished").symlink_to(victim)
+    ran = run("convert", directory, "-o", tmp_path / name)
+    assert ran.status is ExitStatus.ERROR
+    assert "exists" in ran.err
+    assert victim.read_bytes() == b"precious"
+    assert not (tmp_path / name).exists()
+
+
+def test_files_have_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        run("convert", long_partition(tmp_path / "in", 3), "-o", tmp_path / "out.csv")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out.csv").stat().st_mode & 0o777 == 0o640

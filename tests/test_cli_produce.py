@@ -206,7 +206,7 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
         (["-t", "x", "-c", "-1"], "--count must be at least 0, not -1"),
         (["-t", "x", "-z", "brotli"], "invalid choice: 'brotli'"),
         (["-t", "x", "-H", "novalue"], "'novalue' is not NAME=VALUE"),
-        (["-t", "x", "-X", "linger.ms"], "'linger.ms' is no property: NAME=VALUE"),
+        (["-t", "x", "-X", "linger.ms"], "-X linger.ms: expected NAME=VALUE"),
         (["-t", "x", "-X", "lingr.ms=5"], "did you mean 'linger_ms'?"),
         (["-t", "x", "-X", "acks=2"], 'acks must be 0, 1 or "all"'),
     ],

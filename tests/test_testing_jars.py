@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import re
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from kcodec.testing import jars, java
+from kcodec.testing import jar_checksums, jars, java
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE = (("org.example", "one", "1.0"),)
@@ -41,6 +43,9 @@ def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(java, "java_candidates", lambda: iter([script]))
     monkeypatch.setattr(jars, "find_ivy", lambda: Path("ivy.jar"))
     monkeypatch.setattr(jars, "PAUSE_SECONDS", 0.0)
+    empty = hashlib.sha256(b"").hexdigest()  # which the fake jars are
+    names = ("kafka_2.13-3.9.1.jar", "slf4j-simple-1.7.36.jar", "ecj-1.jar")
+    monkeypatch.setattr(jar_checksums, "SHA256", dict.fromkeys(names, empty))
     monkeypatch.setenv("KCODEC_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -108,3 +113,42 @@ def test_the_cache_is_the_checkouts_or_the_users(tmp_path: Path, monkeypatch: py
     assert java.cache_directory() == tmp_path / "xdg" / "kcodec"
     monkeypatch.setenv("KCODEC_CACHE", str(tmp_path / "mine"))
     assert java.cache_directory() == tmp_path / "mine"
+
+
+def test_a_jar_with_another_checksum_is_refused(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server's own checksum file cannot show: both come from the same server."""
+    monkeypatch.setitem(jar_checksums.SHA256, "kafka_2.13-3.9.1.jar", "0" * 64)
+    with pytest.raises(jars.ChecksumMismatch, match=r"3\.9\.1\.jar: expected SHA-256 0{64}, found e3b0c442"):
+        jars.broker_jars("3.9.1")
+    assert not jars.broker_libs("3.9.1").exists()
+
+
+def test_a_cached_jar_with_another_checksum_is_refused(ivy: Path) -> None:
+    (ivy / "cache").mkdir()
+    jars.fetch(jars.broker_libs("3.9.1"), jars.broker_artifacts("3.9.1"))
+    (jars.broker_libs("3.9.1") / "kafka_2.13-3.9.1.jar").write_bytes(b"other")
+    with pytest.raises(jars.ChecksumMismatch, match="expected SHA-256 e3b0c442"):
+        jars.broker_jars("3.9.1")
+
+
+def test_a_jar_without_a_checksum_is_refused_in_a_supported_version(ivy: Path) -> None:
+    (ivy / "cache").mkdir()
+    jars.fetch(jars.broker_libs("3.9.1"), jars.broker_artifacts("3.9.1"))
+    (jars.broker_libs("3.9.1") / "stranger-1.jar").touch()
+    with pytest.raises(jars.ChecksumMismatch, match=r"stranger-1\.jar: no checksum of this jar is written down"):
+        jars.broker_jars("3.9.1")
+
+
+def test_other_versions_say_that_their_jars_have_no_checksums(ivy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jars.fetch(ivy / "cache" / "libs", ONE)
+    told = capsys.readouterr().err
+    assert "1 jars of org.example:one:1.0 are checked against the checksums of their server only" in told
+
+
+def test_every_supported_version_has_checksums() -> None:
+    """Of the brokers that tests start, their logging and Kafka's tools: 64 hexadecimal digits for each jar."""
+    for version in (jars.KAFKA_VERSION, "3.9.1"):
+        assert {":".join(one) for one in (*jars.broker_artifacts(version), *jars.LOGGING)} <= jar_checksums.ARTIFACTS
+        assert f"kafka-clients-{version}.jar" in jar_checksums.SHA256
+    assert len(jar_checksums.SHA256) > 100
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in jar_checksums.SHA256.values())

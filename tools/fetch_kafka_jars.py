@@ -5,27 +5,31 @@ The tests ask Kafka's own classes what a record batch means (tests/java), and th
 plain Java runtime has no javac. They start brokers from the same jars. kcodec.testing.jars fetches, by the Ivy in
 pyspark; this says what, and where to.
 
-Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER]
+Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER] [--write-checksums]
 
 LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
 bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so has the older broker.
---broker fetches no more than a broker of the newest version takes.
+--broker fetches no more than a broker of the newest version takes. --write-checksums, for a new version, fetches
+everything into an empty folder and Ivy cache and writes src/kcodec/testing/jar_checksums.py: look at what has changed.
 The Java is found by `find_java`, which tests and benchmarks share.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
+import tempfile
 from pathlib import Path
 
-from kcodec.testing import jars
+from kcodec.testing import jar_checksums, jars
 from kcodec.testing.jars import KAFKA_VERSION, STAMP, Artifacts, broker_artifacts, fetch
 from kcodec.testing.java import MissingTool, find_java
 
 __all__ = ["ARTIFACTS", "DEFAULT_LIBS", "DEFAULT_TOOLS", "KAFKA_VERSION", "STAMP", "TOOLS", "MissingTool", "find_java"]
 
 ROOT = Path(__file__).resolve().parent.parent
+CHECKSUMS = ROOT / "src" / "kcodec" / "testing" / "jar_checksums.py"
 DEFAULT_LIBS = ROOT / ".cache" / "kafka-libs"
 DEFAULT_TOOLS = ROOT / ".cache" / "kafka-tools"
 DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
@@ -42,13 +46,39 @@ def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
     return jars.is_complete(libs, artifacts)
 
 
+def write_checksums() -> None:
+    """Fetch everything anew and write down the checksums of the jars."""
+    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, broker_artifacts(OLDER_KAFKA_VERSION))
+    jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, artifacts in enumerate(wanted):
+            folder = Path(scratch, str(number))
+            fetch(folder, artifacts, Path(scratch, "ivy"))
+            for jar in folder.glob("*.jar"):
+                digest = hashlib.sha256(jar.read_bytes()).hexdigest()
+                if found.setdefault(jar.name, digest) != digest:
+                    sys.exit(f"{jar.name} is in two versions, of which one name cannot tell")
+    names = sorted(":".join(artifact) for artifacts in wanted for artifact in artifacts)
+    head, _, _ = CHECKSUMS.read_text("utf-8").partition("#: organisation:name:revision")
+    lines = ["#: organisation:name:revision of what was resolved; all jars that came with it are in SHA256."]
+    lines += ["ARTIFACTS = frozenset(", "    {", *(f'        "{name}",' for name in names), "    }", ")"]
+    lines += ["SHA256 = {", *(f'    "{name}": "{digest}",' for name, digest in sorted(found.items())), "}", ""]
+    CHECKSUMS.write_text(head + "\n".join(lines), "utf-8")
+    print(f"{CHECKSUMS.relative_to(ROOT)}: {len(found)} jars")
+
+
 def main() -> None:
     """Fetch unless that was done before; one line on success, one line and exit code 1 on failure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("libs", type=Path, nargs="?", default=DEFAULT_LIBS)
     parser.add_argument("--broker", action="store_true")
     parser.add_argument("--ivy-cache", type=Path, default=DEFAULT_IVY_CACHE)
+    parser.add_argument("--write-checksums", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write_checksums:
+        write_checksums()
+        return
     older = ROOT / ".cache" / f"kafka-libs-{OLDER_KAFKA_VERSION}"
     broker = (
         (arguments.libs.absolute(), ARTIFACTS, f"the jars of Apache Kafka {KAFKA_VERSION}"),

@@ -2,43 +2,34 @@
 """The options of commands that ask a broker: where it is, and properties by the names of Kafka's clients.
 
 `-X name=value` and the lines of `-F FILE` take the names of librdkafka, of Kafka's Java clients, and our own: dots and
-underscores are the same. A password belongs into a file, as the command line is for everybody's eyes.
+underscores are the same. FILE is a Java properties file, so that those of Kafka's own tools can be used. A password
+belongs into a file, as other users can see the command line. Values are never shown in messages.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.parser import CommandError, UsageError
+from kcodec.client.option_names import COUNTERPARTS
+from kcodec.log.java_properties import read_properties
 
 if TYPE_CHECKING:
     from kcodec.client.admin import Admin
 
-# What others call differently.
-ALIASES = {
-    "compression_codec": "compression_type",
-    "message_timeout_ms": "delivery_timeout_ms",
-    "queue_buffering_max_ms": "linger_ms",
-    "request_required_acks": "acks",
-    "sasl_mechanisms": "sasl_mechanism",
-    "sasl_password": "sasl_plain_password",
-    "sasl_username": "sasl_plain_username",
-    "socket_timeout_ms": "request_timeout_ms",
-    "ssl_ca_location": "ssl_cafile",
-    "ssl_certificate_location": "ssl_certfile",
-    "ssl_cipher_suites": "ssl_ciphers",
-    "ssl_crl_location": "ssl_crlfile",
-    "ssl_key_location": "ssl_keyfile",
-    "ssl_key_password": "ssl_password",
-    "ssl_keystore_location": "ssl_certfile",
-    "ssl_truststore_location": "ssl_cafile",
-    "max_in_flight": "max_in_flight_requests_per_connection",
-    "max_in_flight_requests": "max_in_flight_requests_per_connection",
+# Names of options that take other units, or files in place of words.
+OTHER_VALUES = {
+    "enable_ssl_certificate_verification",
+    "queue_buffering_max_kbytes",
+    "queued_max_messages_kbytes",
+    "ssl_endpoint_identification_algorithm",
 }
+# What others call differently, of the same kind of value.
+ALIASES = {name: ours for name, ours in COUNTERPARTS.items() if ours is not None and name not in OTHER_VALUES}
 # Java's names of things that PEM files hold here in any case.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
 # Somebody waits at the terminal: a broker that cannot be reached is told of sooner than to a program.
@@ -46,6 +37,7 @@ DEFAULTS = {"client_id": "kcodec-cli", "default_api_timeout_ms": 15_000}
 NUMBER_ENDINGS = ("_ms", "_size", "_memory", "_bytes", "_requests", "_per_connection", "retries")
 BOOLEANS = {"enable_idempotence", "ssl_check_hostname", "sasl_oauthbearer_allow_http"}
 WORDS = {"true": True, "false": False}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
@@ -66,17 +58,19 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
         metavar="NAME=VALUE",
         help="a client property by librdkafka's or Java's name, as security.protocol=SASL_SSL",
     )
-    parser.add_argument("-F", dest="properties_file", metavar="FILE", help="such properties, one a line")
+    parser.add_argument(
+        "-F",
+        dest="properties_file",
+        metavar="FILE",
+        help="such properties in a file, as Kafka's tools take them: NAME=VALUE or NAME: VALUE, one a line",
+    )
 
 
 def broker_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a client, from those of a command. UsageError for a property that makes no sense."""
     found: dict[str, Any] = {}
-    for given in [*_lines(options.properties_file), *options.properties]:
-        name, equals, value = given.partition("=")
-        if not equals:
-            raise UsageError(f"{_shown(name)} is no property: NAME=VALUE, for example security.protocol=SASL_SSL")
-        found |= _taken(name.strip(), value.strip())
+    for where, name, value in [*_of_file(options.properties_file), *map(_of_argument, options.properties)]:
+        found |= _taken(name, value, where)
     return {**found, "bootstrap_servers": options.bootstrap_server}
 
 
@@ -90,19 +84,31 @@ def make_admin(options: argparse.Namespace) -> Admin:
         raise UsageError(str(error).replace("Admin has no option", "no property is called")) from error
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")
+def _of_argument(given: str) -> tuple[str, str, str]:
+    """(where, name, value) of -X. What could be a value is not shown: it may be a secret."""
+    name, equals, value = given.partition("=")
+    if not equals or not NAME.fullmatch(name.strip()):
+        begin = NAME.match(name.strip())
+        said = f"-X {begin[0]}" if begin else "-X"
+        raise UsageError(f"{said}: expected NAME=VALUE, for example -X security.protocol=SASL_SSL")
+    return "-X ", name.strip(), value.strip()
 
 
-def _lines(path: str | None) -> Iterable[str]:
+def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
+    """(where, name, value) of each property of a file as Java reads one. What it holds is never shown: only names."""
     if path is None:
         return
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.lstrip().startswith(("#", "!")):
-            yield line.strip()
+    for name, value, line, is_separated in read_properties(Path(path).read_text(encoding="utf-8")):
+        where = f"{path}, line {line}: "
+        if not is_separated or not NAME.fullmatch(name):
+            raise UsageError(
+                f"{where}expected NAME=VALUE, for example security.protocol=SASL_SSL (the line is not shown, as it may "
+                "hold a secret)"
+            )
+        yield where, name, value.strip()
 
 
-def _taken(name: str, value: str) -> dict[str, Any]:
+def _taken(name: str, value: str, where: str = "") -> dict[str, Any]:
     ours = name.replace(".", "_").replace("-", "_")
     ours = ALIASES.get(ours, ours)
     if ours == "sasl_jaas_config":
@@ -111,24 +117,24 @@ def _taken(name: str, value: str) -> dict[str, Any]:
         return {"ssl_check_hostname": value.lower() not in ("", "none")}
     if ours in PEM_ONLY:
         if value.upper() != "PEM":
-            raise UsageError(f"{name}={value}: only PEM files can be read, not {value}")
+            raise UsageError(f"{where}{name}: only PEM files can be read, so that it can only be PEM")
         return {}
     if ours in BOOLEANS:
         if value.lower() not in WORDS:
-            raise UsageError(f"{name} must be true or false, not {value!r}")
+            raise UsageError(f"{where}{name} must be true or false")
         return {ours: WORDS[value.lower()]}
     if ours.endswith(NUMBER_ENDINGS):
-        return {ours: _number(name, value)}
+        return {ours: _number(name, value, where)}
     if ours == "acks":
         return {ours: int(value) if value.lstrip("-").isdecimal() else value}
     return {ours: value}
 
 
-def _number(name: str, value: str) -> int | float:
+def _number(name: str, value: str, where: str) -> int | float:
     try:
         return int(value) if value.lstrip("-").isdecimal() else float(value)
     except ValueError:
-        raise UsageError(f"{name} must be a number, not {value!r}") from None
+        raise UsageError(f"{where}{name} must be a number") from None
 
 
 def _of_jaas(value: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ bad CRC are left out.
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,7 +54,8 @@ class Cleaned:
 def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Callable[[int, int], None]) -> Cleaned:
     """Write the cleaned segment, whole or not at all. DecodeError for damage that is not to be skipped."""
     cleaning = _Cleaning(log, options)
-    with atomic_file(path) as scratch, scratch.open("xb", buffering=1 << 20) as file:
+    with atomic_file(path) as raw:
+        file = io.BufferedWriter(raw, 1 << 20)
         for data in cleaning.batches(progress):
             cleaning.done.size_in_bytes += len(data)
             if cleaning.done.size_in_bytes > LARGEST_SEGMENT_BYTES:

@@ -106,7 +106,10 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
 def _lags(
     admin: Admin, group: GroupDescription, output: Output
 ) -> tuple[dict[TopicPartition, PartitionLag], ExitStatus]:
-    """Of all partitions that it has an offset in, or reads."""
+    """Of all partitions that it has an offset in, or reads. A share group has no offsets, and so no lag."""
+    if group.type == "share":
+        output.say(f"{group.group_id}: a share group commits no offsets; --members shows who reads what")
+        return {}, ExitStatus.OK
     read = {partition for member in group.members for partition in member.partitions}
     places = sorted(read | set(admin.list_group_offsets(group.group_id)))
     return settled(lambda: admin.describe_group_lag(group.group_id, places), output) if places else ({}, ExitStatus.OK)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,9 @@ FORMATS = {
 COMPRESSIONS = ("none", "snappy", "gzip", "lz4", "zstd")
 # A row group of Parquet is closed once its columns take so many bytes: what is held is that, and its pages compressed.
 ROW_GROUP_BYTES = 32 << 20
+# Fails on any file or link that is there already. What a system does not have is nothing there.
+SCRATCH_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+SCRATCH_FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -63,27 +68,34 @@ def format_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; what lies there in the end is synced and renamed, or removed after an error."""
+def atomic_file(path: Path) -> Iterator[io.FileIO]:
+    """A file beside `path` to write to; in the end it is synced and renamed, or removed after an error.
+
+    Others who can write to the directory can neither foresee its name nor put anything in its place before it is
+    opened: it is written through this one descriptor.
+    """
     folder = path.absolute().parent
     if not folder.is_dir():
         raise CommandError(f"{path}: the folder {folder} does not exist")
     if path.is_dir():
         raise CommandError(f"{path} is a directory: name a file")
-    scratch = folder / f".{path.name}.{os.getpid()}.unfinished"
-    try:
-        yield scratch
-        _sync(scratch, os.O_RDWR)
-        scratch.replace(path)
-        if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
-            _sync(folder, os.O_RDONLY)
-    finally:
-        scratch.unlink(missing_ok=True)
+    scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
+    # As open() makes files, with the permissions that the umask leaves.
+    with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
+        try:
+            yield file
+            os.fsync(file.fileno())  # after the rename the bytes cannot be lost any more, nor the name
+            file.close()  # Windows renames no open file
+            scratch.replace(path)
+            if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
+                _sync_directory(folder)
+        finally:
+            file.close()
+            scratch.unlink(missing_ok=True)
 
 
-def _sync(path: Path, flags: int) -> None:
-    """fsync: after the rename neither the file's bytes nor its name can be lost any more."""
-    descriptor = os.open(path, flags)
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -93,7 +105,7 @@ def _sync(path: Path, flags: int) -> None:
 @contextlib.contextmanager
 def sink_of(kind: str, path: Path, wanted: Wanted) -> Iterator[Sink]:
     """A sink of this format for `path`."""
-    with atomic_file(path) as scratch, _OPENERS[kind](scratch, wanted) as sink:
+    with atomic_file(path) as file, _OPENERS[kind](file, wanted) as sink:
         yield sink
 
 
@@ -119,20 +131,19 @@ class _TextSink:
 
 
 @contextlib.contextmanager
-def _text_sink(path: Path, wanted: Wanted, lines: Callable[..., TextTemplate], head: bytes) -> Iterator[Sink]:
+def _text_sink(file: IO[bytes], wanted: Wanted, lines: Callable[..., TextTemplate], head: bytes) -> Iterator[Sink]:
     if wanted.compression not in (None, "none"):
         raise CommandError("--compression is for Parquet and Arrow files: compress text with a tool of its own")
-    with path.open("xb", buffering=0) as file:
-        file.write(head)
-        yield _TextSink(file, lines, wanted.columns)
+    file.write(head)
+    yield _TextSink(file, lines, wanted.columns)
 
 
-def _csv_sink(path: Path, wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(path, wanted, csv_lines, (",".join(wanted.columns) + "\n").encode())
+def _csv_sink(file: IO[bytes], wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
+    return _text_sink(file, wanted, csv_lines, (",".join(wanted.columns) + "\n").encode())
 
 
-def _jsonl_sink(path: Path, wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(path, wanted, json_lines, b"")
+def _jsonl_sink(file: IO[bytes], wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
+    return _text_sink(file, wanted, json_lines, b"")
 
 
 # -------------------------------------------------------------------------------------------------------------- Arrow
@@ -175,12 +186,12 @@ def _pyarrow() -> None:
 
 
 @contextlib.contextmanager
-def _parquet_sink(path: Path, wanted: Wanted) -> Iterator[Sink]:
+def _parquet_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
     _pyarrow()
     import pyarrow.parquet
 
     options = {"compression": wanted.compression or "zstd", "write_batch_size": 4096}
-    with pyarrow.parquet.ParquetWriter(path, pyarrow.schema(wanted.schema), **options) as writer:
+    with pyarrow.parquet.ParquetWriter(file, pyarrow.schema(wanted.schema), **options) as writer:
         sink = _ArrowSink(
             lambda table: writer.write_table(table, row_group_size=max(1, table.num_rows)), wanted.columns
         )
@@ -189,7 +200,7 @@ def _parquet_sink(path: Path, wanted: Wanted) -> Iterator[Sink]:
 
 
 @contextlib.contextmanager
-def _arrow_sink(path: Path, wanted: Wanted) -> Iterator[Sink]:
+def _arrow_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
     _pyarrow()
     import pyarrow
 
@@ -197,16 +208,13 @@ def _arrow_sink(path: Path, wanted: Wanted) -> Iterator[Sink]:
         raise CommandError(f"Arrow files cannot be compressed by {wanted.compression}: possible are none, lz4, zstd")
     compression = None if wanted.compression in (None, "none") else wanted.compression
     options = pyarrow.ipc.IpcWriteOptions(compression=compression)
-    with (
-        pyarrow.OSFile(str(path), "wb") as file,
-        pyarrow.ipc.new_file(file, pyarrow.schema(wanted.schema), options=options) as writer,
-    ):
+    with pyarrow.ipc.new_file(file, pyarrow.schema(wanted.schema), options=options) as writer:
         sink = _ArrowSink(writer.write_table, wanted.columns)
         yield sink
         sink.flush()
 
 
-_OPENERS: dict[str, Callable[[Path, Wanted], contextlib.AbstractContextManager[Sink]]] = {
+_OPENERS: dict[str, Callable[[IO[bytes], Wanted], contextlib.AbstractContextManager[Sink]]] = {
     "parquet": _parquet_sink,
     "arrow": _arrow_sink,
     "csv": _csv_sink,

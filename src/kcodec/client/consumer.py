@@ -14,11 +14,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.client import consumer_flows as flows
 from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
 from kcodec.client.face import dress
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.sync import Carrier
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.notices import Notice
@@ -44,7 +45,7 @@ def _method(flow: Callable[Concatenate[ConsumerCore, P], Flow[T]]) -> Callable[C
     return method
 
 
-class Consumer(ConsumerViews):
+class Consumer(NotPickled, ConsumerViews):
     """Reads records. One thread polls; all else may be called from any.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
@@ -61,7 +62,8 @@ class Consumer(ConsumerViews):
     `subscribe` are called within `poll`, `unsubscribe` and `close`, and may call the consumer, all but these three.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Any) -> None:
+        refuse_positional(positional, "Consumer")
         self._options, self._client = options_of(options)
         self._carrier = Carrier(self._client)
         self._polling = threading.Lock()

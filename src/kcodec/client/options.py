@@ -9,30 +9,56 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 from kcodec.client.metrics import Metrics, NoMetrics, checked_metrics
+from kcodec.client.option_names import refuse_unknown
 from kcodec.client.security import SECURITY_OPTIONS, Security
 from kcodec.protocol.flow import Address
+
+__all__ = ["ClientOptions", "OptionSet", "parse_bootstrap_servers", "refuse_unknown"]
 
 DEFAULT_PORT = 9092
 Options = TypeVar("Options", bound="OptionSet")
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
-    """Addresses from "host:port,host:port" or a list of such; ``[::1]:9092`` for IPv6; the port defaults to 9092.
+    """Return the addresses of "host:port,host:port" or of a list of such; ``[::1]:9092`` for IPv6; the default port is
+    9092.
 
-    Raises ValueError naming the entry that is no address.
+    Raise ValueError for an entry that is not an address, TypeError for anything but text.
     """
-    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    entries: list[Any] = servers.split(",") if isinstance(servers, str) else _listed(servers)
     addresses = tuple(_address(entry.strip()) for entry in entries if entry.strip())
     if not addresses:
         raise ValueError('bootstrap_servers is empty: expected "host:port", or a list of such')
     return addresses
 
 
+def _listed(servers: object) -> list[str]:
+    """The entries of a list. A (host, port) pair is a list of text and a number, or an entry that is a pair."""
+    expected = 'bootstrap_servers: expected "host:port", or a list of such'
+    if isinstance(servers, bytes) or not isinstance(servers, Iterable):
+        raise TypeError(f"{expected}, got {servers!r}")
+    entries = list(servers)
+    for pair in (entries, *entries):
+        if isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int):
+            raise TypeError(f'{expected}, got {tuple(pair)!r}; write "{pair[0]}:{pair[1]}"')
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise TypeError(f"{expected}, got the entry {entry!r} of type {type(entry).__name__}")
+    return entries
+
+
 def _address(entry: str) -> Address:
+    scheme, is_url, rest = entry.partition("://")
+    if is_url:  # what comes before an @ may be a password
+        host = rest.rpartition("@")[2].partition("/")[0]
+        raise ValueError(
+            f"bootstrap_servers: {scheme}://{host} is a URL, expected host:port; write {host!r}, and choose TLS and "
+            "SASL by security_protocol"
+        )
     host, colon, port = entry.rpartition(":")
     if not colon or entry.endswith("]"):
         host, port = entry, str(DEFAULT_PORT)
@@ -42,14 +68,6 @@ def _address(entry: str) -> Address:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"bootstrap_servers: {entry!r} is no host:port")
     return Address(host, int(port))
-
-
-def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
-    """Raise TypeError for an option that nobody took, with the nearest known name (Java's dots are understood)."""
-    known = sorted(known)
-    for name in options:
-        near = difflib.get_close_matches(name.replace(".", "_"), known, n=1)
-        raise TypeError(f"{what} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.client.sync import Carrier
@@ -99,7 +100,7 @@ class TableDelivery(txn_delivery.TableDelivery):
         return self.error
 
 
-class Producer(TransactionalCalls):
+class Producer(NotPickled, TransactionalCalls):
     """Writes records. Thread-safe; one producer serves all threads of a process.
 
         with Producer(bootstrap_servers="localhost:9092", compression_type="lz4") as producer:
@@ -115,7 +116,8 @@ class Producer(TransactionalCalls):
     because it did not see the first one's Delivery. That takes a `transactional_id`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Any) -> None:
+        refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
         self._build(own, client, Carrier(client))

@@ -12,9 +12,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from kcodec.client.client import Client
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.client.session_options import SessionOptions, subscription_of, take_session_options
@@ -137,7 +138,7 @@ class SessionTransaction(SessionTransactionViews):
         self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
 
 
-class GroupTransactSession(SessionViews):
+class GroupTransactSession(NotPickled, SessionViews):
     """A member of a group that reads and writes exactly once: offsets and records are committed together (KIP-98,
     KIP-447). One thread uses it; as many sessions as there are partitions share the work.
 
@@ -164,11 +165,12 @@ class GroupTransactSession(SessionViews):
 
     def __init__(
         self,
-        *,
+        *positional: Never,
         topics: str | Iterable[str] | None = None,
         pattern: str | re.Pattern[str] | None = None,
         **options: Any,
     ) -> None:
+        refuse_positional(positional, "GroupTransactSession")
         taken = take_session_options(options)
         names, text = subscription_of(taken, topics, pattern)
         self._client = Client(taken.client)

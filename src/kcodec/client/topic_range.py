@@ -51,6 +51,14 @@ def place_of(given: object, name: str) -> str | int | Timestamp:
     raise TypeError(f"{name} must be text, an offset, a datetime or Timestamp(ms), not {type(given).__name__}")
 
 
+def _as_time(offset: int) -> str:
+    """What to write where an offset looks like a time: milliseconds of the years 2001 to 2286."""
+    if not 10**12 <= offset < 10**13:
+        return ""
+    when = (_EPOCH + datetime.timedelta(milliseconds=offset)).isoformat(timespec="milliseconds")
+    return f"; if the time {when} is meant, write kcodec.Timestamp({offset})"
+
+
 class TopicRange:
     """What is wanted of a topic, checked; `resolve` asks a cluster which offsets that is. partitions None: all."""
 
@@ -117,7 +125,7 @@ class TopicRange:
         if (start < first and start < end) or start > last:
             partition = TopicPartition(self.topic, number)
             raise OffsetOutOfRangeError(
-                f"{partition}: start offset {start} is not in the log, which holds [{first}, {last})",
+                f"{partition}: start offset {start} is not in the log, which holds [{first}, {last}){_as_time(start)}",
                 partition=partition,
                 position=start,
                 log_start_offset=first,

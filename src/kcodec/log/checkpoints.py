@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kcodec.errors import DecodeError
+from kcodec.log.java_properties import read_properties
 from kcodec.log.small_files import PIECE_BYTES, read_whole
 from kcodec.log.storage import LOCAL, Storage
 
@@ -109,7 +110,7 @@ def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOC
 def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
     """What ``meta.properties`` says (version 0 has broker.id, version 1 node.id). DecodeError for a bad value."""
     data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
-    found = dict(_properties(data.decode("latin-1")))  # as Properties.load reads bytes
+    found = {one.name: one.value for one in read_properties(data.decode("latin-1"))}  # as Properties.load reads bytes
 
     def integer(name: str) -> int | None:
         value = found.pop(name, None)
@@ -222,43 +223,3 @@ def _is_uuid(text: str) -> bool:
         return len(text) == 22 and len(base64.b64decode(text + "==", altchars=b"-_", validate=True)) == 16
     except (binascii.Error, ValueError):
         return False
-
-
-# ------------------------------------------------------------------------------------------------------ Java properties
-
-ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-# A name ends at the first '=', ':' or blank that is not escaped; blanks around the separator are no part of either.
-PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
-ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-
-
-def _properties(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a Java properties file (java.util.Properties.load), in order."""
-    for line in _logical_lines(text):
-        match = PROPERTY.match(line)
-        assert match is not None  # it matches any text
-        yield _unescaped(match[1]), _unescaped(match[2])
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the next."""
-    logical, is_open = "", False
-    for natural in _LINE_END.split(text):
-        line = natural.lstrip(" \t\f")
-        if not is_open and (not line or line[0] in "#!"):
-            continue
-        is_open = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        logical += line[:-1] if is_open else line
-        if not is_open:
-            yield logical
-            logical = ""
-    if logical:
-        yield logical
-
-
-def _unescaped(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        letter = match[1]
-        return chr(int(letter[1:], 16)) if len(letter) == 5 else ESCAPES.get(letter, letter)
-
-    return ESCAPED.sub(plain, text)

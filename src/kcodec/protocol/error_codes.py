@@ -206,6 +206,7 @@ def broker_error(
     message: str | None = None,
     remedy: str | None = None,
     kind: type[BrokerError] | None = None,
+    text: str | None = None,
 ) -> BrokerError:
     """The exception for an answer with this code; it is not raised.
 
@@ -214,11 +215,12 @@ def broker_error(
     message:  what the broker adds in words; shown in part if it is long.
     remedy:   in place of the table's ("retry", "abort", "recreate", "stop").
     kind:     in place of the class that follows from the code.
+    text:     in place of the table's, where more is known than that a broker responded with this code.
     """
     row = error_code(code)
     if code == 0:
         raise ValueError(f"{doing}: code 0 is no error")
-    reason = f"{doing}: {row.text}"
+    reason = f"{doing}: {row.text if text is None else text}"
     if resource is not None:
         reason += f" ({resource})"
     if message:

@@ -2,8 +2,10 @@
 """Brings jars, above all those of Apache Kafka's broker, into the cache.
 
 pyspark carries Ivy, so neither Maven nor a setting is needed: Ivy's defaults say where jars come from, its own cache
-keeps them, and it holds each jar against its published checksum. A folder of jars appears complete or not at all: the
-jars are gathered beside it and moved in one step, with a stamp that names what is inside.
+keeps them, and it compares each jar with its published checksum. That comes from the same server as the jar, so the
+jars of the versions in `jar_checksums.ARTIFACTS` are also compared with the SHA-256 that is written down there, after
+they are fetched and before a process uses them. A folder of jars appears complete or not at all: the jars are gathered
+next to it and moved in one step, with a stamp that names what is inside.
 
     paths = broker_jars("4.3.1")        # fetched at the first call: 44 MB, about a minute
 """
@@ -11,6 +13,7 @@ jars are gathered beside it and moved in one step, with a stamp that names what 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import re
@@ -24,11 +27,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kcodec.testing import jar_checksums
 from kcodec.testing.java import MissingTool, cache_directory, find_java
 
 __all__ = [
     "KAFKA_VERSION",
     "Artifacts",
+    "ChecksumMismatch",
     "broker_artifacts",
     "broker_jars",
     "broker_libs",
@@ -50,6 +55,10 @@ IVY_SECONDS = 900.0
 TRUST_PASSWORD = "changeit"
 
 
+class ChecksumMismatch(MissingTool):
+    """A jar is not the one that was written down: the server, the way to it or the cache was tampered with."""
+
+
 def find_ivy() -> Path:
     """The Ivy jar inside the installed pyspark (which is not imported); MissingTool if there is none."""
     found = importlib.util.find_spec("pyspark")
@@ -69,8 +78,57 @@ def is_complete(libs: Path, artifacts: Artifacts) -> bool:
     return stamp.is_file() and set(_lines(artifacts)) <= set(stamp.read_text(encoding="utf-8").splitlines())
 
 
+def _stamped(libs: Path) -> Artifacts:
+    """The artifacts that a complete folder was filled with."""
+    lines = (libs / STAMP).read_text(encoding="utf-8").split()
+    named = (line.split(":") for line in lines)
+    return tuple((organisation, name, revision) for organisation, name, revision in named)
+
+
 def _lines(artifacts: Artifacts) -> list[str]:
     return [":".join(artifact) for artifact in artifacts]
+
+
+def verify_jars(folder: Path, artifacts: Artifacts) -> None:
+    """Compare the jars of a folder with the checksums that are written down, and raise ChecksumMismatch.
+
+    Where all artifacts are written down, every jar must be. For other versions of Kafka a jar that is written down must
+    be the same, and a line on stderr says that the others are only as trustworthy as the server they come from.
+    """
+    is_pinned = set(_lines(artifacts)) <= jar_checksums.ARTIFACTS
+    unknown = []
+    for jar in sorted(folder.glob("*.jar")):
+        expected = jar_checksums.SHA256.get(jar.name)
+        if expected is None:
+            unknown.append(jar.name)
+        elif (found := _sha256(jar)) != expected:
+            raise ChecksumMismatch(
+                f"{jar}: expected SHA-256 {expected}, found {found}: it is not the jar that was published; find out "
+                "where it comes from, delete the folder, and fetch it again"
+            )
+    if unknown and is_pinned:
+        raise ChecksumMismatch(
+            f"{folder / unknown[0]}: no checksum of this jar is written down, expected only the jars of "
+            f"{', '.join(_lines(artifacts))}; delete the folder, and fetch it again"
+        )
+    if unknown:
+        print(
+            f"{folder}: {len(unknown)} jars of {', '.join(_lines(artifacts))} are checked against the checksums of "
+            f"their server only; versions with checksums of our own: {', '.join(sorted(jar_checksums.ARTIFACTS))}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def _verify_once(folder: Path, artifacts: Artifacts) -> None:
+    """verify_jars, once in a process: it reads 44 MB."""
+    verify_jars(folder, artifacts)
 
 
 def ivy_module(artifacts: Artifacts) -> str:
@@ -159,6 +217,7 @@ def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None) -> No
         with tempfile.TemporaryDirectory(prefix=libs.name + "-", dir=libs.parent) as scratch:
             gathered = Path(scratch, "jars")
             _gather(str(java), ivy, cache, gathered, artifacts)
+            verify_jars(gathered, artifacts)
             (gathered / STAMP).write_text("\n".join([*_lines(artifacts), ""]), encoding="utf-8")
             if libs.exists():
                 libs.rename(Path(scratch, "old"))
@@ -205,13 +264,16 @@ def broker_libs(version: str = KAFKA_VERSION) -> Path:
 def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """The jars of Kafka's broker and its logging, fetched if they are not there: say so on stderr, as it takes a while.
 
-    Raises MissingTool: no Java, no pyspark, or nothing to fetch from.
+    Raise MissingTool if there is no Java, no pyspark or nothing to fetch from; ChecksumMismatch for a jar that is not
+    the published one.
     """
     found: list[Path] = []
     for libs, artifacts in ((broker_libs(version), broker_artifacts(version)), (logging_libs(), LOGGING)):
         if not is_complete(libs, artifacts):
             print(f"fetching {', '.join(_lines(artifacts))} into {libs}", file=sys.stderr, flush=True)
             fetch(libs, artifacts)
+        # A cache that was filled earlier: the folder may hold what more was wanted then (a compiler).
+        _verify_once(libs, _stamped(libs))
         # The Eclipse compiler may lie beside them in a checkout, and has classes nobody wants in a broker.
         found += [jar for jar in sorted(libs.glob("*.jar")) if not jar.name.startswith("ecj-")]
     return found

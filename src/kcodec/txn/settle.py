@@ -316,9 +316,17 @@ class _Settling(Generic[K, V]):
             self._last.pop(item, None)
             self._on_result(item, answer.value)
             return
-        error = broker_error(answer.code, self._doing(item), message=answer.message)
+        is_passing = self._may_ask_again(answer.code)
+        is_gone = answer.code == UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        error = broker_error(
+            answer.code,
+            self._doing(item),
+            message=answer.message,
+            remedy="stop" if is_gone else None,
+            text="there is no such topic or partition; check its name" if is_gone else None,
+        )
         error.resource = self._question.resource(item)
-        if self._may_ask_again(answer.code):
+        if is_passing:
             self._last[item] = error
             self._question.route.lost(item, answer.code)
         else:

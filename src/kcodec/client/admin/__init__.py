@@ -6,11 +6,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.client.admin import flows
 from kcodec.client.admin.face import asking_of
 from kcodec.client.face import dress
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.sync import Carrier
 from kcodec.protocol.flow import Flow
 from kcodec.txn.settle import Asking
@@ -27,7 +28,7 @@ def _method(flow: Callable[Concatenate[Asking, P], Flow[T]]) -> Callable[Concate
     return method
 
 
-class Admin:
+class Admin(NotPickled):
     """Topics, configurations, groups, offsets, transactions and permissions of a cluster, from any thread.
 
     with Admin(bootstrap_servers="localhost:9092") as admin:
@@ -41,7 +42,8 @@ class Admin:
     with `.errors` and `.results` by item. `except* BrokerError` catches both.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Any) -> None:
+        refuse_positional(positional, "Admin")
         self._client, self._asking = asking_of(options)
         self._carrier = Carrier(self._client)
 

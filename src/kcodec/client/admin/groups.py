@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,12 @@ from kcodec.arguments import names_of, partitions_of
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.consumer.lag import PartitionLag, partition_lags
 from kcodec.consumer.member_protocol import PROTOCOL_TYPE, read_assignment
-from kcodec.errors import DecodeError
+from kcodec.errors import DecodeError, UnsupportedError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.flow import Flow
 from kcodec.txn.routes import Broker, Coordinator, CoordinatorOf
-from kcodec.txn.settle import Answer, Asking, Question, by_topic, partition_codes, settle
+from kcodec.txn.settle import Answer, Asking, Deadline, Question, by_topic, partition_codes, settle
 
 GROUP_ID_NOT_FOUND = 69
 
@@ -33,7 +33,8 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. partitions: what it reads. metadata, assignment: bytes of the classic protocol."""
+    """A member. partitions: what it reads; several members of a share group read the same. For a member of a streams
+    group, those of the source topics of its active tasks. metadata, assignment: bytes of the classic protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -46,7 +47,10 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group. state "Dead": there is none. type: "classic", or "consumer" (KIP-848). protocol: its assignor."""
+    """A group. state "Dead": it does not exist. protocol: its assignor, "" for a streams group.
+
+    type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
+    """
 
     group_id: str
     state: str
@@ -88,36 +92,39 @@ def _listings(response: Any) -> list[GroupListing]:
 def describe_groups(
     asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, GroupDescription]]:
-    """State and members of groups, of the classic protocol and of that of KIP-848; before Kafka 4.0 a group that is not
-    there has the state "Dead".
+    """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
 
-    Raises BrokerError (from Kafka 4.0 on GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
+    Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
+    GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
     """
     wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
-    classic: Question[str, GroupDescription] = Question(
+    outcome = yield from settle(asking, wanted, _description(asking, "classic"), deadline)
+    for kind in ("consumer", "share", "streams"):
+        others = [name for name, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
+        if others:  # of another type, which a broker of this or an older version may not have
+            found = yield from settle(asking, others, _description(asking, kind), deadline)
+            outcome.results |= found.results
+            outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
+    return {name: outcome.value()[name] for name in wanted}
+
+
+def _description(asking: Asking, kind: str) -> Question[str, GroupDescription]:
+    """The request that describes groups of one type."""
+    requests: dict[str, Callable[[list[str]], Any]] = {
+        "classic": lambda groups: messages.DescribeGroupsRequest(groups=groups),
+        "consumer": lambda groups: messages.ConsumerGroupDescribeRequest(group_ids=groups),
+        "share": lambda groups: messages.ShareGroupDescribeRequest(group_ids=groups),
+        "streams": lambda groups: messages.StreamsGroupDescribeRequest(group_ids=groups),
+    }
+    read = {"classic": _group, "consumer": _consumer_group, "share": _share_group, "streams": _streams_group}[kind]
+    return Question(
         "describe group",
         Coordinator(asking.cluster, "group"),
-        lambda groups, until: messages.DescribeGroupsRequest(groups=groups),
+        lambda groups, until: requests[kind](groups),
         lambda response, groups: (
-            (group.group_id, Answer(group.error_code, _group(group), group.error_message)) for group in response.groups
+            (group.group_id, Answer(group.error_code, read(group), group.error_message)) for group in response.groups
         ),
     )
-    outcome = yield from settle(asking, wanted, classic, deadline)
-    others = [group_id for group_id, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
-    if others:
-        consumer: Question[str, GroupDescription] = Question(
-            "describe group",
-            Coordinator(asking.cluster, "group"),
-            lambda groups, until: messages.ConsumerGroupDescribeRequest(group_ids=groups),
-            lambda response, groups: (
-                (group.group_id, Answer(group.error_code, _consumer_group(group), group.error_message))
-                for group in response.groups
-            ),
-        )
-        found = yield from settle(asking, others, consumer, deadline)
-        outcome.results |= found.results
-        outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
-    return {name: outcome.value()[name] for name in wanted}
 
 
 def _consumer_group(group: Any) -> GroupDescription:
@@ -127,15 +134,47 @@ def _consumer_group(group: Any) -> GroupDescription:
             member.instance_id,
             member.client_id,
             member.client_host,
-            tuple(
-                TopicPartition(topic.topic_name, number)
-                for topic in member.assignment.topic_partitions
-                for number in topic.partitions
-            ),
+            _partitions(member.assignment),
         )
         for member in group.members
     )
     return GroupDescription(group.group_id, group.group_state, "consumer", group.assignor_name, members, "consumer")
+
+
+def _share_group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment))
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "share", group.assignor_name, members, "share")
+
+
+def _streams_group(group: Any) -> GroupDescription:
+    """A task of a subtopology reads the partition of its number of every source topic."""
+    subtopologies = (
+        {} if group.topology is None else {one.subtopology_id: one for one in group.topology.subtopologies or ()}
+    )
+
+    def partitions(member: Any) -> Iterator[TopicPartition]:
+        for task in member.assignment.active_tasks:
+            subtopology = subtopologies.get(task.subtopology_id)
+            if subtopology is not None:
+                topics = [*subtopology.source_topics, *(one.name for one in subtopology.repartition_source_topics)]
+                yield from (TopicPartition(topic, number) for topic in topics for number in task.partitions)
+
+    members = tuple(
+        GroupMember(
+            member.member_id, member.instance_id, member.client_id, member.client_host, tuple(partitions(member))
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "streams", "", members, "streams")
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
+    )
 
 
 def _group(group: Any) -> GroupDescription:
@@ -191,13 +230,29 @@ def list_group_offsets(
     """The offsets a group has committed; None where it has none. partitions: None for all that have one.
 
     require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
+    Raise UnsupportedError for a share group, which commits no offsets.
     """
+    deadline = asking.deadline(timeout)
     wanted = [ALL] if partitions is None else partitions_of(partitions)
     lowest = STABLE_VERSION if require_stable else 1
     question = fetch_question(asking.cluster, group_id, wanted, require_stable=require_stable, lowest=lowest)
-    outcome = yield from settle(asking, wanted, question, asking.deadline(timeout))
-    found: dict[TopicPartition, Any] = value_of(outcome, group_id)
-    return found[ALL] if partitions is None else found
+    outcome = yield from settle(asking, wanted, question, deadline)
+    answered: dict[TopicPartition, Any] = value_of(outcome, group_id)
+    found: dict[TopicPartition, Any] = answered[ALL] if partitions is None else answered
+    if not any(found.values()):
+        yield from _refuse_share_group(asking, group_id, deadline)
+    return found
+
+
+def _refuse_share_group(asking: Asking, group_id: str, deadline: Deadline) -> Flow[None]:
+    """Raise UnsupportedError if a group without committed offsets is a share group: brokers respond as if it had
+    none."""
+    outcome = yield from settle(asking, [group_id], _description(asking, "share"), deadline)
+    if outcome.results:
+        raise UnsupportedError(
+            f"group {group_id!r} is a share group, expected one that commits offsets: brokers keep the state of each "
+            "record for it; kafka-share-groups.sh --describe shows its start offsets"
+        )
 
 
 def describe_group_lag(
@@ -205,8 +260,8 @@ def describe_group_lag(
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
     """How far a group's committed offsets are behind, and which transaction holds a last stable offset back.
 
-    partitions: None for all that the group has an offset in. Raises BrokerError, AuthorizationError; AdminError where
-    several partitions were asked for.
+    partitions: None for all that the group has an offset in. Raise BrokerError, AuthorizationError; UnsupportedError
+    for a share group; AdminError where several partitions were requested.
     """
     deadline = asking.deadline(timeout)
     committed = yield from list_group_offsets(asking, group_id, partitions, timeout=deadline.remaining)

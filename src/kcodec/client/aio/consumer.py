@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.client import consumer_flows as flows
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
 from kcodec.client.face import dress
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.consumer.consumer_core import ConsumerCore
 from kcodec.consumer.notices import Notice
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -43,7 +44,7 @@ def _method(
     return method
 
 
-class Consumer(ConsumerViews):
+class Consumer(NotPickled, ConsumerViews):
     """Reads records; for one asyncio loop, and to be made and used in it.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
@@ -54,7 +55,8 @@ class Consumer(ConsumerViews):
     Options and rules: `kcodec.client.Consumer`. Functions given to `subscribe` may be coroutine functions.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Any) -> None:
+        refuse_positional(positional, "Consumer")
         self._options, self._client = options_of(options)
         self._carrier = Carrier(self._client)
         self._core = core_of(self._options, self._client, nullcontext(), self._carrier.post)

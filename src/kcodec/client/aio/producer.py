@@ -11,12 +11,13 @@ import weakref
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.transaction import TransactionalCalls
 from kcodec.client.arrow_sending import TableBatch, table_batches
 from kcodec.client.client import Client
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.producer_end import interrupted_timeout, note_failures
 from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
@@ -98,7 +99,7 @@ class TableDelivery(txn_delivery.TableDelivery):
         return self.error
 
 
-class Producer(TransactionalCalls):
+class Producer(NotPickled, TransactionalCalls):
     """Writes records; for one asyncio loop, and to be made and used in it.
 
         async with Producer(bootstrap_servers="localhost:9092") as producer:
@@ -108,7 +109,8 @@ class Producer(TransactionalCalls):
     Options, and what `enable_idempotence` does and does not do: `kcodec.client.Producer`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Any) -> None:
+        refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
         self._build(own, client, Carrier(client))

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.client import Client
+from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.producer_options import ProducerOptions
 from kcodec.client.session_options import SessionOptions, subscription_of, take_session_options
 from kcodec.client.session_views import SessionTransactionViews, SessionViews, manager_for
@@ -126,7 +127,7 @@ class SessionTransaction(SessionTransactionViews):
         await self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
 
 
-class GroupTransactSession(SessionViews):
+class GroupTransactSession(NotPickled, SessionViews):
     """A member of a group that reads and writes exactly once, for one asyncio loop; options and errors:
     `kcodec.client.GroupTransactSession`. on_revoked, on_assigned and on_lost may be coroutine functions.
 
@@ -141,11 +142,12 @@ class GroupTransactSession(SessionViews):
 
     def __init__(
         self,
-        *,
+        *positional: Never,
         topics: str | Iterable[str] | None = None,
         pattern: str | re.Pattern[str] | None = None,
         **options: Any,
     ) -> None:
+        refuse_positional(positional, "GroupTransactSession")
         taken = take_session_options(options)
         self._subscription = subscription_of(taken, topics, pattern)
         self._client = Client(taken.client)

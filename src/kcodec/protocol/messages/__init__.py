@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.control_records import *
     from kcodec.protocol.messages.fetch import *
     from kcodec.protocol.messages.group_records import *
+    from kcodec.protocol.messages.group_types import *
     from kcodec.protocol.messages.groups import *
     from kcodec.protocol.messages.metadata import *
     from kcodec.protocol.messages.metadata_records import *
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _MODULES = (
     *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
     *("acls", "records", "group_records", "share_records", "streams_records", "metadata_records", "control_records"),
-    "consumer_protocol",
+    *("consumer_protocol", "group_types"),
 )
 
 

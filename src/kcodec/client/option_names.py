@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What options are called elsewhere, and what is said of a name that a client does not have.
+
+Options have the names of Kafka's Java clients with underscores. librdkafka has other names for some, and both have
+options that kcodec does not have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+#: Names of librdkafka and of the Java clients, with underscores, and the option of kcodec that is meant.
+COUNTERPARTS = {
+    "compression_codec": "compression_type",
+    "debug": None,
+    "enable_partition_eof": None,
+    "message_max_bytes": "max_request_size",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "metadata_broker_list": "bootstrap_servers",
+    "queue_buffering_max_ms": "linger_ms",
+    "queue_buffering_max_kbytes": "buffer_memory",
+    "request_required_acks": "acks",
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_password": "sasl_plain_password",
+    "sasl_username": "sasl_plain_username",
+    "socket_timeout_ms": "request_timeout_ms",
+    "ssl_ca_location": "ssl_cafile",
+    "ssl_certificate_location": "ssl_certfile",
+    "ssl_cipher_suites": "ssl_ciphers",
+    "ssl_crl_location": "ssl_crlfile",
+    "ssl_endpoint_identification_algorithm": "ssl_check_hostname",
+    "ssl_key_location": "ssl_keyfile",
+    "ssl_key_password": "ssl_password",
+    "ssl_keystore_location": "ssl_certfile",
+    "ssl_truststore_location": "ssl_cafile",
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "max_in_flight_requests": "max_in_flight_requests_per_connection",
+    "message_send_max_retries": "retries",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "fetch_queue_backoff_ms": None,
+    "queued_max_messages_kbytes": "fetch_ahead_max_bytes",
+    "enable_ssl_certificate_verification": "ssl_context",
+    "api_version": None,
+    "api_version_request": None,
+    "broker_version_fallback": None,
+    "enable_auto_offset_store": None,
+    "interceptor_classes": None,
+    "key_deserializer": None,
+    "log_level": None,
+    "metric_reporters": None,
+    "partitioner": None,
+    "partitioner_class": None,
+    "queue_buffering_max_messages": None,
+    "receive_buffer_bytes": None,
+    "sasl_jaas_config": None,
+    "sasl_kerberos_service_name": None,
+    "send_buffer_bytes": None,
+    "socket_keepalive_enable": None,
+    "ssl_keystore_password": None,
+    "ssl_truststore_password": None,
+    "statistics_interval_ms": None,
+    "value_deserializer": None,
+}
+#: What takes the place of options without a counterpart.
+INSTEAD = {
+    "api_version": "versions are negotiated with each broker",
+    "api_version_request": "versions are negotiated with each broker",
+    "broker_version_fallback": "versions are negotiated with each broker",
+    "debug": 'use logging.getLogger("kcodec").setLevel(logging.DEBUG)',
+    "enable_auto_offset_store": "set enable_auto_commit=False and call commit() with the offsets that were processed",
+    "enable_partition_eof": "compare position() with end_offsets()",
+    "key_deserializer": "records hold bytes: decode record.key",
+    "log_level": 'use logging.getLogger("kcodec").setLevel(...)',
+    "metric_reporters": "pass an object as metrics=",
+    "partitioner": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
+    "partitioner_class": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
+    "queue_buffering_max_messages": "buffer_memory bounds the bytes of the buffer",
+    "sasl_jaas_config": "pass sasl_plain_username= and sasl_plain_password=",
+    "sasl_kerberos_service_name": "Kerberos is not supported",
+    "ssl_keystore_password": "only PEM files are read, without a store's password",
+    "ssl_truststore_password": "only PEM files are read, without a store's password",
+    "statistics_interval_ms": "pass an object as metrics=, which is called with counts and latencies",
+    "value_deserializer": "records hold bytes: decode record.value",
+}
+# difflib's ratio: "compresion_type" is 0.97 like "compression_type", "ssl_ca_location" 0.67 like "sasl_aws_region".
+CLOSE = 0.8
+
+
+def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
+    """Raise TypeError for the first of these options, none of which `what` has; say which option is meant, if any.
+
+    Names with dots are those of Java's and librdkafka's configuration: the same with underscores are understood.
+    """
+    known = sorted(known)
+    for name in options:
+        raise TypeError(f"{what} has no option {name!r}{_meant(name, known)}")
+
+
+def _meant(given: str, known: list[str]) -> str:
+    name = given.replace(".", "_").replace("-", "_")
+    if name in known:
+        return f"; write {name}= (names have underscores), or pass several as **{{{name!r}: ...}}"
+    if name in COUNTERPARTS:
+        ours = COUNTERPARTS[name]
+        if ours in known:
+            return f"; {given!r} is {ours!r} here"
+        if ours is None:
+            instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
+            return f"; kcodec has no counterpart of {given!r}{instead}"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def refuse_positional(given: tuple[Any, ...], what: str) -> None:
+    """Raise TypeError if a client is constructed with positional arguments, as with a dict of librdkafka's names."""
+    if not given:
+        return
+    if isinstance(given[0], Mapping):
+        names = [str(name).replace(".", "_") for name in given[0]]
+        ours = [COUNTERPARTS.get(name) or name for name in names]
+        example = ", ".join(f"{name}=..." for name in ours[:3]) or "bootstrap_servers=..."
+        raise TypeError(
+            f"{what} takes its options as keyword arguments, not as a dict: {what}({example}), or {what}(**options) "
+            "with underscores in the names"
+        )
+    raise TypeError(
+        f"{what} takes its options as keyword arguments, got {type(given[0]).__name__} as a positional one: "
+        f'{what}(bootstrap_servers="localhost:9092")'
+    )
+
+
+class NotPickled:
+    """A client: it has connections and threads, which a copy in another process could not have."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be pickled or copied, as it holds connections: make one in each process from the same "
+            "options (for one transaction of several processes: TransactionHandle and TransactionWriter)"
+        )

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Java properties (java.util.Properties.load): ``meta.properties``, and the configuration files of Kafka's clients.
+
+A line is a name and a value, separated by ``=``, ``:`` or white space. ``#`` and ``!`` begin comments, a backslash at
+the end of a line continues it, and other backslashes are escapes: ``\\t``, ``\\u00e9``, ``\\\\``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+# A name ends at the first '=', ':' or blank that is not escaped; blanks around the separator are no part of either.
+PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)([ \t\f]*(?:[=:][ \t\f]*)?)(.*)", re.DOTALL)
+ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Property(NamedTuple):
+    """A pair, the number of the line where it begins, and whether anything separates the name from a value."""
+
+    name: str
+    value: str
+    line: int
+    is_separated: bool
+
+
+def read_properties(text: str) -> Iterator[Property]:
+    """Yield the pairs of a Java properties file in order; a name may come again, and the last one counts."""
+    for number, line in _logical_lines(text):
+        match = PROPERTY.match(line)
+        assert match is not None  # it matches any text
+        yield Property(_unescaped(match[1]), _unescaped(match[3]), number, bool(match[2]))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the next."""
+    pieces: list[str] = []
+    begin, is_open = 0, False
+    for number, natural in enumerate(LINE_END.split(text), 1):
+        line = natural.lstrip(" \t\f")
+        if not is_open and (not line or line[0] in "#!"):
+            continue
+        begin = begin if is_open else number
+        is_open = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        pieces.append(line[:-1] if is_open else line)
+        if not is_open:
+            yield begin, "".join(pieces)
+            pieces = []
+    if pieces and "".join(pieces):
+        yield begin, "".join(pieces)
+
+
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        letter = match[1]
+        return chr(int(letter[1:], 16)) if len(letter) == 5 else ESCAPES.get(letter, letter)
+
+    return ESCAPED.sub(plain, text)

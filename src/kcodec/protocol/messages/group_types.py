@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describing share groups (KIP-932) and streams groups (KIP-1071)."""
+
+from __future__ import annotations
+
+from kcodec.protocol.messages.groups import DescribedAssignment
+from kcodec.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    struct,
+    uint16,
+)
+
+
+class ShareGroupDescribeRequest(Request, key=77, versions="0-1", flexible="0+"):
+    """Describe these share groups."""
+
+    group_ids: list[str] = array(string, "0+")
+    include_authorized_operations: bool = boolean("0+")
+
+
+class DescribedShareGroupMember(Struct):
+    """A member, and the partitions that it shares with others."""
+
+    member_id: str = string("0+")
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+    assignment: DescribedAssignment = struct(DescribedAssignment, "0+")
+
+
+class DescribedShareGroup(Struct):
+    """A share group."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    group_epoch: int = int32("0+")
+    assignment_epoch: int = int32("0+")
+    assignor_name: str = string("0+")
+    members: list[DescribedShareGroupMember] = array(DescribedShareGroupMember, "0+")
+    authorized_operations: int = int32("0+", default=-2147483648)
+
+
+class ShareGroupDescribeResponse(Response, key=77, versions="0-1", flexible="0+"):
+    """The share groups that were requested."""
+
+    throttle_time_ms: int = int32("0+")
+    groups: list[DescribedShareGroup] = array(DescribedShareGroup, "0+")
+
+
+class StreamsGroupDescribeRequest(Request, key=89, versions="0", flexible="0+"):
+    """Describe these streams groups."""
+
+    group_ids: list[str] = array(string, "0+")
+    include_authorized_operations: bool = boolean("0+")
+
+
+class StreamsKeyValue(Struct):
+    """A name and its value."""
+
+    key: str = string("0+")
+    value: str = string("0+")
+
+
+class StreamsTopicInfo(Struct):
+    """An internal topic of a topology."""
+
+    name: str = string("0+")
+    partitions: int = int32("0+")
+    replication_factor: int = int16("0+")
+    topic_configs: list[StreamsKeyValue] = array(StreamsKeyValue, "0+")
+
+
+class StreamsSubtopology(Struct):
+    """A part of a topology that is connected: its tasks are numbered as the partitions of its source topics."""
+
+    subtopology_id: str = string("0+")
+    source_topics: list[str] = array(string, "0+")
+    repartition_sink_topics: list[str] = array(string, "0+")
+    state_changelog_topics: list[StreamsTopicInfo] = array(StreamsTopicInfo, "0+")
+    repartition_source_topics: list[StreamsTopicInfo] = array(StreamsTopicInfo, "0+")
+
+
+class StreamsTopology(Struct):
+    """The topology of a group; None for its subtopologies while members have not sent any."""
+
+    epoch: int = int32("0+")
+    subtopologies: list[StreamsSubtopology] | None = array(StreamsSubtopology, "0+", nullable="0+", default=None)
+
+
+class StreamsEndpoint(Struct):
+    """Where a member answers interactive queries."""
+
+    host: str = string("0+")
+    port: int = uint16("0+")
+
+
+class StreamsTaskOffset(Struct):
+    """How far a task has come with its changelog."""
+
+    subtopology_id: str = string("0+")
+    partition: int = int32("0+")
+    offset: int = int64("0+")
+
+
+class StreamsTaskIds(Struct):
+    """Tasks of one subtopology."""
+
+    subtopology_id: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class StreamsAssignment(Struct):
+    """The tasks of a member."""
+
+    active_tasks: list[StreamsTaskIds] = array(StreamsTaskIds, "0+")
+    standby_tasks: list[StreamsTaskIds] = array(StreamsTaskIds, "0+")
+    warmup_tasks: list[StreamsTaskIds] = array(StreamsTaskIds, "0+")
+
+
+class DescribedStreamsGroupMember(Struct):
+    """A member: the tasks that it has, and those that it is to have."""
+
+    member_id: str = string("0+")
+    member_epoch: int = int32("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    topology_epoch: int = int32("0+")
+    process_id: str = string("0+")
+    user_endpoint: StreamsEndpoint | None = struct(StreamsEndpoint, "0+", nullable="0+", default=None)
+    client_tags: list[StreamsKeyValue] = array(StreamsKeyValue, "0+")
+    task_offsets: list[StreamsTaskOffset] = array(StreamsTaskOffset, "0+")
+    task_end_offsets: list[StreamsTaskOffset] = array(StreamsTaskOffset, "0+")
+    assignment: StreamsAssignment = struct(StreamsAssignment, "0+")
+    target_assignment: StreamsAssignment = struct(StreamsAssignment, "0+")
+    is_classic: bool = boolean("0+")
+
+
+class DescribedStreamsGroup(Struct):
+    """A streams group."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    group_epoch: int = int32("0+")
+    assignment_epoch: int = int32("0+")
+    topology: StreamsTopology | None = struct(StreamsTopology, "0+", nullable="0+", default=None)
+    members: list[DescribedStreamsGroupMember] = array(DescribedStreamsGroupMember, "0+")
+    authorized_operations: int = int32("0+", default=-2147483648)
+
+
+class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"):
+    """The streams groups that were requested."""
+
+    throttle_time_ms: int = int32("0+")
+    groups: list[DescribedStreamsGroup] = array(DescribedStreamsGroup, "0+")
