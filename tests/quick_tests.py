@@ -17,7 +17,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 FIXTURES = {
     *("apache_kafka", "apache_kafka_factory", "guarded_kafka", "java_home", "spark", "transaction_cluster"),
-    "postgres",
+    "postgres_server",
 }
 MODULES = {"java_judge", "pyspark", "kcodec.spark", "kcodec.testing.java", "kcodec.testing.jars", "psycopg"}
 STARTS_A_BROKER = {"ApacheKafka", "Node", "find_java"}
@@ -29,9 +29,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect what `make quick` leaves out."""
     if os.environ.get("KCODEC_QUICK") != "1":
         return
-    chosen = [item for item in items if is_quick(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    items[:] = chosen
+    left_out = [item for item in items if not is_quick(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_quick(item)]
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -41,23 +41,32 @@ def is_quick(item: pytest.Item) -> bool:
     return item.path.parent != TESTS or (item.path.stem not in LONG and not needs_java(item.path.stem))
 
 
-@cache
 def needs_java(name: str) -> bool:
-    """Whether a module of the tests starts a broker, or imports what does."""
-    path = TESTS / f"{name}.py"
-    if not path.exists():
-        return False
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in STARTS_A_BROKER:
-            return True
-        for imported in imports(node):
-            if imported in MODULES or (imported != name and needs_java(imported)):
+    """Whether a module of the tests, or one that it imports, starts a broker or imports what does."""
+    seen, todo = set[str](), [name]
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            starts, imported = facts(module)
+            if starts or imported & MODULES:
                 return True
+            todo += imported
     return False
 
 
-def imports(node: ast.AST) -> list[str]:
-    """The modules that an import statement names."""
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+@cache
+def facts(name: str) -> tuple[bool, frozenset[str]]:
+    """Whether a module of the tests starts a broker itself, and the modules that it imports."""
+    path = TESTS / f"{name}.py"
+    if not path.exists():
+        return False, frozenset()
+    starts, imported = False, set[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            starts = starts or node.func.id in STARTS_A_BROKER
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+    return starts, frozenset(imported)

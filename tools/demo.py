@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ".venv"
+MEGABYTES = {"bytes": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
 BEGAN = time.monotonic()
 
 
@@ -71,10 +73,12 @@ def show(*parts: str) -> None:
         sys.exit(done.returncode)
 
 
-def downloaded() -> int:
-    """Bytes in the caches of pip and Ivy: what they gain is what was downloaded."""
-    folders = [Path(os.environ.get("PIP_CACHE_DIR", CACHE / "pip")), CACHE / "ivy"]
-    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+def downloaded(pip_log: Path) -> float:
+    """Megabytes that pip downloaded, by its log, and that Ivy has (Kafka's jars)."""
+    text = pip_log.read_text("utf-8", "replace") if pip_log.exists() else ""
+    sizes = re.findall(r"Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", text)
+    ivy = sum(path.stat().st_size for path in (CACHE / "ivy").rglob("*") if path.is_file())
+    return sum(float(size) * MEGABYTES[unit] for size, unit in sizes) + ivy * MEGABYTES["bytes"]
 
 
 def main() -> None:
@@ -83,7 +87,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without Spark and Java")
     parser.add_argument("--kafka", action="store_true", help="with a copy on a real Kafka under kills; takes Java")
     options = parser.parse_args()
-    before = downloaded()
+    CACHE.mkdir(exist_ok=True)
+    pip_log = CACHE / "pip-demo.log"
+    os.environ["PIP_LOG"] = str(pip_log)  # also for pip within make; it appends
+    before = downloaded(pip_log)
     Step("a virtual environment with setuptools and Cython", f"{VENV}/.build-tools").wait()
     compiled = Step("the C extension is compiled", "extension")
     libraries = Step("pyarrow and the codecs are downloaded", f"{VENV}/.demo")
@@ -104,7 +111,7 @@ def main() -> None:
     if options.kafka:
         Step("Kafka's jars are downloaded", "broker-jars").wait()
         show("kafka")
-    say(f"the end; {(downloaded() - before) / 1e6:.0f} MB were downloaded")
+    say(f"the end; {downloaded(pip_log) - before:.0f} MB were downloaded")
     print("\nNEXT  point kcodec.open() at a partition directory of yours; options of the Spark source: docs/spark.md")
     print(
         '      make quick (checks without Java)   make test (everything a change must pass)   make demo ARGS="--kafka"'
