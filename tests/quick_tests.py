@@ -21,8 +21,12 @@ FIXTURES = {
 }
 MODULES = {"java_judge", "pyspark", "kcodec.spark", "kcodec.testing.java", "kcodec.testing.jars", "psycopg"}
 STARTS_A_BROKER = {"ApacheKafka", "Node", "find_java"}
-#: Memory, sanitizers, packaging and property tests that take more than a few seconds each.
-LONG: set[str] = set()
+#: Searches for counterexamples, tests of memory, of packages and of the ends of processes: long by nature.
+LONG = {
+    *("test_arrow_memory", "test_bombs", "test_client_clock", "test_client_exit", "test_consumer_membership_property"),
+    *("test_decode_property", "test_encode_property", "test_fuzz_corpus", "test_log_follow_random", "test_memory"),
+    *("test_memory_cycles", "test_packaging"),
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
