@@ -16,14 +16,17 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove venv build debug java jars postgres lint types bench bench-peers check-messages fuzz edits wheel lock clean
+.PHONY: help demo quick test prove venv build extension debug java jars broker-jars postgres lint types bench bench-peers check-messages fuzz edits wheel lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
 
-demo: build java  ## real broker bytes to Python, Arrow and Spark; a copy on a real broker under kills
-	-@$(RUN) tools/fetch_kafka_jars.py --broker
-	@$(RUN) examples/demo.py $(ARGS)
+demo:  ## real broker bytes to Python, Arrow and Spark; ARGS=--quick: no Spark, ARGS=--kafka: and a copy under kills
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer with venv" >&2; exit 1; }
+	@$(PYTHON) tools/demo.py $(ARGS)
+
+quick: build lint types  ## lint, types and the tests that need neither Java nor Spark, in about two minutes
+	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) -m pytest -q $(ARGS)
 
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) -m pytest $(ARGS)
@@ -33,11 +36,16 @@ prove: build java jars postgres  ## the long forms: many edits, big files, sanit
 
 venv: $(VENV)/.dev  ## the virtual environment with everything development needs
 
-build: $(RELEASE)  ## the compiled core, in place
+# pip downloads while the extension is compiled; both are done with two processors.
+build: $(VENV)/.build-tools  ## the compiled core, in place, and everything development needs
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev $(RELEASE)
+	@$(MAKE) --no-print-directory $(VENV)/.installed
 
-debug: $(DEBUG)  ## the core without optimisation, with symbols and assertions
+extension: $(RELEASE)
 
-java: $(VENV)/.dev  ## a Java that Spark runs on, in .cache/java
+debug: $(VENV)/.dev $(DEBUG) $(VENV)/.installed  ## the core without optimisation, with symbols and assertions
+
+java: $(VENV)/.pip  ## a Java that Spark runs on, in .cache/java
 	@$(PY) tools/java_home.py $(JAVA) --pip requirements/java.txt
 
 postgres: $(VENV)/.dev  ## a PostgreSQL for the tests of the outbox, where the machine has none
@@ -45,6 +53,9 @@ postgres: $(VENV)/.dev  ## a PostgreSQL for the tests of the outbox, where the m
 
 jars: build java  ## Kafka's own classes, the judge of the tests
 	@$(RUN) tools/fetch_kafka_jars.py
+
+broker-jars: $(VENV)/.demo-spark java
+	@$(RUN) tools/fetch_kafka_jars.py --broker
 
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
@@ -90,21 +101,34 @@ $(VENV)/.pip: requirements/pip.txt
 	@$(PY) -m pip install --quiet --require-hashes --upgrade -r requirements/pip.txt
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.pip
+# What compiling the extension takes; versions as in dev.txt.
+$(VENV)/.build-tools: requirements/build.txt $(VENV)/.pip
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/build.txt
+	@touch $@
+
+$(VENV)/.demo: requirements/demo.txt $(VENV)/.build-tools
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/.demo-spark: requirements/demo-spark.txt $(VENV)/.demo
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/demo-spark.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.build-tools
 	@echo "installing requirements/dev.txt into $(VENV) (some minutes the first time)"
 	@$(PY) -m pip install --quiet --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# pip builds the extension as it would for any user; after that, only what changed is compiled again.
-$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.dev
-	@$(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+# The metadata and the command `kcodec`; the extension is built in place, once, by the rules below.
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.build-tools
+	@KCODEC_EXTENSION=0 $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
 # The two variants share one place: each removes the other's stamp, and starts afresh where the other was.
-$(RELEASE): $(SOURCES) $(VENV)/.installed
+$(RELEASE): $(SOURCES) setup.py $(VENV)/.build-tools
 	@$(PY) setup.py --quiet build_ext --inplace $(if $(wildcard $(DEBUG)),--force)
 	@rm -f $(DEBUG) && touch $@
 
-$(DEBUG): $(SOURCES) $(VENV)/.installed
+$(DEBUG): $(SOURCES) setup.py $(VENV)/.build-tools
 	@KCODEC_DEBUG=1 $(PY) setup.py --quiet build_ext --inplace --force
 	@rm -f $(RELEASE) && touch $@

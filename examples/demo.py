@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: what a real broker wrote, read into Python, Arrow and Spark, beside what Kafka's own consumer delivered;
-then a copy from topic to topic by processes that are killed, on a real broker.
+"""What a real broker wrote, read into Python, Arrow and Spark, next to what Kafka's own consumer delivered.
+
+    python examples/demo.py [records] [spark] [kafka]     # default: records spark; `make demo` installs what they take
 
 The bytes are captures of Apache Kafka 4.3.1 (tests/golden): transactions of several clients and codecs, interleaved,
-committed, aborted and still open. The copy is examples/exactly_once.py; it takes the jars of `make jars`, and the demo
-says so where they are not. Ends with 1 if any row of any reader differs from what the consumer delivered, or the copy
-lost or doubled a record.
+committed, aborted and still open. `kafka` adds a copy from topic to topic on a real broker by processes that are killed
+(examples/exactly_once.py); it takes the jars of `make jars`, and says so where they are missing. Ends with 1 if any row
+of any reader differs from what the consumer delivered, or the copy lost or doubled a record.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -22,15 +25,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 import exactly_once  # noqa: E402
 import golden_data  # noqa: E402
 import pyarrow as pa  # noqa: E402
-import shapes  # noqa: E402
 
 import kcodec  # noqa: E402
 
+PARTS = ("records", "spark", "kafka")
+PARTS_HELP = "records (Python and Arrow), spark, kafka (a copy under kills); default: records spark"
 PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
 ISOLATION = "read_committed"
 # Parts of the first partition that show several producers, codecs and both fates.
@@ -176,11 +180,11 @@ def shown(cell: Any, width: int) -> str:
 
 
 def show_rows(readers: dict[str, dict[str, list[Row]]], truths: dict[str, list[dict[str, Any]]]) -> bool:
-    """Rows of Spark beside the consumer's, then the count of each reader; whether all are equal."""
-    title("rows", f'spark.read.format("kcodec").option("kafka.isolation.level", "{ISOLATION}").load(paths)')
+    """Print rows of the last reader next to the consumer's, then the count of each reader. Return whether all agree."""
+    last = list(readers)[-1]
     name = PARTITIONS[0]
-    rows: list[Sequence[object]] = [("Spark", "key", "value", "|", "Kafka's own consumer", "key", "value")]
-    for row, told in list(zip(readers["Spark"][name], truths[name], strict=False))[SHOWN_ROWS]:
+    rows: list[Sequence[object]] = [(last, "key", "value", "|", "Kafka's own consumer", "key", "value")]
+    for row, told in list(zip(readers[last][name], truths[name], strict=False))[SHOWN_ROWS]:
         left = (f"{name} offset {row[0]}", shown(row[2], 14), shown(row[3], 18))
         rows.append((*left, "|", f"offset {told['offset']}", shown(told["key"], 14), shown(told["value"], 18)))
     table(rows, "<<<<<<<")
@@ -196,33 +200,33 @@ def show_rows(readers: dict[str, dict[str, list[Row]]], truths: dict[str, list[d
     return equal
 
 
-def nanoseconds(decode: Callable[[bytes], object], blob: shapes.Blob, seconds: float) -> float:
-    """The least time for one record over calls that take `seconds`."""
-    decode(blob.data)
+def nanoseconds(decode: Callable[[], object], records: int, seconds: float) -> float:
+    """Return the least time for one record over calls that take `seconds`."""
+    decode()
     best, until = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < until:
         begin = time.perf_counter()
-        decode(blob.data)
+        decode()
         best = min(best, time.perf_counter() - begin)
-    return best / blob.records * 1e9
+    return best / records * 1e9
+
+
+def decode_to_arrow(data: bytes) -> Any:
+    return pa.table(kcodec.decode(data))
 
 
 def show_speed() -> None:
-    """Decoding to Arrow, one thread, CRC checked, beside aiokafka flattened into the same Arrow columns."""
-    import contestants
-
-    title("speed", "pa.record_batch(kcodec.decode(data)): 8000 records of 100 B, one thread, every CRC checked")
-    rows: list[Sequence[object]] = [("codec", "kcodec", "aiokafka to Arrow", "times as fast")]
+    """Decoding to Arrow, one thread, CRC checked. The comparison with other clients is `make bench`."""
+    title("speed", "pa.table(kcodec.decode(data)): 8000 records of 100 B, one thread, every CRC checked")
+    payload = b'{"order":%d,"customer":"%04d","state":"shipped","note":"' + b"-" * 40 + b'"}'
+    rows: list[Sequence[object]] = [("codec", "time", "records a second")]
     for codec in ("none", "lz4", "zstd"):
-        blob = shapes.blob("a", codec)
-        if contestants.digest(contestants.decode_kcodec(blob.data)) != contestants.digest(
-            contestants.decode_aiokafka(blob.data)
-        ):
-            sys.exit(f"{codec}: kcodec and aiokafka decode different records")
-        ours = nanoseconds(contestants.decode_kcodec, blob, 0.3)
-        theirs = nanoseconds(contestants.decode_aiokafka, blob, 0.5)
-        rows.append((codec, f"{ours:.0f} ns a record", f"{theirs:.0f} ns a record", f"{theirs / ours:.0f}"))
-    table(rows, "<>>>")
+        records = [(b"key-%06d" % number, payload % (number, number % 10_000)) for number in range(8000)]
+        encode = functools.partial(kcodec.encode_batch, timestamp=1_750_000_000_000, compression=codec)
+        data = b"".join(bytes(encode(records[at : at + 1000])) for at in range(0, 8000, 1000))
+        each = nanoseconds(functools.partial(decode_to_arrow, data), 8000, 0.3)
+        rows.append((codec, f"{each:.0f} ns a record", f"{1e3 / each:.1f} million"))
+    table(rows, "<>>")
 
 
 def show_exactly_once() -> bool:
@@ -239,28 +243,45 @@ def show_exactly_once() -> bool:
         return exactly_once.show(servers)
 
 
-def main() -> None:
-    folder = {each.name: each for each in golden_data.partitions() if each.cluster == "tv2"}
-    chosen = {name: folder[name] for name in PARTITIONS}
-    logs = {name: kcodec.open(str(each.path)) for name, each in chosen.items()}
+def show_records(logs: dict[str, Any], truths: dict[str, list[dict[str, Any]]]) -> bool:
+    """Bytes to records and Arrow: takes neither Java nor Spark."""
     print(f"kcodec {kcodec.__version__}: bytes as Apache Kafka 4.3.1 wrote them for several clients (tests/golden)")
     show_headers(logs[PARTITIONS[0]], PARTITIONS[0])
     show_transactions(logs)
+    title("rows", f'log.records(isolation_level="{ISOLATION}") and pa.table(log.to_arrow(...))')
     readers = {
         "Python": {name: rows_in_python(log) for name, log in logs.items()},
         "Arrow": {name: rows_in_arrow(log) for name, log in logs.items()},
     }
-    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
-        readers["Spark"] = rows_in_spark(Path(scratch), [str(each.path) for each in chosen.values()])
-    truths = {name: each.consumed(ISOLATION) or [] for name, each in chosen.items()}
     equal = show_rows(readers, truths)
     show_speed()
-    is_exact = show_exactly_once()
-    print("\nNEXT  point kcodec.open() at a partition directory of yours; options of the Spark source: docs/spark.md")
-    print('      make test (everything a change must pass)   make bench ARGS="--quick" (all shapes, codecs and peers)')
+    return equal
+
+
+def show_spark(paths: list[str], truths: dict[str, list[dict[str, Any]]]) -> bool:
+    """The same partitions as one DataFrame."""
+    title("spark", f'spark.read.format("kcodec").option("kafka.isolation.level", "{ISOLATION}").load(paths)')
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
+        return show_rows({"Spark": rows_in_spark(Path(scratch), paths)}, truths)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What Kafka wrote, read into Python, Arrow and Spark.")
+    parser.add_argument(
+        "parts", nargs="*", choices=PARTS, default=["records", "spark"], metavar="PART", help=PARTS_HELP
+    )
+    parts = parser.parse_args().parts
+    folder = {each.name: each for each in golden_data.partitions() if each.cluster == "tv2"}
+    chosen = {name: folder[name] for name in PARTITIONS}
+    truths = {name: each.consumed(ISOLATION) or [] for name, each in chosen.items()}
+    equal = True
+    if "records" in parts:
+        equal = show_records({name: kcodec.open(str(each.path)) for name, each in chosen.items()}, truths)
+    if "spark" in parts:
+        equal = show_spark([str(each.path) for each in chosen.values()], truths) and equal
     if not equal:
         sys.exit("what was read differs from what Kafka's consumer delivered")
-    if not is_exact:
+    if "kafka" in parts and not show_exactly_once():
         sys.exit("a copy lost or doubled records that it must not, or a kill had no effect")
 
 

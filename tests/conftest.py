@@ -25,6 +25,7 @@ pytest_plugins = [
     "guarded_kafka",
     "postgres_server",
     "producer_faces",
+    "quick_tests",
     "pytester",
 ]
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.

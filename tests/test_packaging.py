@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import subprocess
 import sys
@@ -112,3 +113,34 @@ def test_runtime_dependencies_are_pinned() -> None:
     for dependency in dependencies:
         name = re.split(r"[<>=~!]", dependency)[0]
         assert re.search(rf"^{name}==", pinned, re.MULTILINE), name
+
+
+def pins(name: str) -> set[str]:
+    """The packages with versions of a requirements file."""
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    return set(re.findall(r"^([\w.-]+==[^\s;\\]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["build.txt", "demo.txt", "demo-spark.txt"])
+def test_parts_of_the_environment_agree_with_the_whole(name: str) -> None:
+    """`make demo` and `make test` share a virtual environment: neither may replace what the other installed."""
+    assert pins(name) and pins(name) <= pins("dev.txt")
+
+
+def test_the_demo_installs_only_what_it_shows() -> None:
+    """No linters, other clients, polars or PostgreSQL; Spark is a list of its own."""
+    names = {pin.partition("==")[0] for pin in pins("demo.txt")}
+    assert names == {"crc32c", "isal", "lz4", "numpy", "pyarrow", "zstandard"}
+    unwanted = {"ruff", "mypy", "aiokafka", "kafka-python", "confluent-kafka", "polars", "psycopg", "hypothesis"}
+    assert not unwanted & {pin.partition("==")[0] for pin in pins("demo-spark.txt")}
+
+
+def test_the_installation_does_not_compile_again(tmp_path: Path) -> None:
+    """The Makefile builds the extension in place, once; the editable install then takes the metadata alone."""
+    folders = ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
+    environment = {**os.environ, "KCODEC_EXTENSION": "0"}
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", *folders]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=environment)
+    assert list(tmp_path.rglob("*")) == []
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [line for line in rules.splitlines() if "--editable" in line and "KCODEC_EXTENSION=0" not in line] == []

@@ -10,6 +10,7 @@ Usage: python tools/lock_requirements.py [NAME...]      NAME: pip dev java spark
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ OTHER_SPARKS = {
     "spark-4.2": ["pyspark==4.2.*"],
 }
 
+#: Written after dev.txt, with its versions.
+PARTS_OF_DEV = ("build", "demo", "demo-spark")
+
 
 def expand(groups: dict[str, list[Any]], name: str) -> list[str]:
     """The requirement strings of one PEP 735 group, its included groups expanded."""
@@ -45,20 +49,34 @@ def wanted() -> dict[str, list[str]]:
     groups = project["dependency-groups"]
     return {
         "pip": ["pip"],
+        "build": expand(groups, "build"),
         "dev": project["project"]["dependencies"] + expand(groups, "dev"),
+        "demo": project["project"]["dependencies"] + expand(groups, "demo"),
+        "demo-spark": project["project"]["dependencies"] + expand(groups, "demo-spark"),
         "java": expand(groups, "java"),
         "postgres": expand(groups, "postgres"),
         **OTHER_SPARKS,
     }
 
 
+def constraints(name: str) -> list[str]:
+    """The pins of dev.txt for lists that are parts of it, as `make demo` and `make test` share an environment."""
+    if name not in PARTS_OF_DEV:
+        return []
+    text = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    return re.findall(r"^[\w.-]+==[^\s;\\]+", text, re.MULTILINE)
+
+
 def compile_one(pip_compile: Path, name: str, requirements: list[str], scratch: Path) -> None:
     """Resolve one list and write requirements/<name>.txt."""
     source = scratch / f"{name}.in"
     source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    pins = scratch / f"{name}.constraints"
+    pins.write_text("\n".join(constraints(name)) + "\n", encoding="utf-8")
     target = scratch / f"{name}.txt"
     options = ["--generate-hashes", "--allow-unsafe", "--strip-extras", "--no-header", "--no-annotate"]
     options += ["--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host", "--no-emit-options"]
+    options += ["--constraint", str(pins)]
     subprocess.run([pip_compile, "--quiet", *options, "--output-file", target, source], check=True, cwd=scratch)
     written = ROOT / "requirements" / f"{name}.txt"
     written.write_text(HEADER + target.read_text(encoding="utf-8"), encoding="utf-8")
@@ -73,7 +91,7 @@ def main(names: list[str]) -> None:
         venv.create(scratch / "venv", with_pip=True)
         python = scratch / "venv" / "bin" / "python"
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--upgrade", "pip", "pip-tools"], check=True)
-        for name in names or lists:
+        for name in sorted(names or lists, key=PARTS_OF_DEV.__contains__):
             compile_one(python.with_name("pip-compile"), name, lists[name], scratch)
 
 
