@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Final
 
-from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
+from kcodec._fast import Delivery
+from kcodec.consumer.delivery import Chunk, LogPosition
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Signal
 

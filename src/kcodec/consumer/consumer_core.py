@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.delivery import Delivery, LogPosition
+from kcodec.consumer.delivery import LogPosition
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
 from kcodec.consumer.polls import Polls
@@ -28,7 +29,7 @@ from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join,
 from kcodec.txn.cluster import Cluster
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Record
+    from kcodec._fast import DecodedRecords, Delivery, Record
 
 T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -143,7 +144,7 @@ class ConsumerCore:
         while True:
             yield from sleep(seconds)
             delivery = self.assignment.delivery
-            now = (delivery, delivery.remaining)
+            now = (delivery, length_hint(delivery.records))
             if now != seen:
                 seen = now
                 self.note_poll()

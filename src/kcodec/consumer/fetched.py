@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from kcodec._fast import DecodedRecords, FetchedRecords, Record, batches, decode_fetch
+from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.damage import explain_damage
-from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
+from kcodec.consumer.delivery import Chunk, LogPosition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.offsets import TopicPartition

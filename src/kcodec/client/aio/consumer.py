@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from kcodec._fast import AsyncRecordIterator
 from kcodec.client import consumer_flows as flows
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
@@ -23,8 +24,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Record
-    from kcodec.consumer.delivery import Delivery
+    from kcodec._fast import DecodedRecords, Delivery, Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,17 +124,15 @@ class Consumer(ConsumerViews):
         finally:
             self._is_polling = False
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over the records without end; see `kcodec.client.Consumer.__iter__`."""
-        take = self._core.take_delivery
+        return AsyncRecordIterator(self._next_delivery)
+
+    async def _next_delivery(self) -> Delivery:
         while True:
-            delivery = await self._poll(None, lambda: take(self._options.max_poll_records))
-            if delivery is None:
-                continue
-            for record in delivery.records:
-                yield record
-                if delivery.is_over:
-                    break
+            found = await self._poll(None, lambda: self._core.take_delivery(self._options.max_poll_records))
+            if found is not None:
+                return found
 
     async def _tell(self, notice: Notice) -> None:
         self._core.notices.begin(notice)
