@@ -284,6 +284,7 @@ class FetchedRecords:
     def take(self, count: int) -> list[Record]: ...
     def take_decoded(self) -> DecodedRecords: ...
 
+@final
 class Delivery:
     """The response to one request for records by an iteration of a consumer. Internal."""
 
@@ -292,6 +293,7 @@ class Delivery:
 
     def __init__(self) -> None: ...
 
+@final
 class RecordIterator:
     """What `for` iterates over a consumer. Internal."""
 
@@ -300,6 +302,7 @@ class RecordIterator:
     def __next__(self) -> Record: ...
     def close(self) -> None: ...
 
+@final
 class AsyncRecordIterator:
     """What `async for` iterates over a consumer; its own awaitable. Internal."""
 

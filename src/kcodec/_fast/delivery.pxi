@@ -11,9 +11,9 @@ cdef extern from "_fast/awaiting.h":
 
 cdef extern from "Python.h":
     PySendResult PyIter_Send(object iterator, object value, PyObject **result) noexcept
-    PyObject *PyIter_Next_noexcept "PyIter_Next"(object iterator) noexcept
 
 
+@cython.final
 cdef class Delivery:
     """The response to one request for records by an iteration.
 
@@ -31,12 +31,7 @@ cdef class Delivery:
 
     cdef object taken(self):
         """The next record, or None."""
-        cdef PyObject *record = PyIter_Next_noexcept(self.records)
-        if record is NULL:
-            return None
-        found = <object>record
-        Py_DECREF(found)
-        return found
+        return next(self.records, None)
 
 
 cdef Delivery _delivery_before_the_first():
@@ -45,6 +40,7 @@ cdef Delivery _delivery_before_the_first():
     return delivery
 
 
+@cython.final
 cdef class RecordIterator:
     """What `for` iterates. request: returns the next Delivery, and waits for it."""
 
@@ -54,6 +50,9 @@ cdef class RecordIterator:
     def __init__(self, request):
         self.request = request
         self.delivery = _delivery_before_the_first()
+
+    def __reduce__(self):
+        raise TypeError("an iteration belongs to its consumer and cannot be pickled")
 
     def __iter__(self):
         return self
@@ -69,6 +68,7 @@ cdef class RecordIterator:
         """Do nothing: the consumer holds all state. Here for callers that close their generators."""
 
 
+@cython.final
 cdef class AsyncRecordIterator:
     """What `async for` iterates. It is its own awaitable, so that a record that is here takes no object and no
     coroutine.
@@ -85,6 +85,9 @@ cdef class AsyncRecordIterator:
         self.request = request
         self.delivery = _delivery_before_the_first()
         self.waiting = None
+
+    def __reduce__(self):
+        raise TypeError("an iteration belongs to its consumer and cannot be pickled")
 
     def __aiter__(self):
         return self
@@ -113,7 +116,8 @@ cdef class AsyncRecordIterator:
         while record is None:
             if self.waiting is None:
                 self.waiting = self.request()
-            outcome = PyIter_Send(self.waiting, value, &got)
+            waiting = self.waiting  # held: what it runs may close this iterator
+            outcome = PyIter_Send(waiting, value, &got)
             if outcome == PYGEN_NEXT:
                 result[0] = got
                 return PYGEN_NEXT

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import time
@@ -31,6 +32,8 @@ T = TypeVar("T")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 #: One wait of a poll without a time-out.
 LONG_SECONDS = 3600.0
+#: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
+SUSPEND_SECONDS = 0.05
 
 
 def _method(
@@ -59,6 +62,7 @@ class Consumer(ConsumerViews):
         self._carrier = Carrier(self._client)
         self._core = core_of(self._options, self._client, nullcontext(), self._carrier.post)
         self._is_polling = self._is_started = False
+        self._suspended_at = 0.0
 
     def _start(self) -> None:
         if not self._is_started:
@@ -106,6 +110,9 @@ class Consumer(ConsumerViews):
             self._start()
             if self._carrier.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
+            if time.monotonic() - self._suspended_at > SUSPEND_SECONDS:
+                await asyncio.sleep(0)
+                self._suspended_at = time.monotonic()
             self._core.begin_poll()
             try:
                 deadline = None if timeout is None else time.monotonic() + timeout
