@@ -151,13 +151,15 @@ def test_iterators_that_are_closed_while_they_run_survive() -> None:
 
     async def story() -> None:
         async def request() -> Any:
-            with pytest.raises(ValueError, match="already executing"):
-                records.close()
+            for call in (records.close, lambda: records.send(None), lambda: records.throw(KeyError())):
+                with pytest.raises(RuntimeError, match="already executing"):
+                    call()
             await asyncio.sleep(0)
             return delivery(RECORDS[1])
 
         records = AsyncRecordIterator(request)
-        assert (await anext(records)).offset == 1
+        for _ in range(300):
+            assert (await anext(records)).offset == 1
 
     asyncio.run(story())
 

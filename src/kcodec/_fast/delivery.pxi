@@ -78,13 +78,21 @@ cdef class AsyncRecordIterator:
 
     cdef Delivery delivery
     cdef object request
-    #: The request under way.
+    #: The request under way, and whether it is executed right now. CPython 3.11 may crash where a coroutine that is
+    #: executed is closed or thrown into (_PyGen_yf).
     cdef object waiting
+    cdef bint is_running
 
     def __init__(self, request):
         self.request = request
         self.delivery = _delivery_before_the_first()
         self.waiting = None
+        self.is_running = False
+
+    cdef int check_not_running(self) except -1:
+        if self.is_running:
+            raise RuntimeError("the request for records is already executing")
+        return 0
 
     def __reduce__(self):
         raise TypeError("an iteration belongs to its consumer and cannot be pickled")
@@ -111,13 +119,16 @@ cdef class AsyncRecordIterator:
         cdef PySendResult outcome
         cdef PyObject *got = NULL
         record = None
+        self.check_not_running()
         if self.waiting is None and not self.delivery.is_over:
             record = self.delivery.taken()
         while record is None:
             if self.waiting is None:
                 self.waiting = self.request()
-            waiting = self.waiting  # held: what it runs may close this iterator
+            waiting = self.waiting
+            self.is_running = True
             outcome = PyIter_Send(waiting, value, &got)
+            self.is_running = False
             if outcome == PYGEN_NEXT:
                 result[0] = got
                 return PYGEN_NEXT
@@ -147,9 +158,11 @@ cdef class AsyncRecordIterator:
 
     def throw(self, *error):
         """Raise an error in the request under way, such as the cancellation of the task."""
+        self.check_not_running()
         waiting = self.waiting
         if waiting is None:
             raise error[1] if len(error) > 1 and error[1] is not None else error[0]
+        self.is_running = True
         try:
             return waiting.throw(*error)
         except StopIteration as ended:
@@ -160,9 +173,12 @@ cdef class AsyncRecordIterator:
         except BaseException:
             self.waiting = None
             raise
+        finally:
+            self.is_running = False
 
     def close(self):
         """Give the request under way up."""
+        self.check_not_running()
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.close()
