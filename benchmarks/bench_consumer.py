@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import operator
 import os
 import statistics
 import subprocess
@@ -327,12 +328,15 @@ def iteration_pair(arguments: list[str]) -> None:
     else:
         readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
     rates: dict[str, list[float]] = {name: [] for name in readers}
+    spent: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(int(rounds) + 1):
         for name in sorted(readers, reverse=bool(turn % 2)):
-            begin = time.perf_counter()
+            cpu, wall = time.process_time(), time.perf_counter()
             readers[name](int(records))
-            rates[name].append(int(records) / (time.perf_counter() - begin))
-    print(json.dumps({name: found[1:] for name, found in rates.items()}), flush=True)  # without the warm-up
+            rates[name].append(int(records) / (time.perf_counter() - wall))
+            spent[name].append((time.process_time() - cpu) / int(records) * 1e9)
+    told = {**rates, **{f"cpu ns, {name}": each for name, each in spent.items()}}
+    print(json.dumps({name: found[1:] for name, found in told.items()}), flush=True)  # without the warm-up
     os._exit(0)
 
 
@@ -413,13 +417,14 @@ def measure_iteration(kafka: Any, rounds: int, records: int) -> list[dict[str, A
         topic = kafka.create_topic(partitions=PARTITIONS)
         fill(kafka.bootstrap_servers, topic, shape, "lz4", amount)
         for kind in ("sync", "asyncio"):
-            rates = told_by("--iteration", kind, kafka.bootstrap_servers, topic, str(amount), str(rounds * 4))
-            pairs = list(zip(rates["for"], rates["poll"], strict=True))
-            ratio = statistics.median(by_record / by_poll for by_record, by_poll in pairs)
-            bar = "ok" if ratio >= BAR_ITERATION else f"below {BAR_ITERATION}"
-            best = {f"best {name}": round(max(found)) for name, found in rates.items()}
-            rows.append({"shape": shape, "kind": kind, "for / poll": round(ratio, 3), **best, "bar": bar, **rates})
-            print(f"{shape:>8} {kind:>8} for / poll {ratio:.3f} {best} {bar}", flush=True)
+            told = told_by("--iteration", kind, kafka.bootstrap_servers, topic, str(amount), str(rounds * 4))
+            ratio = statistics.median(map(operator.truediv, told["for"], told["poll"]))
+            by_cpu = statistics.median(map(operator.truediv, told["cpu ns, poll"], told["cpu ns, for"]))
+            row = {"shape": shape, "kind": kind, "for / poll": round(ratio, 3), "by processor time": round(by_cpu, 3)}
+            row |= {f"best {name}": round(max(told[name])) for name in ("for", "poll")}
+            row["bar"] = "ok" if ratio >= BAR_ITERATION else f"below {BAR_ITERATION}"
+            print(row, flush=True)
+            rows.append(row | told)
     return rows
 
 

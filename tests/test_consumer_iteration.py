@@ -5,6 +5,7 @@ and automatic commits carry only what was completed. What `poll` commits when it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -423,6 +424,53 @@ def test_a_cancelled_loop_loses_no_record(world: IterationWorld) -> None:
     assert found == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_a_loop_without_awaits_lets_others_run(world: IterationWorld) -> None:
+    """The heartbeats of the consumer among them: records that are here do not suspend the task by themselves."""
+    face = world.assigned("asyncio", ONE, max_poll_records=10)
+    assert isinstance(face, IterationLoop)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def story() -> int:
+        task = asyncio.ensure_future(others())
+        await face.consumer.poll(1.0)
+        before, read = turns, 0
+        async for _ in face.consumer:
+            time.sleep(0.001)
+            read += 1
+            if read == 250:
+                break
+        task.cancel()
+        return turns - before
+
+    assert face.loop.run_until_complete(story()) >= 2
+
+
+def test_wait_for_and_aclosing_lose_no_record(world: IterationWorld) -> None:
+    """`asyncio.wait_for(anext(records))` awaits in a task of its own, which begins later; a seek may come between."""
+    face = world.assigned("asyncio", ONE)
+    assert isinstance(face, IterationLoop)
+
+    async def story() -> list[int | None]:
+        records = aiter(face.consumer)
+        found = []
+        for _ in range(3):
+            found.append((await asyncio.wait_for(anext(records), 5.0)).offset)
+        unused = anext(records)
+        await face.consumer.seek(ONE, 700)
+        found.append((await unused).offset)
+        async with contextlib.aclosing(records):
+            found.append((await anext(records)).offset)
+        return [*found, (await anext(records)).offset]
+
+    assert face.loop.run_until_complete(story()) == [0, 1, 2, 700, 701, 702]
+
+
 @pytest.mark.parametrize("call", ["poll", "iterate"])
 def test_two_tasks_cannot_request_records_at_once(world: IterationWorld, call: str) -> None:
     world.logs[THREE] = world.fill(THREE, 0)
@@ -440,6 +488,26 @@ def test_two_tasks_cannot_request_records_at_once(world: IterationWorld, call: s
     first, second = face.loop.run_until_complete(story())
     assert isinstance(second, RuntimeError) and "one task polls" in str(second)
     assert first == [] or isinstance(first, TimeoutError)
+
+
+def test_an_iterator_goes_on_after_an_error(world: IterationWorld, face: str) -> None:
+    """Unlike a generator, which an exception ends."""
+    consumer = world.assigned(face, ONE)
+    records = consumer.iterate()
+    found = [consumer.next(records).offset]
+    consumer.flow(_raise_later(consumer.consumer._core))
+    consumer.wait(0.02)
+    with pytest.raises(LookupError):
+        while len(found) < 1000:
+            found.append(consumer.next(records).offset)
+    found += [consumer.next(records).offset for _ in range(3)]
+    assert found == list(range(len(found)))
+
+
+def _raise_later(core: Any) -> Any:
+    """An error of a broker, which is raised once by the next request."""
+    core.fetcher.buffer.passing.append(LookupError("not now"))
+    yield from ()
 
 
 def test_a_traceback_that_holds_the_loop_changes_nothing(world: IterationWorld, face: str) -> None:

@@ -121,7 +121,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("consumer.md", apache_kafka)
     topic = examples.topics["orders"]
-    first, arrow, by_hand, commits, rebalances = (
+    first, arrow, by_hand, record_by_record, commits, rebalances = (
         block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
     )
     with examples.producer() as producer:
@@ -133,6 +133,7 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     names = examples.run(by_hand)
     assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
     assert names["behind"].lag == 30
+    examples.run(record_by_record, Consumer=Consumer, first=TopicPartition(topic, 0))
     options = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
     with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         consumer.assign([TopicPartition(topic, 0)])

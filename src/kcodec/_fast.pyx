@@ -38,8 +38,9 @@ from cpython.buffer cimport (
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.object cimport PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -92,6 +93,8 @@ include "_fast/steps.pxi"
 include "_fast/cursor.pxi"
 # decode_fetch(), FetchedRecords: one partition of a Fetch answer
 include "_fast/fetched.pxi"
+# Delivery, RecordIterator, AsyncRecordIterator: records of a consumer one by one
+include "_fast/delivery.pxi"
 # what kcodec.compat gives to other clients' consumers: records, then batches and sets of them
 include "_fast/client_rows.pxi"
 include "_fast/client.pxi"

@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
+from kcodec._fast import RecordIterator
 from kcodec.client import consumer_flows as flows
 from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
 from kcodec.client.face import dress
@@ -27,8 +28,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Record
-    from kcodec.consumer.delivery import Delivery
+    from kcodec._fast import DecodedRecords, Delivery, Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,8 +58,11 @@ class Consumer(NotPickled, ConsumerViews):
     (`kcodec.client.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError. read_committed is the default.
 
-    A rebalance waits for the next `poll`: what was polled before counts as processed then. The functions given to
-    `subscribe` are called within `poll`, `unsubscribe` and `close`, and may call the consumer, all but these three.
+    `for record in consumer` reads record by record. Automatic commits carry completed records: those before the last
+    request. A rebalance waits for the next `poll`, or the next record of a loop. The functions given to `subscribe`
+    are called within these, `unsubscribe` and `close`, and may call the consumer, all but these.
+
+    A block that ends with an exception does not commit the current record of a loop, or the last poll.
     """
 
     def __init__(self, *positional: Never, **options: Any) -> None:
@@ -139,22 +142,20 @@ class Consumer(NotPickled, ConsumerViews):
             self._polling.release()
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate over the records without end, as poll(None) returns them, and raise what `poll` raises.
+        """Iterate over the records without end, and raise what `poll` raises.
 
         The position moves record by record: `seek`, `pause`, `unsubscribe`, a rebalance and `close` take effect before
-        the next record, `commit` includes the current record, and an automatic commit includes it once the next record
-        is requested. Records that a loop leaves are delivered first by the next loop, `poll` or `poll_arrow`.
+        the next record. `commit` includes the current record; an automatic commit includes it once the next record is
+        requested, or the consumer closes without an exception. Records that a loop leaves are delivered first by the
+        next loop, `poll` or `poll_arrow`.
         """
-        take = self._core.take_delivery
+        return RecordIterator(self._next_delivery)
+
+    def _next_delivery(self) -> Delivery:
         while True:
-            delivery = self._poll(None, lambda: take(self._max_poll_records))
-            if delivery is None:
-                continue
-            # No state is kept here: closed late or never, this frame has nothing that another loop would miss.
-            for record in delivery.records:
-                yield record
-                if delivery.is_over:
-                    break
+            found = self._poll(None, lambda: self._core.take_delivery(self._max_poll_records))
+            if found is not None:
+                return found
 
     def _tell(self, notice: Notice) -> None:
         self._core.notices.begin(notice)
@@ -203,8 +204,8 @@ class Consumer(NotPickled, ConsumerViews):
     def close(self, timeout: float = 30.0) -> None:
         """Commit the positions where commits are automatic, give all partitions away, leave the group and end.
 
-        All records that were delivered count as completed. A `with` block that ends with an exception closes the
-        consumer without them: it commits the records that were completed before the last request. Idempotent.
+        All delivered records count as completed. Only the end of a `with` block that an exception leaves is different:
+        it commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
         """
         if self._carrier.is_closed:
             return

@@ -43,13 +43,14 @@ class ConsumerOptions(OptionSet):
     isolation_level:       "read_committed", or "read_uncommitted" (Java's default).
     auto_offset_reset:     where to begin without a committed offset: "earliest", "latest", "none" (an error), or
                            "by_duration:PT1H", an hour ago (KIP-1106).
-    enable_auto_commit, auto_commit_interval_ms: commit the positions at a poll, so often, and before partitions are
-                           given away: what was delivered before counts as processed.
+    enable_auto_commit, auto_commit_interval_ms: commit completed records, in milliseconds between commits and before
+                           partitions are given away. Records are completed once the next ones are requested.
     fetch_min_bytes, fetch_max_wait_ms: a broker with less waits so long for more.
     fetch_max_bytes, max_partition_fetch_bytes: of one answer, and of one partition in it; a larger batch comes whole.
     fetch_ahead_max_bytes: what is fetched and not polled yet.
-    max_poll_records:      of one poll; poll_arrow gives what one answer holds of a partition.
-    max_poll_interval_ms:  without a poll for so long the consumer leaves the group.
+    max_poll_records:      Maximum number of records returned by `poll()`. `poll_arrow()` returns what one fetch
+                           response has of one partition.
+    max_poll_interval_ms:  a consumer that requests no record for this time leaves the group.
     session_timeout_ms, heartbeat_interval_ms: of the classic protocol; the new one has the broker's.
     client_rack:           read from a replica there, where brokers allow it (KIP-392).
     check_crcs:            verify checksums.

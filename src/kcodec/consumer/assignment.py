@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Final
 
-from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
+from kcodec._fast import Delivery
+from kcodec.consumer.delivery import Chunk, LogPosition
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Signal
 
@@ -228,9 +229,13 @@ class Assignment:
     def take_back_request(self) -> None:
         """The request was interrupted: the application was not given what was taken for it."""
         with self.lock:
-            for state in self._given:
+            given = [(state, state.log_position) for state in self._given]
+            for state, _ in given:
                 state.take_back()
             self._given.clear()
+            has_moved = any(state.log_position != position for state, position in given)
+        if has_moved:
+            self.poke()  # what was taken is fetched again
 
     def take_back(self) -> None:
         """Any thread: go back to the completed positions. The application failed while it processed what it was given

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec.consumer import classic_membership, consumer_membership
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.delivery import Delivery, LogPosition
+from kcodec.consumer.delivery import LogPosition
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.notices import Notice, Notices, PollingHandler
@@ -32,7 +33,7 @@ from kcodec.protocol.flow import CancelledFlow, Clock, Flow, Signal, Task, join,
 from kcodec.txn.cluster import Cluster
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Record
+    from kcodec._fast import DecodedRecords, Delivery, Record
 
 log = logging.getLogger("kcodec.consumer")
 T = TypeVar("T")
@@ -159,7 +160,7 @@ class ConsumerCore:
         while True:
             yield from sleep(seconds)
             delivery = self.assignment.delivery
-            now = (delivery, delivery.remaining)
+            now = (delivery, length_hint(delivery.records))
             if now != seen:
                 seen = now
                 self.note_poll()

@@ -2,8 +2,9 @@
 """Records that were decoded together and are delivered one by one, by `for record in consumer` and `async for`.
 
 The number of delivered records is the index of one list iterator, which everything that delivers from a `Chunk` shares.
-A generator that was closed late, or never, therefore holds no state: the position follows from that index whenever
-something asks for it, and delivering a record costs no more than advancing the iterator.
+The iterators of the application therefore hold no state, whenever they are closed or dropped: the position follows from
+that index when something needs it, and delivering a record costs no more than advancing the iterator. They are
+`RecordIterator` and `AsyncRecordIterator` of the compiled core; each response to a request of theirs is a `Delivery`.
 
 A record is *delivered* once the iterator has passed it. It is *completed* when the next record was requested, as the
 application processes one record at a time: of the delivered records of a chunk, the last one is not completed yet.
@@ -89,19 +90,3 @@ class Chunk:
         self._stopped_at = self.delivered
         for _ in self.iterator:
             pass
-
-
-class Delivery:
-    """The answer to one request for records by an iteration. is_over: request again before the next record is taken,
-    as the consumer was sought, paused, rebalanced or closed, or another request was made."""
-
-    __slots__ = ("is_over", "records")
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self.records: Iterator[Record] = iter(())
-
-    @property
-    def remaining(self) -> int:
-        """The number of records that were not taken yet."""
-        return length_hint(self.records)

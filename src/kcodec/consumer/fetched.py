@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from kcodec._fast import DecodedRecords, FetchedRecords, Record, batches, decode_fetch
+from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.damage import explain_damage
-from kcodec.consumer.delivery import Chunk, Delivery, LogPosition
+from kcodec.consumer.delivery import Chunk, LogPosition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.offsets import TopicPartition
@@ -41,6 +41,7 @@ class FetchedPartition:
 
     next_offset, last_epoch: behind the last whole batch, by its header; None where that cannot be read.
     is_cut: the answer holds not even one whole batch; it takes bytes_needed.
+    chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class FetchedPartition:
         "_is_arrow",
         "_settings",
         "bytes_needed",
+        "chunk",
         "data",
         "high_watermark",
         "is_cut",
@@ -73,6 +75,7 @@ class FetchedPartition:
         self._settings = settings
         self._aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
         self._fetched: FetchedRecords | None = None
+        self.chunk: Chunk | None = None
         self._is_arrow = False
         self.next_offset: int | None = None
         self.last_epoch = -1
@@ -98,7 +101,8 @@ class FetchedPartition:
     @property
     def is_current(self) -> bool:
         """Whether this is still what the consumer reads next."""
-        return self.state.version == self.version and self.state.decoded_from == self.position
+        state = self.state
+        return state.version == self.version and state.decoded_from == self.position and state.chunk is self.chunk
 
     def _opened(self, is_arrow: bool) -> FetchedRecords:
         # What was decoded and not given, as a poll was interrupted or an iteration was left, is decoded again.
@@ -255,7 +259,7 @@ class FetchBuffer:
                 entry = self._next()
                 if entry is None:
                     break
-                if entry.state.chunk is not None:
+                if entry.chunk is not None:
                     records += self._rest(entry, left)
                     continue
                 try:
@@ -279,7 +283,7 @@ class FetchBuffer:
         self.raise_failed()
         try:
             while (entry := self._next()) is not None:
-                if entry.state.chunk is not None:
+                if entry.chunk is not None:
                     self._leave_chunk(entry)
                     continue
                 try:
@@ -300,7 +304,7 @@ class FetchBuffer:
         of them moves the position. None where there are none."""
         self.raise_failed()
         while (entry := self._next()) is not None:
-            chunk = entry.state.chunk
+            chunk = entry.chunk
             if chunk is None:
                 try:
                     chunk = self._begin_chunk(entry, entry.take(max_records))
@@ -332,13 +336,13 @@ class FetchBuffer:
                 self.drop([state.topic_partition])
                 return None
             epoch = taken.leader_epoch if taken.leader_epoch >= 0 else start.leader_epoch
-            state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
-            return state.chunk
+            entry.chunk = state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
+            return entry.chunk
 
     def _rest(self, entry: FetchedPartition, most: int) -> list[Record]:
         """What an iteration left of its chunk, at most so many records."""
         with self._assignment.lock:
-            chunk = entry.state.chunk
+            chunk = entry.chunk
             if chunk is None or not entry.is_current or not entry.state.is_fetchable:
                 return []
             entry.state.note_delivery()
@@ -351,10 +355,10 @@ class FetchBuffer:
     def _leave_chunk(self, entry: FetchedPartition) -> None:
         """Have what an iteration left of its chunk decoded again, as columns."""
         with self._assignment.lock:
-            chunk = entry.state.chunk
-            if chunk is not None and not chunk.is_used_up:
+            chunk = entry.chunk
+            if chunk is not None and entry.is_current and not chunk.is_used_up:
                 entry.state.leave_chunk()
-                entry.position = chunk.position.offset
+                entry.chunk, entry.position = None, chunk.position.offset
                 return
         self._retire(entry)
 
@@ -401,6 +405,7 @@ class FetchBuffer:
             if is_given:
                 state.note_delivery()
                 self._assignment.note_given(state)
+            entry.chunk = None
             entry.position = state.position = taken.position
             if taken.leader_epoch >= 0:
                 state.position_epoch = taken.leader_epoch

@@ -24,9 +24,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from kcodec._fast import DecodedRecords, Record
+from kcodec._fast import DecodedRecords, Delivery, Record
 from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.delivery import Delivery
 from kcodec.consumer.fetch_answers import Asked, FetchAnswers, Metrics, Troubles
 from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
 from kcodec.consumer.fetched import ANSWERS_AHEAD, FetchBuffer

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import time
@@ -13,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
+from kcodec._fast import AsyncRecordIterator
 from kcodec.client import consumer_flows as flows
 from kcodec.client.aio.carrier import Carrier
 from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
@@ -24,14 +26,15 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Record
-    from kcodec.consumer.delivery import Delivery
+    from kcodec._fast import DecodedRecords, Delivery, Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 #: One wait of a poll without a time-out.
 LONG_SECONDS = 3600.0
+#: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
+SUSPEND_SECONDS = 0.05
 
 
 def _method(
@@ -61,6 +64,7 @@ class Consumer(NotPickled, ConsumerViews):
         self._carrier = Carrier(self._client)
         self._core = core_of(self._options, self._client, nullcontext(), self._carrier.post)
         self._is_polling = self._is_started = False
+        self._suspended_at = 0.0
 
     def _start(self) -> None:
         if not self._is_started:
@@ -108,6 +112,9 @@ class Consumer(NotPickled, ConsumerViews):
             self._start()
             if self._carrier.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
+            if time.monotonic() - self._suspended_at > SUSPEND_SECONDS:
+                await asyncio.sleep(0)
+                self._suspended_at = time.monotonic()
             self._core.begin_poll()
             try:
                 deadline = None if timeout is None else time.monotonic() + timeout
@@ -126,17 +133,15 @@ class Consumer(NotPickled, ConsumerViews):
         finally:
             self._is_polling = False
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over the records without end; see `kcodec.client.Consumer.__iter__`."""
-        take = self._core.take_delivery
+        return AsyncRecordIterator(self._next_delivery)
+
+    async def _next_delivery(self) -> Delivery:
         while True:
-            delivery = await self._poll(None, lambda: take(self._options.max_poll_records))
-            if delivery is None:
-                continue
-            for record in delivery.records:
-                yield record
-                if delivery.is_over:
-                    break
+            found = await self._poll(None, lambda: self._core.take_delivery(self._options.max_poll_records))
+            if found is not None:
+                return found
 
     async def _tell(self, notice: Notice) -> None:
         self._core.notices.begin(notice)
