@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_no_broker_is_repeated_rarely(protocol: str, caplog: pytest.LogCaptureFi
         broker.is_down = True
         times = watch(broker, 1200.0, subscribed=[TOPIC], group_protocol=protocol)
     assert times[0] < 5.0
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps[:3] == pytest.approx([REPEAT_SECONDS, 2 * REPEAT_SECONDS, 4 * REPEAT_SECONDS], abs=2.0)
     assert gaps[-1] == pytest.approx(LONGEST_REPEAT_SECONDS, abs=2.0)
     assert all("'broker:9092'" in text and "Connection refused" in text for text in warnings(caplog))
@@ -192,7 +193,7 @@ def test_a_position_that_does_not_come_says_why() -> None:
     async def program() -> None:
         async with AioConsumer(bootstrap_servers=SERVERS) as consumer:
             await consumer.assign([TopicPartition("ordres", 0)])
-            with pytest.raises(DeliveryTimeoutError, match="'ordres'.*UNKNOWN_TOPIC_OR_PARTITION"):
+            with pytest.raises(DeliveryTimeoutError, match=r"'ordres'.*UNKNOWN_TOPIC_OR_PARTITION"):
                 await consumer.position(TopicPartition("ordres", 0), 7.0)
 
     with virtual_time() as broker:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from kcodec._fast import DecodedRecords, Record
 from kcodec.consumer.assignment import Assignment, PartitionState
@@ -332,7 +332,7 @@ class Fetcher:
                 channel=channel,
                 max_response_bytes=size,
             )
-            self._shrink(node)
+            self._shrink(node, reply.message)
             self._answered(node, session, plan, reply)
         except KcodecError as error:
             session.fail()
@@ -367,10 +367,11 @@ class Fetcher:
         if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
             self._large[node] = max(cause.claimed, self._large.get(node, 0))
 
-    def _shrink(self, node: int) -> None:
-        """Large batches may have been few: set a little less aside with each response, down to what is usual."""
+    def _shrink(self, node: int, message: Any) -> None:
+        """Large batches may have been few: set a little less aside with each response, down to what they bring."""
         if size := self._large.pop(node, 0):
-            smaller = size - max(size // SHRINK, 1)
+            brought = sum(len(part.records or b"") for topic in message.responses for part in topic.partitions)
+            smaller = max(size - max(size // SHRINK, 1), brought)
             if smaller > OVERHEAD_BYTES:
                 self._large[node] = smaller
 
