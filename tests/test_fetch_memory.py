@@ -16,6 +16,8 @@ import pytest
 from batch_writer import RecordSpec, build_batch
 from fetch_script import FetchScript
 from scripted_peer import APIS, Peer, Request, versions_reply
+from scripted_topic import TopicWorld
+from topic_reader import Reader
 
 from kcodec.errors import LimitExceededError, TransportError
 from kcodec.protocol.flow import Call, Done
@@ -105,8 +107,8 @@ def test_brokers_that_send_too_much_stay_in_bounds() -> None:
     assert read == BROKERS
 
 
-class SizedScript(FetchScript):
-    """A script whose responses are refused as a connection does it, above what the request sets aside."""
+class Sized:
+    """A scripted cluster whose responses are refused as a connection does it, above what the request sets aside."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -137,8 +139,27 @@ class SizedScript(FetchScript):
         return super().start_call(call, ended)
 
     def note(self) -> None:
-        waiting = self.fetcher._buffer.waiting_bytes()
-        self.most_held = max(self.most_held, waiting + sum(self.under_way.values()))
+        self.most_held = max(self.most_held, self.waiting() + sum(self.under_way.values()))
+
+    def waiting(self) -> int:
+        raise NotImplementedError
+
+
+class SizedScript(Sized, FetchScript):
+    """Of a consumer."""
+
+    def waiting(self) -> int:
+        return self.fetcher._buffer.waiting_bytes()
+
+
+class SizedTopic(Sized, TopicWorld):
+    """Of read_topic."""
+
+    reader: Reader | None = None
+
+    def waiting(self) -> int:
+        read = getattr(self.reader, "read", None)
+        return 0 if read is None else sum(answer.data.nbytes for answer in read._answers)
 
 
 def flooded(nodes: int, batches: int, size: int, **options: Any) -> tuple[SizedScript, int]:
@@ -203,6 +224,22 @@ def test_paused_partitions_keep_a_bounded_amount() -> None:
     assert world.fetcher._buffer.waiting_bytes(is_paused=True) <= limit
     world.assignment.pause(list(world.assignment.partitions), False)
     assert len(world.drain(20.0)) == expected + 11
+
+
+@pytest.mark.parametrize("size", [1000, 300_000, 3 * MIB])
+def test_the_bound_holds_for_read_topic(size: int) -> None:
+    """Six partitions at three brokers, read slowly; batches larger than what is requested come all the same."""
+    limit, partitions = 2 * MIB, 6
+    world = SizedTopic(nodes=3)
+    for log in world.create_logs("t", partitions):
+        for number in range(4):
+            log.append(b"%d" % number + bytes(size))
+    reader = world.reader = Reader(world, fetch_ahead_max_bytes=limit, max_partition_fetch_bytes=200_000)
+    reader.open()
+    while reader.take():
+        world.run(0.2)
+    assert [len(reader.rows[number]) for number in range(partitions)] == [4] * partitions
+    assert world.most_held <= max(limit, size) + partitions * 70_000
 
 
 def test_a_frame_that_no_request_is_for_is_not_received() -> None:
