@@ -195,7 +195,7 @@ class FetchBuffer:
         for queue in self._queues.values():
             for entry in queue:
                 owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
-                memory[entry.state.is_paused][id(owner)] = max(len(owner), entry.size)
+                memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
         wanted = memory[is_paused]
         return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
 
