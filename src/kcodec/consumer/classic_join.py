@@ -96,7 +96,8 @@ class JoinRounds:
         if treated is Treatment.FATAL:
             raise error
         log.info("%s (%s)", error, treated.value)
-        self.last_error = error
+        if treated in (Treatment.AGAIN, Treatment.FIND) or self.restarts:
+            self.last_error = error  # an order to join again, once, is part of a rebalance
         if treated is Treatment.FIND:
             self.requests.forget_coordinator()
         if treated in (Treatment.AGAIN, Treatment.FIND):

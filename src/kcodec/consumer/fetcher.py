@@ -234,6 +234,10 @@ class Fetcher:
         busy: set[int] = set()
         due: list[float] = []
         self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
+        self._answers.keep_refusals(self.assignment.partitions.keys())
+        for known in (self._large, self._turns, self._session_errors):
+            for gone in known.keys() - self.cluster.brokers.keys():
+                del known[gone]
         for partition, state in self.assignment.partitions.items():
             if not state.is_fetchable:
                 continue
