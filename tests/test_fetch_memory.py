@@ -199,7 +199,7 @@ def test_large_batches_are_refused_once_not_each_time() -> None:
     assert world.refusals_seen <= 4
 
 
-def test_one_broker_is_asked_for_as_much_as_before() -> None:
+def test_one_broker_gets_requests_as_large_as_before() -> None:
     """A quarter of fetch_ahead_max_bytes, with the next request while a response is taken."""
     world, expected = flooded(1, 200, 100_000, max_partition_fetch_bytes=8 * MIB)
     assert len(world.drain(5.0)) == expected

@@ -97,7 +97,7 @@ def test_skip_leaves_out_what_was_refused_and_says_so(caplog: pytest.LogCaptureF
     assert len(texts) == 2 and "left out offset 3" in texts[0] and "offsets 3 to 5 were left out" in texts[1]
 
 
-def test_skip_asks_for_each_next_offset_twice() -> None:
+def test_skip_requests_each_next_offset_twice() -> None:
     """Behind an offset that was left out, one more refusal may be a passing one."""
     world = FetchScript(on_corrupt="skip", max_partition_fetch_bytes=70)
     log = world.log()

@@ -103,7 +103,7 @@ class JoinRounds:
         if treated in (Treatment.AGAIN, Treatment.FIND):
             self.failures += 1
         else:
-            # At once, but not again and again: a coordinator that always says so is asked after a pause.
+            # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
         if treated in (Treatment.RESET_GENERATION, Treatment.RESET_MEMBER):

@@ -94,7 +94,7 @@ class Fetcher:
         self._set_aside: dict[tuple[int, str], int] = {}
         #: By broker whose responses are larger than what is requested, as its batches are: what they claimed.
         self._large: dict[int, int] = {}
-        #: When each broker was asked last, by a count of requests.
+        #: By broker, the number of its last request, counted over all brokers.
         self._turns: dict[int, int] = {}
         self._turn = 0
         #: What was asked for on the side last: state and offset.

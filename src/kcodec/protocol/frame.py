@@ -162,7 +162,7 @@ class FrameReader:
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
         """Take bytes as they came; give the frames that are whole now, in order."""
-        frames = []
+        frames: list[bytes | memoryview] = []
         position = 0
         while position < len(data):
             room = self.room()
