@@ -121,7 +121,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("consumer.md", apache_kafka)
     topic = examples.topics["orders"]
-    first, arrow, by_hand, record_by_record, commits, rebalances = (
+    first, arrow, by_hand, record_by_record, commits, rebalances, refused = (
         block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
     )
     with examples.producer() as producer:
@@ -143,6 +143,7 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
         consumer.unsubscribe()
         examples.run(rebalances, consumer=consumer)
         assert len(consumer.assignment()) == 3
+        examples.run(refused, consumer=consumer)
 
 
 def test_session_examples_run(apache_kafka: ApacheKafka) -> None:

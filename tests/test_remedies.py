@@ -27,6 +27,7 @@ CODES = sorted(
     | {128, 129, 999}
 )
 SERVERS = "broker:9092"
+FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH = 82, 113
 #: Virtual seconds for one program.
 SECONDS = 30.0
 #: What a client may ask of a broker in a second without a busy loop, and what a program may for one of its steps.
@@ -255,3 +256,30 @@ def test_a_remedy_that_does_not_help_is_no_busy_loop(program: str, api: str, ver
     for code in CODES:
         run = run_program(program, lambda asked, code=code: code if asked == api else 0, version)
         check(run, f"{program}, {api} {code} always")
+
+
+@pytest.mark.parametrize("program", ["classic consumer", "classic session"])
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
+def test_a_replaced_static_member_gets_the_remedy_stop(program: str, api: str) -> None:
+    """FENCED_INSTANCE_ID: another member has the group_instance_id, and no abort gives it back."""
+    left = [FENCED_INSTANCE_ID]
+    run = run_program(program, lambda asked: left.pop() if left and asked == api else 0, 2)
+    error: Any = run.errors[-1]
+    assert (run.outcome, error.code, error.remedy, error.resource) == ("stopped", FENCED_INSTANCE_ID, "stop", "billing")
+    assert "group_instance_id" in str(error)
+
+
+def test_offsets_of_a_replaced_member_abort_the_transaction() -> None:
+    """FENCED_INSTANCE_ID in TxnOffsetCommit fences the offsets, not the producer."""
+    left = [FENCED_INSTANCE_ID]
+    run = run_program("transaction", lambda asked: left.pop() if left and asked == "TxnOffsetCommit" else 0, 2)
+    (error,) = run.errors
+    assert (run.outcome, getattr(error, "remedy", None)) == ("done", "abort")
+
+
+def test_a_stale_member_epoch_makes_the_member_join_again() -> None:
+    left = [STALE_MEMBER_EPOCH]
+    run = run_program(
+        "consumer of KIP-848", lambda asked: left.pop() if left and asked == "ConsumerGroupHeartbeat" else 0, 2
+    )
+    assert (run.outcome, run.errors) == ("done", [])

@@ -47,7 +47,9 @@ class ConsumerOptions(OptionSet):
                            partitions are given away. Records are completed once the next ones are requested.
     fetch_min_bytes, fetch_max_wait_ms: a broker with less waits so long for more.
     fetch_max_bytes, max_partition_fetch_bytes: of one answer, and of one partition in it; a larger batch comes whole.
-    fetch_ahead_max_bytes: what is fetched and not polled yet.
+    fetch_ahead_max_bytes: Maximum bytes of responses that are requested, or received and not polled yet, over all
+                           brokers together. A larger response, of one large batch, is received alone; what paused
+                           partitions keep has the same limit of its own.
     max_poll_records:      Maximum number of records returned by `poll()`. `poll_arrow()` returns what one fetch
                            response has of one partition.
     max_poll_interval_ms:  a consumer that requests no record for this time leaves the group.
@@ -55,7 +57,8 @@ class ConsumerOptions(OptionSet):
     client_rack:           read from a replica there, where brokers allow it (KIP-392).
     check_crcs:            verify checksums.
     on_corrupt:            "raise": a batch that cannot be read is an error of poll, with the offset behind it in
-                           `next_offset`; "skip": it is passed over and counted.
+                           `next_offset`; "skip": it is passed over and counted. An offset that the broker refuses with
+                           CORRUPT_MESSAGE is requested again first, and has no `next_offset`.
     columns, binary_type, framing: of poll_arrow, as `kcodec.decode` has them, with topic and partition.
     limits:                `kcodec.DecodeLimits`.
     allow_auto_create_topics: a topic that is asked for may be made, where the broker does that.

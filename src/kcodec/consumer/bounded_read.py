@@ -6,8 +6,11 @@ begins. A request names one partition and no session, so that an empty answer sa
 offset asked for and the end of the log. That is what makes ends exact where the last records before them are gone
 (compaction), and it is why this is not `Fetcher`, whose sessions leave out what has not changed (KIP-227).
 
-What is fetched and not taken yet is bounded by slots: an answer under way or waiting holds one, whoever wants another
-waits in line. So memory does not depend on how long a topic is or how many partitions it has.
+What is fetched and not taken yet is bounded by `fetch_ahead_max_bytes`: a request sets the size of its response aside,
+which is held until the response is taken, and waits in line where there is no space for it. A response that claims more
+is refused before it is received, and requested again with that size (a batch larger than `max_partition_fetch_bytes`
+comes whole); one response may always be under way, however large. So memory does not depend on how long a topic is, how
+many partitions it has or what brokers send.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from kcodec.errors import (
     DecodeError,
     DeliveryTimeoutError,
     KcodecError,
+    LimitExceededError,
     LogTruncationError,
     OffsetOutOfRangeError,
     TransportError,
@@ -34,6 +38,7 @@ from kcodec.errors import (
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
 from kcodec.protocol.flow import ByVersion, Flow, Signal, call, sleep, spawn, wait
+from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcodec.txn.cluster import NO_UUID, Cluster
 
@@ -47,6 +52,10 @@ NOT_THE_LEADER = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 100, 103})
 TOPIC_PATIENCE_SECONDS = 2.0
 #: The last version with names of topics in place of ids.
 LAST_VERSION_BY_NAME = 12
+#: What a response of one partition holds next to its records, aborted transactions included.
+RESPONSE_OVERHEAD_BYTES = 64 * 1024
+#: Large batches are set aside for in full at first, and then by this part less with each response.
+SHRINK = 16
 #: Longest pause between two looks at a log whose end is not where it should be yet.
 LONGEST_PAUSE_SECONDS = 0.5
 
@@ -68,6 +77,7 @@ class FetchedAnswer:
     data: memoryview
     aborted: list[tuple[int, int]]
     last_stable_offset: int
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -134,8 +144,10 @@ class BoundedRead:
         self._answers: deque[FetchedAnswer] = deque()
         self._arrived = Signal()
         self._error: BaseException | None = None
-        self._slots = max(1, settings.fetch_ahead_max_bytes // max(size, 1))
-        self._line: deque[Signal] = deque()
+        self._held = 0
+        #: What responses claim that are larger than what was requested, as the batches of the topic are.
+        self._large = 0
+        self._line: deque[tuple[int, Signal]] = deque()
 
     # For the face
 
@@ -157,7 +169,7 @@ class BoundedRead:
                 return None
             yield from wait(self._arrived)
         answer = self._answers.popleft()
-        self._give_slot()
+        self._give_space(answer.size)
         return answer
 
     def _check_damage(self) -> None:
@@ -166,21 +178,25 @@ class BoundedRead:
             if partition.damage is not None:
                 raise partition.damage
 
-    # Slots
+    # Space for responses
 
-    def _take_slot(self) -> Flow[None]:
-        if self._slots > 0:
-            self._slots -= 1
+    def _take_space(self, size: int) -> Flow[None]:
+        if not self._line and self._fits(size):
+            self._held += size
             return
         turn = Signal()
-        self._line.append(turn)
-        yield from wait(turn)  # whoever gave it up has left it to us
+        self._line.append((size, turn))
+        yield from wait(turn)  # `_give_space` has counted it
 
-    def _give_slot(self) -> None:
-        if self._line:
-            self._line.popleft().set()
-        else:
-            self._slots += 1
+    def _give_space(self, size: int) -> None:
+        self._held -= size
+        while self._line and self._fits(self._line[0][0]):
+            wanted, turn = self._line.popleft()
+            self._held += wanted
+            turn.set()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= self.settings.fetch_ahead_max_bytes
 
     # One partition
 
@@ -189,14 +205,16 @@ class BoundedRead:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
                 self.cluster.topics_wanted([self.topic])
-                yield from self._take_slot()
+                size = max(partition.fetch_bytes, self._large)
+                yield from self._take_space(size)
                 partition.must_pause = True
-                answer = yield from self._fetch(partition)
+                answer = yield from self._fetch(partition, size)
                 if answer is not None:
+                    answer.size = size
                     self._answers.append(answer)
                     self._arrived.set()
                     continue
-                self._give_slot()
+                self._give_space(size)
                 if partition.must_pause:
                     yield from self._pause(partition)
         except Exception as error:  # noqa: BLE001  told to whoever takes the records, after all that came before it
@@ -210,7 +228,7 @@ class BoundedRead:
         partition.attempt = 0
         partition.unknown_since = partition.last_error = None
 
-    def _fetch(self, partition: PartitionRead) -> Flow[FetchedAnswer | None]:
+    def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedAnswer | None]:
         """One request; None where it brought nothing."""
         topic, number = partition.topic_partition
         self._check_topic(partition)
@@ -226,11 +244,17 @@ class BoundedRead:
                 lowest=4,
                 highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
                 channel="fetch",
+                max_response_bytes=size + RESPONSE_OVERHEAD_BYTES,
             )
         except AuthenticationError:
             raise
         except (TransportError, UnsupportedError) as error:
             partition.last_error = error
+            cause = error.__cause__
+            if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
+                partition.must_pause = self._large > 0  # not at once where it claims more each time
+                self._large = max(self._large, cause.claimed)
+                return None
             self.cluster.forget_leader(topic, number)
             return None
         told = _of_partition(reply.message, number)
@@ -271,6 +295,9 @@ class BoundedRead:
             self._nothing(partition, limit, told.high_watermark)
             return None
         self.bytes_fetched += data.nbytes
+        if self._large:  # such batches may have been few: a little less with each response, down to what they bring
+            self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
+            self._large = 0 if self._large <= partition.fetch_bytes else self._large
         partition.is_empty_once = False
         offset, epoch, damage = behind(data)
         if offset is None and damage is None:  # a cut batch alone, as brokers before KIP-74 gave

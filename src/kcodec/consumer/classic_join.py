@@ -96,13 +96,14 @@ class JoinRounds:
         if treated is Treatment.FATAL:
             raise error
         log.info("%s (%s)", error, treated.value)
-        self.last_error = error
+        if treated in (Treatment.AGAIN, Treatment.FIND) or self.restarts:
+            self.last_error = error  # an order to join again, once, is part of a rebalance
         if treated is Treatment.FIND:
             self.requests.forget_coordinator()
         if treated in (Treatment.AGAIN, Treatment.FIND):
             self.failures += 1
         else:
-            # At once, but not again and again: a coordinator that always says so is asked after a pause.
+            # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
         if treated in (Treatment.RESET_GENERATION, Treatment.RESET_MEMBER):

@@ -109,7 +109,7 @@ class ConsumerMembership:
         self._sent_number = self._answered_number = 0
         #: Another one after each loss: what was sent before tells nothing of now.
         self._incarnation = 0
-        #: How often in a row the group dropped us before a heartbeat of a member was answered without an error.
+        #: Number of times in a row that the group dropped us before a heartbeat of a member succeeded.
         self._rejoins = 0
         #: Why the last heartbeat failed, None after one that succeeded.
         self.last_error: BaseException | None = None

@@ -292,6 +292,11 @@ class FetchAnswers:
         self.assignment.fail(state, _refused_error(node, partition, wanted.offset), is_passing=True)
         self._arrived_signal.set()
 
+    def keep_refusals(self, partitions: Set[TopicPartition]) -> None:
+        """Forget the refused offsets of all partitions but these."""
+        for gone in self._refusals.keys() - partitions:
+            del self._refusals[gone]
+
     def _refused_next(self, before: Refusals | None, asked: Asked, now: float) -> Refusals:
         """Begin to count the refusals of an offset. One behind an offset that is called corrupt is so sooner: with
         on_corrupt="skip" only the one that follows directly, as it may be left out; else any further one."""

@@ -205,8 +205,8 @@ class FetchBuffer:
         memory = {True: dict[int, int](), False: dict[int, int]()}
         for queue in self._queues.values():
             for entry in queue:
-                owner: Any = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
-                memory[entry.state.is_paused][id(owner)] = max(len(owner), entry.size)
+                owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
+                memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
         wanted = memory[is_paused]
         return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from kcodec._fast import DecodedRecords, Delivery, Record
 from kcodec.consumer.assignment import Assignment, PartitionState
@@ -94,7 +94,7 @@ class Fetcher:
         self._set_aside: dict[tuple[int, str], int] = {}
         #: By broker whose responses are larger than what is requested, as its batches are: what they claimed.
         self._large: dict[int, int] = {}
-        #: When each broker was asked last, by a count of requests.
+        #: By broker, the number of its last request, counted over all brokers.
         self._turns: dict[int, int] = {}
         self._turn = 0
         #: What was asked for on the side last: state and offset.
@@ -239,6 +239,10 @@ class Fetcher:
         busy: set[int] = set()
         due: list[float] = []
         self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
+        self._answers.keep_refusals(self.assignment.partitions.keys())
+        for known in (self._large, self._turns, self._session_errors):
+            for gone in known.keys() - self.cluster.brokers.keys():
+                del known[gone]
         for partition, state in self.assignment.partitions.items():
             if not state.is_fetchable:
                 continue
@@ -337,7 +341,7 @@ class Fetcher:
                 channel=channel,
                 max_response_bytes=size,
             )
-            self._shrink(node)
+            self._shrink(node, reply.message)
             self._answered(node, session, plan, reply)
         except KcodecError as error:
             session.fail()
@@ -372,10 +376,11 @@ class Fetcher:
         if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
             self._large[node] = max(cause.claimed, self._large.get(node, 0))
 
-    def _shrink(self, node: int) -> None:
-        """Large batches may have been few: set a little less aside with each response, down to what is usual."""
+    def _shrink(self, node: int, message: Any) -> None:
+        """Large batches may have been few: set a little less aside with each response, down to what they bring."""
         if size := self._large.pop(node, 0):
-            smaller = size - max(size // SHRINK, 1)
+            brought = sum(len(part.records or b"") for topic in message.responses for part in topic.partitions)
+            smaller = max(size - max(size // SHRINK, 1), brought)
             if smaller > OVERHEAD_BYTES:
                 self._large[node] = smaller
 

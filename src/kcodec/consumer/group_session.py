@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Partitions = Iterable[TopicPartition]
 #: A poll that waits for a rebalance says so often that it is one.
 LONGEST_WAIT_SECONDS = 1.0
+#: From this number of transactions that were aborted in a row on, a warning says so.
+MANY_ABORTS = 8
 log = logging.getLogger("kcodec.session")
 
 
@@ -120,6 +122,9 @@ class GroupSession:
         self.is_safe = self._are_times_checked = False
         self._polls = 0
         self._polled_at = clock()
+        #: Transactions in a row that were aborted without an error, and when the next one may begin after them.
+        self._aborts = 0
+        self._not_before = 0.0
         self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def attach(self, consumer: SessionConsumer, listener: Listener | None = None) -> None:
@@ -157,6 +162,8 @@ class GroupSession:
         """
         self.check_idle()
         deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
+        if (pause := min(self._not_before, deadline) - self.clock()) > 0:
+            yield from sleep(pause)
         transaction = yield from self.manager.begin(timeout)
         try:
             if not self.is_safe:
@@ -173,7 +180,7 @@ class GroupSession:
     def begin_at_once(self, is_gone: Callable[[], bool] = lambda: False) -> SessionBlock | None:
         """`begin` where nothing is to be sent, from any thread that holds the producer's lock; None: it takes the
         flow."""
-        if self.block is not None or self.is_rewind_due or not self.is_safe:
+        if self.block is not None or self.is_rewind_due or not self.is_safe or self._not_before > self.clock():
             return None
         transaction = self.manager.begin_at_once()
         return None if transaction is None else self.begun(transaction, is_gone)
@@ -378,8 +385,27 @@ class GroupSession:
         """The transaction is over, whatever became of it: what waited for its end goes on."""
         if self.block is block:
             self.block = None
+            self._note_end(block)
         self.manager.abandon(block.transaction)
         self.changed.set()
+
+    def _note_end(self, block: SessionBlock) -> None:
+        """A transaction that a rebalance or the group's coordinator ruled out is aborted without an error, and its
+        records come again at once. Where that happens several times in a row, the next one waits a little."""
+        if block.failed is None:
+            self._aborts = 0
+            return
+        self._aborts += 1
+        if self._aborts > 1:
+            cluster = self.manager.cluster
+            self._not_before = self.clock() + cluster.times.backoff(self._aborts - 2, cluster.random.random())
+        if self._aborts >= MANY_ABORTS and self._aborts.bit_count() == 1:  # rarely, as it may go on for long
+            log.warning(
+                "group %s: %d transactions in a row were aborted, and their records are read again; the last one: %s",
+                self.group_id,
+                self._aborts,
+                block.failed,
+            )
 
     def check_membership(self) -> Flow[None]:
         """Have the membership ask who it is, beside: the coordinator knows us no more."""

@@ -79,7 +79,7 @@ class WaitingReport:
         found = dict(self._found())
         for key in self._known.keys() - found.keys():
             if self._known.pop(key).was_logged:
-                log.info("%s: no longer: %s %s", self._name, *key)
+                log.info("%s: recovered: %s %s", self._name, *key)
         for key, one in found.items():
             problem = self._known.setdefault(key, _Problem(now))
             if now >= problem.next_at:
@@ -164,7 +164,7 @@ class WaitingReport:
             return
         cause = core.cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
         if cause is not None:
-            yield ("group", group_id), _Found("it has not joined the group", f"; last cause: {cause}")
+            yield ("group", group_id), _Found("it has not been a stable member of the group", f"; last cause: {cause}")
 
     # Partitions
 

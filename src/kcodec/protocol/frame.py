@@ -135,6 +135,7 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int, limit_of: Callable[[int], int | None] = lambda behind: None) -> None:
         self.set_limit(max_frame_bytes)
         self._limit_of = limit_of
+        self._behind = 0
         # of small frames and of the beginning of a large one: its first bytes, up to _filled
         self._scratch = memoryview(b"")
         self._filled = 0
@@ -166,14 +167,16 @@ class FrameReader:
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
         """Take bytes as they came; give the frames that are whole now, in order."""
-        frames = []
+        frames: list[bytes | memoryview] = []
         position = 0
         while position < len(data):
             room = self.room()
             count = min(len(room), len(data) - position)
             room[:count] = data[position : position + count]
+            self._behind = len(frames)
             frames += self.arrived(count)
             position += count
+        self._behind = 0
         return frames
 
     def _cut(self) -> list[bytes | memoryview]:
@@ -181,7 +184,7 @@ class FrameReader:
         frames: list[bytes | memoryview] = []
         view, position, size = self._scratch[: self._filled], 0, -1
         while len(view) - position >= LENGTH_BYTES:
-            size = self._checked(view[position : position + LENGTH_BYTES], len(frames))
+            size = self._checked(view[position : position + LENGTH_BYTES], self._behind + len(frames))
             if len(view) - position - LENGTH_BYTES < size:
                 break
             position += LENGTH_BYTES

@@ -211,7 +211,7 @@ def settle(
 
     on_result: told of each result at once, before the others are there. is_wanted: asked before an item is asked again;
     one that is wanted no more has neither a result nor an error. causes: takes the last error of each item that is
-    asked again, and loses it with the item's result.
+    requested again, and loses it with the item's result.
     """
     outcome: Outcome[K, V] = Outcome(question.doing)
     settling = _Settling(asking, question, deadline, outcome, on_result, {} if causes is None else causes)

@@ -265,7 +265,7 @@ class Settlement:
             log.info("%s; going on under a new producer epoch", error)
             queue.must_renumber, queue.bump_from = True, queue.identity
             batch.last_error = error
-            if batch.attempts > 1:  # at once the first time; a leader that refuses every epoch is asked after a pause
+            if batch.attempts > 1:  # at once the first time; to a leader that refuses every epoch after a pause
                 pause = self.settings.retry_backoff(batch.attempts - 2, self.random())
                 batch.not_before = self.clock() + pause
             self._put_back(queue, batch)
