@@ -5,8 +5,9 @@ timeout and one second.
     python tests/prove_call_timeouts.py [--faces sync asyncio] [--versions 2 1 0] [--timeout 1.0] [--results FOLDER]
 
 Each call of timed_calls.py runs once undisturbed, which shows the requests that it sends, and then once for each of
-their APIs with all responses to that API held back from the moment of the call on. Calls run side by side; one that is
-late is measured again alone before it counts, as the machine may have been busy.
+their APIs with all responses to that API held back from the moment of the call on, and once with all responses held
+back, as of a broker that has stopped. Calls run side by side; one that is late is measured again alone before it
+counts, as the machine may have been busy.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 GRACE_SECONDS = 1.0
+#: Instead of an API: as of a broker that has stopped.
+EVERYTHING = "all"
 WORKERS = 16
 FACES = ("sync", "asyncio")
 #: Of asyncio, a Delivery is awaited: it has no `result`.
@@ -43,7 +46,7 @@ NOT_ASYNC = {"Delivery.result", "TableDelivery.result"}
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of one call. api: whose responses were withheld; None: of none."""
+    """One run of one call. api: whose responses were withheld; None: of none; EVERYTHING: of all."""
 
     face: str
     name: str
@@ -129,7 +132,7 @@ def run_call(
                 call = CALLS[name](stage)
                 proxy.clear_log()
                 if api is not None:
-                    proxy.on_response(api, count=None).hold()
+                    proxy.on_response(None if api == EVERYTHING else api, count=None).hold()
                 began = time.monotonic()
                 with suppress(KcodecError, RuntimeError):
                     call()
@@ -147,7 +150,7 @@ def run_call(
 def measure_call(kafka: ApacheKafka, face: str, name: str, protocol: str, timeout: float) -> list[Measured]:
     """All runs of one call."""
     first, asked = run_call(kafka, face, name, protocol, timeout, None)
-    return [first, *(run_call(kafka, face, name, protocol, timeout, api)[0] for api in asked)]
+    return [first, *(run_call(kafka, face, name, protocol, timeout, api)[0] for api in [*asked, EVERYTHING])]
 
 
 def measure(

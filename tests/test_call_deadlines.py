@@ -97,7 +97,7 @@ def test_asking_why_a_commit_was_refused_ends_by_the_timeout(version: int, code:
 
 
 def test_an_abort_without_time_left_is_sent_all_the_same() -> None:
-    """An open transaction stops readers until its timeout: the coordinator gets EndTxn, nothing waits for the response."""
+    """An open transaction stops readers until its timeout: EndTxn is sent, nothing waits for its response."""
     world = World(2)
     manager = begun(world)
     world.plan("EndTxn", HANG)
