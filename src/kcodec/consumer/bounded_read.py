@@ -189,7 +189,10 @@ class BoundedRead:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
                 self.cluster.topics_wanted([self.topic])
+                waiting_since = self.cluster.clock()
                 yield from self._take_slot()
+                # Until it is this partition's turn its time does not run: the caller may be slow to take records.
+                partition.deadline += self.cluster.clock() - waiting_since
                 partition.must_pause = True
                 answer = yield from self._fetch(partition)
                 if answer is not None:
@@ -218,11 +221,12 @@ class BoundedRead:
         if leader is None:
             self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
             return None
+        timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:
             reply = yield from call(
                 leader,
                 ByVersion(FetchRequest, lambda version: self._request(partition, version)),
-                timeout=self.settings.request_timeout,
+                timeout=timeout,
                 lowest=4,
                 highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
                 channel="fetch",
@@ -230,7 +234,9 @@ class BoundedRead:
         except AuthenticationError:
             raise
         except (TransportError, UnsupportedError) as error:
-            partition.last_error = error
+            # A request that the deadline cut short says less than what the one before met.
+            if partition.last_error is None or timeout >= self.settings.request_timeout:
+                partition.last_error = error
             self.cluster.forget_leader(topic, number)
             return None
         told = _of_partition(reply.message, number)
