@@ -2,7 +2,7 @@
 """Every public call with a timeout, in front of a real broker whose responses a proxy withholds: it ends within its
 timeout and one second.
 
-    python tests/prove_call_timeouts.py [--faces sync asyncio] [--versions 2 1 0] [--timeout 1.0] [--results FOLDER]
+    python tests/prove_call_timeouts.py [--styles sync asyncio] [--versions 2 1 0] [--timeout 1.0] [--results FOLDER]
 
 Each call of timed_calls.py runs once undisturbed, which shows the requests that it sends, and then once for each of
 their APIs with all responses to that API held back from the moment of the call on, and once with all responses held
@@ -39,7 +39,7 @@ GRACE_SECONDS = 1.0
 #: Instead of an API: as of a broker that has stopped.
 EVERYTHING = "all"
 WORKERS = 16
-FACES = ("sync", "asyncio")
+STYLES = ("sync", "asyncio")
 #: Of asyncio, a Delivery is awaited: it has no `result`.
 NOT_ASYNC = {"Delivery.result", "TableDelivery.result"}
 
@@ -48,7 +48,7 @@ NOT_ASYNC = {"Delivery.result", "TableDelivery.result"}
 class Measured:
     """One run of one call. api: whose responses were withheld; None: of none; EVERYTHING: of all."""
 
-    face: str
+    style: str
     name: str
     protocol: str
     api: str | None
@@ -56,7 +56,7 @@ class Measured:
 
     def line(self) -> str:
         """For the results file."""
-        return f"{self.seconds:6.3f} s  {self.face:7} {self.name} ({self.protocol}), withheld: {self.api}"
+        return f"{self.seconds:6.3f} s  {self.style:7} {self.name} ({self.protocol}), withheld: {self.api}"
 
 
 class Blocking:
@@ -120,10 +120,10 @@ class Loop:
 
 
 def run_call(
-    kafka: ApacheKafka, face: str, name: str, protocol: str, timeout: float, api: str | None
+    kafka: ApacheKafka, style: str, name: str, protocol: str, timeout: float, api: str | None
 ) -> tuple[Measured, list[str]]:
     """Run one call, and name the APIs that were asked meanwhile."""
-    loop = Loop() if face == "asyncio" else None
+    loop = Loop() if style == "asyncio" else None
     module: Any = kcodec.client if loop is None else Blocking(kcodec.client.aio, loop.loop)
     try:
         with KafkaProxy(kafka.bootstrap_servers) as proxy:
@@ -144,33 +144,33 @@ def run_call(
     finally:
         if loop is not None:
             loop.close()
-    return Measured(face, name, protocol, api, seconds), asked
+    return Measured(style, name, protocol, api, seconds), asked
 
 
-def measure_call(kafka: ApacheKafka, face: str, name: str, protocol: str, timeout: float) -> list[Measured]:
+def measure_call(kafka: ApacheKafka, style: str, name: str, protocol: str, timeout: float) -> list[Measured]:
     """All runs of one call."""
-    first, asked = run_call(kafka, face, name, protocol, timeout, None)
-    return [first, *(run_call(kafka, face, name, protocol, timeout, api)[0] for api in [*asked, EVERYTHING])]
+    first, asked = run_call(kafka, style, name, protocol, timeout, None)
+    return [first, *(run_call(kafka, style, name, protocol, timeout, api)[0] for api in [*asked, EVERYTHING])]
 
 
 def measure(
-    kafka: ApacheKafka, faces: Iterable[str], timeout: float, names: Iterable[str] | None = None
+    kafka: ApacheKafka, styles: Iterable[str], timeout: float, names: Iterable[str] | None = None
 ) -> list[Measured]:
     """All runs of all calls, side by side; late ones again, alone."""
     seed_topics(kafka)
     jobs = []
-    for face in faces:
+    for style in styles:
         for name in sorted(CALLS if names is None else names):
-            if face == "asyncio" and name in NOT_ASYNC:
+            if style == "asyncio" and name in NOT_ASYNC:
                 continue
             is_group = name.startswith(("Consumer", "Group", "Session"))
             for protocol in ("classic", "consumer") if is_group else ("classic",):
-                jobs.append((face, name, protocol))
+                jobs.append((style, name, protocol))
     with ThreadPoolExecutor(WORKERS) as pool:
         runs = [pool.submit(measure_call, kafka, *job, timeout) for job in jobs]
         found = [one for run in runs for one in run.result()]
     again = {
-        one: run_call(kafka, one.face, one.name, one.protocol, timeout, one.api)[0] for one in late(found, timeout)
+        one: run_call(kafka, one.style, one.name, one.protocol, timeout, one.api)[0] for one in late(found, timeout)
     }
     return [again.get(one, one) for one in found]
 
@@ -181,9 +181,9 @@ def late(found: Iterable[Measured], timeout: float) -> list[Measured]:
 
 
 def main() -> int:
-    """Measures all faces at all levels of transaction.version."""
+    """Measure both styles at all levels of transaction.version."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faces", nargs="+", choices=FACES, default=list(FACES))
+    parser.add_argument("--styles", nargs="+", choices=STYLES, default=list(STYLES))
     parser.add_argument("--versions", nargs="+", type=int, default=[2, 1, 0], help="levels of transaction.version")
     parser.add_argument("--timeout", type=float, default=1.0, help="seconds of each call (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
@@ -192,7 +192,7 @@ def main() -> int:
     for version in arguments.versions:
         timed_calls.TOPICS.clear()
         with ApacheKafka(transaction_version=version, group_initial_rebalance_delay_ms=0) as kafka:
-            found = measure(kafka, arguments.faces, arguments.timeout)
+            found = measure(kafka, arguments.styles, arguments.timeout)
         too_late = late(found, arguments.timeout)
         failures += len(too_late)
         slowest = max(found, key=lambda one: one.seconds)

@@ -10,7 +10,7 @@ import os
 import time
 
 import pytest
-from prove_call_timeouts import FACES, late, measure
+from prove_call_timeouts import STYLES, late, measure
 from timed_calls import CALLS
 
 import kcodec
@@ -25,9 +25,9 @@ IS_LONG = os.environ.get("KCODEC_PROFILE", "short") == "long"
 CHOSEN = {name for name in CALLS if IS_LONG or not name.startswith("Admin") or "find" in name or "lag" in name}
 
 
-@pytest.mark.parametrize("face", FACES if IS_LONG else FACES[:1])
-def test_calls_end_within_their_timeout(apache_kafka: ApacheKafka, face: str) -> None:
-    found = measure(apache_kafka, [face], TIMEOUT, CHOSEN)
+@pytest.mark.parametrize("style", STYLES if IS_LONG else STYLES[:1])
+def test_calls_end_within_their_timeout(apache_kafka: ApacheKafka, style: str) -> None:
+    found = measure(apache_kafka, [style], TIMEOUT, CHOSEN)
     assert not [one.line() for one in late(found, TIMEOUT)]
     assert len(found) > 2 * len(CHOSEN)
 
