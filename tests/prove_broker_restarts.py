@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker restarted twenty times under load: the producer goes on, nothing is lost, nothing is there twice.
+"""Brokers restarted twenty times under load: the producer goes on, nothing is lost, nothing is there twice.
 
     python tests/prove_broker_restarts.py [--restarts 20] [--versions 4.3.1] [--results FOLDER]
 
-An idempotent producer sends numbered records to three partitions, and a transactional one beside it transactions, while
-the broker is stopped in an orderly way and killed (SIGKILL) in turn; a proxy cuts off one of 200 answers to Produce.
+An idempotent producer sends numbered records to three partitions, and a transactional one transactions, while the three
+nodes of the cluster are taken down one after the other, stopped in an orderly way and killed (SIGKILL) in turn; a proxy
+cuts off one of 200 responses to Produce.
 Every Delivery must end in an offset; a read_committed consumer of librdkafka must find each record once and in order.
 The control is the same producer without idempotence: its repeats show as duplicates.
 """
@@ -21,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import broker_kills
+from broker_kills import BrokerKills
 from confluent_client import read_committed, settle
 from kcodec_client import KcodecClient
 from transaction_load import Verdict, Written, add_results, judge, make_records
@@ -127,22 +130,21 @@ class Transactions:
             raise self._error
 
 
-def restart(kafka: ApacheKafka, restarts: int) -> None:
-    """Stop or kill the broker, and start it, so many times."""
+def restart(kills: BrokerKills, restarts: int) -> None:
+    """Stop or kill one node, and start it again, the given number of times."""
     for number in range(restarts):
         time.sleep(PAUSE_SECONDS)
         if number % 2:
-            kafka.kill()
+            kills.kill_one()
         else:
-            kafka.stop()
-        kafka.start()
+            kills.stop_one()
     time.sleep(PAUSE_SECONDS)
 
 
 def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Verdict]:
     """One Kafka, three producers at once: idempotent, the control, transactional."""
     chance = random.Random(restarts)
-    with ApacheKafka(version) as kafka:
+    with ApacheKafka(version, **broker_kills.OPTIONS) as kafka:
         topics = {
             name: kafka.create_topic(partitions=PARTITIONS) for name in ("idempotent", "control", "transactional")
         }
@@ -154,7 +156,7 @@ def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Verdi
                 "control": Stream(address, topics["control"], enable_idempotence=False),
             }
             transactions = Transactions(address, topics["transactional"])
-            restart(kafka, restarts)
+            restart(BrokerKills(kafka, dict.fromkeys(topics.values(), PARTITIONS)), restarts)
             for one in (*streams.values(), transactions):
                 one.stop()
         settle(kafka.admin_servers, [topics["transactional"]])

@@ -4,7 +4,7 @@
     python tests/prove_consumer_equality.py [--seeds 40] [--steps 150] [--results FOLDER]
 
 1. Every golden log whose partition a broker can take (tests/golden: all topics but the brokers' own) is put onto the
-   disk of a killed Apache Kafka, which recovers them at its start, open transactions and compacted logs included. Both
+   disk of a stopped Apache Kafka, which recovers them at its start, open transactions and compacted logs included. Both
    consumers read all of them under both isolation levels, kcodec also in portions of few bytes and few records.
 2. Random transactional workloads of three producers beside a plain one, read while transactions are open and after.
 
@@ -28,6 +28,8 @@ from kcodec.client.admin.values import NewTopic
 from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Written by an orderly shutdown (CleanShutdownFileHandler).
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 SMALL: dict[str, Any] = {"max_partition_fetch_bytes": 1000, "max_poll_records": 7}
 WAYS = (
     ("read_committed", {}),
@@ -47,7 +49,8 @@ def golden_topics() -> dict[str, golden_data.Partition]:
 
 
 def imported(kafka: ApacheKafka, topics: dict[str, golden_data.Partition]) -> None:
-    """Make the topics, kill the broker, put the segments in place of its own, and let it recover."""
+    """Make the topics, stop the broker, put the segments in place of its own, and let it recover: without the file that
+    says that it was stopped in an orderly way it looks through its logs, as after a crash."""
     configs = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
     with kafka_admin(kafka) as admin:
         admin.create_topics([NewTopic(name, 1, 1, configs=configs) for name in topics])
@@ -56,7 +59,8 @@ def imported(kafka: ApacheKafka, topics: dict[str, golden_data.Partition]) -> No
     while not all((folder / "partition.metadata").exists() for folder in folders.values()):
         assert time.monotonic() < deadline, "the broker has not made all logs"
         time.sleep(0.1)
-    kafka.kill()
+    kafka.stop()
+    (Path(kafka.log_directory) / CLEAN_SHUTDOWN_FILE).unlink()
     for name, partition in topics.items():
         folder = folders[name]
         for path in folder.iterdir():

@@ -4,11 +4,12 @@
     python tests/prove_groups.py [--seconds 60] [--only range] [--version 4.3.1] [--seed 0] [--results FOLDER]
 
 A row of KINDS is a kind of group. For so many seconds members come, go in good order, die without a word, stop polling
-past max_poll_interval, change their subscription and ask for rebalances at random, the topic grows, and the broker is
-killed (SIGKILL) and started again twice. Whenever a member's partitions change, they are held against those of all
-others that live: two of one generation may never own a partition, and two of different generations only where the older
-owner was silent for long enough to be taken for dead. Then nothing happens any more, and all members must be stable and
-own each partition once. In the control members read on for a second after they have given up: that must be noticed.
+past max_poll_interval, change their subscription and ask for rebalances at random, the topic grows, and twice the
+group's coordinator, one of three brokers, is killed (SIGKILL) and started again. Whenever a member's partitions change,
+they are compared with those of all others that live: two of one generation may never own a partition, and two of
+different generations only where the older owner was silent for long enough to be taken for dead. Then nothing happens
+any more, and all members must be stable and own each partition once. In the control members read on for a second after
+they have given up: that must be noticed.
 Written is groups-DATE.txt.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from broker_kills import OPTIONS
 from group_member import GroupMember, Make, make_classic, make_consumer, partitions_of, settled
 from transaction_load import add_results
 
@@ -165,9 +167,10 @@ class Stress:
             admin.create_partitions({topic: self.topics[topic]})
 
     def kill_broker(self) -> None:
-        """And start it: everybody is in trouble meanwhile."""
-        self.kafka.kill()
-        self.kafka.start()
+        """SIGKILL the group's coordinator, and start it again: meanwhile all members may lose their partitions."""
+        node = self.kafka.coordinator("group", self.group)
+        node.kill()
+        node.start()
         with self.lock:
             for member in self.members:
                 self.troubled[member] = time.monotonic()
@@ -254,7 +257,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="folder of groups-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines, wrong = [f"{arguments.version}, {arguments.seconds:g} s a row, seed {arguments.seed}"], 0
-    with ApacheKafka(arguments.version) as kafka:
+    with ApacheKafka(arguments.version, **OPTIONS) as kafka:
         for name, kind in KINDS.items():
             if any(part in name for part in arguments.only) and kind.is_there(arguments.version):
                 line, violations = prove(kafka, name, kind, arguments.seconds, arguments.seed)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox for minutes: eight writers, a relay killed -9 at random, Kafka and PostgreSQL killed -9 under load.
+"""The outbox for minutes: eight writers, a relay killed -9 at random, brokers and PostgreSQL killed -9 under load.
 
     python tests/prove_outbox.py [--kills 40] [--results FOLDER]
 
-A Java read_committed consumer must get each committed row once, rows of a writer in their order. The control is a relay
-that asks for rows "greater than the last", on the same load: it must lose some, or the load proves nothing.
+Of three brokers one is killed at a time. A Java read_committed consumer must get each committed row once, rows of a
+writer in their order. The control is a relay that asks for rows "greater than the last", on the same load: it must lose
+some, or the load proves nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "examples"), str(HERE.parent / "src")]
 
 import psycopg  # noqa: E402
+from broker_kills import OPTIONS, BrokerKills  # noqa: E402
 from outbox import GroupProgress, PostgresOutbox, Relay  # noqa: E402
 from postgres_server import PostgresServer  # noqa: E402
 from test_outbox import GreaterThanTheLast, by_key, delivered  # noqa: E402
@@ -133,16 +135,17 @@ def database(server: PostgresServer, name: str) -> str:
     return server.conninfo.replace("dbname=postgres", f"dbname={name}")
 
 
-def storm(kafka: ApacheKafka, server: PostgresServer, kills: int) -> tuple[tuple[int, int, int, int], str]:
+def storm(kafka: ApacheKafka, server: PostgresServer, turns: int) -> tuple[tuple[int, int, int, int], str]:
     topic = kafka.create_topic(partitions=3)
     conninfo = database(server, "storm")
     PostgresOutbox(conninfo).close()
     writers = Writers(conninfo, topic)
     writers.start()
-    rng, done = random.Random(kills), Counter[str]()
-    for turn in range(kills):
+    rng, done = random.Random(turns), Counter[str]()
+    kills = BrokerKills(kafka, {topic: 3})
+    for turn in range(turns):
         relay = relay_process(kafka, conninfo, topic)
-        what, disturb = _disturbance(turn, kafka, server)
+        what, disturb = _disturbance(turn, kills, server)
         time.sleep(rng.uniform(0.5, 2.5))
         disturb()
         done[what] += 1
@@ -158,12 +161,11 @@ def storm(kafka: ApacheKafka, server: PostgresServer, kills: int) -> tuple[tuple
     return judge(kafka, topic, committed), told
 
 
-def _disturbance(turn: int, kafka: ApacheKafka, server: PostgresServer) -> tuple[str, Callable[[], None]]:
+def _disturbance(turn: int, kills: BrokerKills, server: PostgresServer) -> tuple[str, Callable[[], None]]:
     """What happens in this turn beside the kill of the relay."""
 
-    def restart_kafka() -> None:
-        kafka.kill()
-        kafka.start()
+    def restart_broker() -> None:
+        kills.kill_one()
         time.sleep(1.0)
 
     def restart_postgres() -> None:
@@ -171,7 +173,7 @@ def _disturbance(turn: int, kafka: ApacheKafka, server: PostgresServer) -> tuple
         time.sleep(1.0)
 
     if turn % 8 == 3:
-        return "Kafka killed", restart_kafka
+        return "broker killed", restart_broker
     if turn % 8 == 6:
         return "PostgreSQL killed", restart_postgres
     return "", lambda: None
@@ -183,7 +185,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
     began = time.monotonic()
-    with ApacheKafka() as kafka, PostgresServer() as server:
+    with ApacheKafka(**OPTIONS) as kafka, PostgresServer() as server:
         (rows, lost, twice, disorder), told = storm(kafka, server, given.kills)
         of_control = control(kafka, server)
     lines = [

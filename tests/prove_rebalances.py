@@ -5,7 +5,8 @@
 
 Members are ours and Java's, in both protocols and in a group that has members of each (a move between them); a producer
 writes to eight partitions all the time. In a calm round members join and leave in good order, and no record may be
-delivered twice; in a rough one ours also vanish without a word, and the broker is killed twice. In all of them every
+delivered twice; in a rough one ours also vanish without a word, and twice the
+group's coordinator, one of three brokers, is killed. In all of them every
 record is delivered. The table goes to FOLDER/rebalances.txt.
 
 One exception: what Java's classic members had comes to the next owner once more now and then, also where nobody is ours
@@ -24,6 +25,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from broker_kills import OPTIONS
 from java_members import JavaMember, MemberEvent
 
 from kcodec.client import Admin, ConfigResource, Consumer, Producer
@@ -195,8 +197,9 @@ def play(
     while time.monotonic() < end:
         if kills and time.monotonic() > kills[0]:
             kills.pop(0)
-            kafka.kill()
-            kafka.start()
+            node = kafka.coordinator("group", group)
+            node.kill()
+            node.start()
         if not members or (len(members) < MOST_MEMBERS and chance.random() < 0.55):
             kind = chance.choice(kinds)
             members.append(kind(servers, group, topic, wanted.protocols[protocols % len(wanted.protocols)], session_ms))
@@ -303,7 +306,7 @@ def main() -> int:
     for wanted in ROUNDS:
         if given.only and wanted.name not in given.only:
             continue
-        with ApacheKafka() as kafka:
+        with ApacheKafka(**OPTIONS) as kafka:
             found = judge(play(kafka, wanted, KINDS[given.members], given.seconds, random.Random(given.seed)), wanted)
         failed += bool(found.wrong)
         lines.append(

@@ -94,3 +94,24 @@ def test_asking_why_a_commit_was_refused_ends_by_the_timeout(version: int, code:
     world.plan("DescribeTransactions", *[HANG] * 9)
     seconds, error = timed(world, manager.commit(1.0))
     assert seconds <= 1.0 + 1e-6 and error is not None
+
+
+def test_an_abort_without_time_left_is_sent_all_the_same() -> None:
+    """An open transaction stops readers until its timeout: EndTxn is sent, nothing waits for its response."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    seconds, error = timed(world, manager.abort(0.0))
+    assert seconds == 0.0 and isinstance(error, DeliveryTimeoutError)
+    assert world.apis()[-1] == "EndTxn" and manager.state is State.UNINITIALIZED
+    world.run(manager.begin())
+    assert write(world, manager)
+
+
+def test_a_commit_without_time_left_is_not_sent() -> None:
+    """Its outcome would be unknown."""
+    world = World(2)
+    manager = begun(world)
+    seconds, error = timed(world, manager.commit(0.0))
+    assert seconds == 0.0 and "before this request was sent" in str(error)
+    assert "EndTxn" not in world.apis() and manager.state is State.ABORTABLE_ERROR

@@ -15,9 +15,12 @@ from virtual_client import VirtualTime
 import kcodec.client
 import kcodec.client.aio
 from kcodec.errors import KcodecError
+from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
 
 TIMEOUT = 2.0
+#: As of a broker that has stopped.
+EVERYTHING = frozenset(name.removesuffix("Request") for name in dir(messages) if name.endswith("Request"))
 #: Calls that ask no broker for anything.
 SILENT = {"Admin.close"}
 
@@ -28,7 +31,7 @@ def test_no_call_with_a_timeout_is_forgotten() -> None:
     assert public_calls(kcodec.client.aio) == covered_calls() - {"Delivery.result", "TableDelivery.result"}
 
 
-def run(kafka: ApacheKafka, name: str, protocol: str, withheld: str | None) -> tuple[float, list[str]]:
+def run(kafka: ApacheKafka, name: str, protocol: str, withheld: frozenset[str]) -> tuple[float, list[str]]:
     """How long a call takes, and the APIs that it asks."""
     seed_topics(kafka)
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +40,7 @@ def run(kafka: ApacheKafka, name: str, protocol: str, withheld: str | None) -> t
         stage = Stage(kafka, kcodec.client, kafka.bootstrap_servers, TIMEOUT, protocol)
         call = CALLS[name](stage)
         began = world.now
-        world.withheld = frozenset({withheld}) if withheld else frozenset()
+        world.withheld = withheld
         with suppress(KcodecError, RuntimeError):
             call()
         seconds = world.now - began
@@ -51,10 +54,11 @@ def run(kafka: ApacheKafka, name: str, protocol: str, withheld: str | None) -> t
 def test_a_call_ends_exactly_by_its_timeout(apache_kafka: ApacheKafka, name: str) -> None:
     protocols = ["classic", "consumer"] if name.startswith(("Consumer", "Group", "Session")) else ["classic"]
     for protocol in protocols:
-        seconds, asked = run(apache_kafka, name, protocol, None)
+        seconds, asked = run(apache_kafka, name, protocol, frozenset())
         assert seconds <= TIMEOUT + 1e-6
         assert asked or name in SILENT
-        taken = {api: run(apache_kafka, name, protocol, api)[0] for api in asked}
+        taken = {api: run(apache_kafka, name, protocol, frozenset({api}))[0] for api in asked}
+        taken["all"] = run(apache_kafka, name, protocol, EVERYTHING)[0]
         late = {api: seconds for api, seconds in taken.items() if seconds > TIMEOUT + 1e-6}
         assert not late, f"timeout {TIMEOUT:g} s, {protocol}"
         assert name in SILENT or max(taken.values()) > TIMEOUT / 8, f"no response was waited for: {taken}"

@@ -28,7 +28,7 @@ from kcodec.protocol.versions import BrokerVersions
 #: One way and back. A fetch takes longer, as it would where it waits for records.
 LATENCY, FETCH_LATENCY = 0.002, 0.1
 #: A broker that keeps a request for longer, as a group that waits for a member that is gone: no response.
-SOCKET_SECONDS = 2.0
+SOCKET_SECONDS = 1.0
 #: Virtual seconds after which a call that waits is taken for one that never ends.
 FOREVER = 500.0
 

@@ -131,6 +131,12 @@ def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
+def prove_call_timeouts(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Every public call with a timeout, each response withheld in turn: it ends within its timeout and one second."""
+    program = ROOT / "tests" / "prove_call_timeouts.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see call-timeouts-DATE.txt")
+
+
 def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/outbox.py: each row once while relay, Kafka and PostgreSQL are killed; the usual query loses rows."""
     program = ROOT / "tests" / "prove_outbox.py"
@@ -215,6 +221,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "session-faults": prove_session_faults,
     "session-stopped": prove_session_stopped,
     "session-times": prove_session_times,
+    "timeouts": prove_call_timeouts,
     "outbox": prove_outbox,
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,

@@ -28,8 +28,8 @@ from kcodec.txn.producer_core import ProducerCore
 from kcodec.txn.producer_id import ProducerIdSource
 from kcodec.txn.reports import log_lost
 
-#: A Delivery ends by its deadline; if nobody is there to end it, whoever waits is let go so many seconds later.
-GRACE_SECONDS = 5.0
+#: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
+GRACE_SECONDS = 1.0
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 

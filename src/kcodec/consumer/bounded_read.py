@@ -206,7 +206,10 @@ class BoundedRead:
             while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
                 self.cluster.topics_wanted([self.topic])
                 size = max(partition.fetch_bytes, self._large)
+                waiting_since = self.cluster.clock()
                 yield from self._take_space(size)
+                # Until it is this partition's turn its time does not run: the caller may be slow to take records.
+                partition.deadline += self.cluster.clock() - waiting_since
                 partition.must_pause = True
                 answer = yield from self._fetch(partition, size)
                 if answer is not None:
@@ -236,11 +239,12 @@ class BoundedRead:
         if leader is None:
             self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
             return None
+        timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:
             reply = yield from call(
                 leader,
                 ByVersion(FetchRequest, lambda version: self._request(partition, version)),
-                timeout=self.settings.request_timeout,
+                timeout=timeout,
                 lowest=4,
                 highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
                 channel="fetch",
@@ -249,7 +253,9 @@ class BoundedRead:
         except AuthenticationError:
             raise
         except (TransportError, UnsupportedError) as error:
-            partition.last_error = error
+            # A request that the deadline cut short says less than what the one before met.
+            if partition.last_error is None or timeout >= self.settings.request_timeout:
+                partition.last_error = error
             cause = error.__cause__
             if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
                 partition.must_pause = self._large > 0  # not at once where it claims more each time

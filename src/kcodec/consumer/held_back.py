@@ -32,6 +32,10 @@ DESCRIBE_SECONDS = 5.0
 #: Partitions that one warning describes, and transactions that it names of each.
 MAX_PARTITIONS, MAX_TRANSACTIONS = 3, 5
 OFFSETS_TOPIC = "__consumer_offsets"
+ADVICE = (
+    "It ends by its commit, its abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds transactions that "
+    "nothing ends"
+)
 
 
 class _Held(NamedTuple):
@@ -105,17 +109,15 @@ class HeldBack:
             seconds = core.clock() - held.since
             if held.offset >= 0:
                 log.warning(
-                    "%s: poll has returned nothing for %.0f s at offset %d, as a transaction is open there. Records of "
-                    "a read_committed consumer end at the last stable offset. Open: %s. It ends by its commit, its "
-                    "abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds those that nothing ends",
-                    *(item, seconds, held.offset, named),
+                    "%s: poll has returned nothing of it for %.0f s at offset %d, as a transaction is open there: a "
+                    "read_committed consumer reads up to the last stable offset. Open: %s. %s",
+                    *(item, seconds, held.offset, named, ADVICE),
                 )
             else:
                 log.warning(
-                    "%s: poll has returned nothing for %.0f s, as a transaction that commits an offset of group %r in "
-                    "this partition has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. It ends by its commit, its "
-                    "abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds those that nothing ends",
-                    *(item, seconds, core.settings.group_id, place, named),
+                    "%s: poll has returned nothing of it for %.0f s, as a transaction that commits an offset of group "
+                    "%r in it has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. %s",
+                    *(item, seconds, core.settings.group_id, place, named, ADVICE),
                 )
         if len(late) > len(shown):
             log.warning("%d more partitions are held back by open transactions", len(late) - len(shown))

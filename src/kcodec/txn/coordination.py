@@ -51,6 +51,7 @@ class CoordinatorCall:
     unanswered:    how many copies may have been sent and got no answer.
     is_uncertain:  tells codes of a broker that may have carried the request out all the same, as if it had no answer.
     concurrent_backoff: the first pause after CONCURRENT_TRANSACTIONS.
+    is_sent_late:  whether the first copy is sent also where no time is left to wait for its response.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class CoordinatorCall:
         is_over: Callable[[], bool] = lambda: False,
         is_uncertain: Callable[[int], bool] = lambda code: False,
         concurrent_backoff: float = CONCURRENT_BACKOFF,
+        is_sent_late: bool = False,
     ) -> None:
         self.cluster = cluster
         self.kind, self.key = kind, key
@@ -74,6 +76,7 @@ class CoordinatorCall:
         self.is_over = is_over
         self.is_uncertain = is_uncertain
         self.concurrent_backoff = concurrent_backoff
+        self.is_sent_late = is_sent_late
         self.unanswered = 0
         self._started = cluster.clock()
         self._attempt = self._concurrent = 0
@@ -88,9 +91,9 @@ class CoordinatorCall:
         while True:
             node = yield from self._find()
             left = self.deadline - self.cluster.clock()
-            if left <= 0:
+            if left <= 0 and not self.is_sent_late:
                 raise self._late("the time of the call was over before this request was sent")
-            timeout = min(self.cluster.times.request, left)
+            timeout = min(self.cluster.times.request, max(left, 0.0))
             try:
                 reply = yield from self._call(node, request, timeout, lowest, highest)
             except AuthenticationError:

@@ -50,6 +50,8 @@ def end_transaction(cluster: Cluster, ending: Ending, is_commit: bool, deadline:
         deadline,
         on_unanswered=ending.on_unanswered,
         is_uncertain=lambda code: code not in CERTAIN_CODES,
+        # An open transaction stops readers until its timeout, so an abort is worth sending without a response, too.
+        is_sent_late=not is_commit,
     )
     asked.unanswered = int(is_commit and ending.is_commit_unanswered)
     try:
