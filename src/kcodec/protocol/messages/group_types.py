@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from kcodec.protocol.messages.groups import DescribedAssignment
+from kcodec.protocol.messages.streams_records import StreamsEndpoint
 from kcodec.protocol.schema import (
     Request,
     Response,
@@ -15,7 +16,6 @@ from kcodec.protocol.schema import (
     int64,
     string,
     struct,
-    uint16,
 )
 
 
@@ -97,13 +97,6 @@ class StreamsTopology(Struct):
 
     epoch: int = int32("0+")
     subtopologies: list[StreamsSubtopology] | None = array(StreamsSubtopology, "0+", nullable="0+", default=None)
-
-
-class StreamsEndpoint(Struct):
-    """Where a member answers interactive queries."""
-
-    host: str = string("0+")
-    port: int = uint16("0+")
 
 
 class StreamsTaskOffset(Struct):
