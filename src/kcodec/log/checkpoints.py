@@ -156,7 +156,8 @@ def _entries(
     if not data[at:]:
         return
     found = sum(1 for _ in _filled_lines(data, begin))
-    if not INTEGER.fullmatch(count.strip()) or int(count) != found:
+    stated = count.strip()  # of more than int() strips
+    if not INTEGER.fullmatch(stated) or int(stated) != found:
         raise _wrong(path, 2, f"{_shown(count)} entries but {found} follow")
     for start, line in _filled_lines(data, begin):
         try:
