@@ -15,7 +15,7 @@ Everything that touches bytes without the GIL is C, one subject a file, in `_fas
     utf8.c         header names                          arrow_export.c chunks as Arrow
     encode.c       records -> batches                    arrow_import.c columns that others made
     murmur2.c      keys -> partitions                    text.c         chunks as text
-    validate.c     a leader's look at records
+    validate.c     a leader's look at records         guard.h        one caller at a time
 
 What Python sees is made by the parts included below.
 """
