@@ -38,8 +38,8 @@ venv: $(VENV)/.dev  ## the virtual environment with everything development needs
 
 # pip downloads while the extension is compiled; both are done with two processors.
 build: $(VENV)/.build-tools  ## the compiled core, in place, and everything development needs
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev $(RELEASE)
-	@$(MAKE) --no-print-directory $(VENV)/.installed
+	@$(MAKE) --silent --no-print-directory -j2 $(VENV)/.dev $(RELEASE)
+	@$(MAKE) --silent --no-print-directory $(VENV)/.installed
 
 extension: $(RELEASE)
 

@@ -194,7 +194,7 @@ def test_a_secret_that_a_broker_quotes_is_hidden(
 
 
 def test_a_proof_that_a_broker_quotes_is_hidden(make: Make) -> None:
-    """A signature for AWS is good for minutes: whoever reads the log could use it."""
+    """A signature for AWS is valid for minutes, so a reader of the log could use it."""
     sent: list[bytes] = []
 
     def refuse(request: Request) -> bytes:

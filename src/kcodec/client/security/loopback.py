@@ -7,7 +7,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine without asking anybody."""
+    """Whether a host name means this machine, by the name alone: nothing is looked up."""
     if host.lower().rstrip(".") in {"localhost", "localhost.localdomain"}:
         return True
     try:
