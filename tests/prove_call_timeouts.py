@@ -41,7 +41,7 @@ EVERYTHING = "all"
 WORKERS = 16
 STYLES = ("sync", "asyncio")
 #: Of asyncio, a Delivery is awaited: it has no `result`.
-NOT_ASYNC = {"Delivery.result", "TableDelivery.result"}
+NOT_ASYNC = {"Delivery.exception", "Delivery.result", "TableDelivery.exception", "TableDelivery.result"}
 
 
 @dataclass(frozen=True)

@@ -293,6 +293,9 @@ for _name in ("assign", "beginning_offsets", "committed", "end_offsets"):
 #: Lists of other things, where text is refused as its letters are none of them; columns refuse text by themselves.
 NOT_NAMES = {
     ("kcodec.client.AdminError.derive", "exceptions"),
+    ("kcodec.DeliveryErrors.derive", "members"),
+    ("kcodec.client.DeliveryErrors.derive", "members"),
+    ("kcodec.client.aio.DeliveryErrors.derive", "members"),
     ("kcodec.client.TableDelivery.replace", "pieces"),
     ("kcodec.client.aio.TableDelivery.replace", "pieces"),
     ("kcodec.testing.kafka.Node.format", "options"),  # from ApacheKafka itself

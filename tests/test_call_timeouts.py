@@ -23,12 +23,14 @@ TIMEOUT = 2.0
 EVERYTHING = frozenset(name.removesuffix("Request") for name in dir(messages) if name.endswith("Request"))
 #: Calls that ask no broker for anything.
 SILENT = {"Admin.close"}
+#: asyncio programs await a Delivery.
+NOT_ASYNC = {"Delivery.exception", "Delivery.result", "TableDelivery.exception", "TableDelivery.result"}
 
 
 def test_no_call_with_a_timeout_is_forgotten() -> None:
     """The public classes are searched for them, the asyncio ones too; there a Delivery is awaited instead."""
     assert covered_calls() == public_calls(kcodec.client)
-    assert public_calls(kcodec.client.aio) == covered_calls() - {"Delivery.result", "TableDelivery.result"}
+    assert public_calls(kcodec.client.aio) == covered_calls() - NOT_ASYNC
 
 
 def run(kafka: ApacheKafka, name: str, protocol: str, withheld: frozenset[str]) -> tuple[float, list[str]]:

@@ -330,6 +330,24 @@ def _delivery(stage: Stage) -> Prepared:
     return lambda: producer.send(topic, b"value", partition=0).result(stage.timeout)
 
 
+@call("Delivery.exception")
+def _delivery_exception(stage: Stage) -> Prepared:
+    producer = stage.make("Producer", linger_ms=0)
+    topic = stage.target
+    producer.partitions_for(topic)
+    return lambda: producer.send(topic, b"value", partition=0).exception(stage.timeout)
+
+
+@call("TableDelivery.exception")
+def _table_exception(stage: Stage) -> Prepared:
+    import pyarrow
+
+    producer = stage.make("Producer", linger_ms=0)
+    topic, table = stage.target, pyarrow.table({"value": [b"value"]})
+    producer.partitions_for(topic)
+    return lambda: producer.send_arrow(topic, table).exception(stage.timeout)
+
+
 @call("TableDelivery.result")
 def _table(stage: Stage) -> Prepared:
     import pyarrow

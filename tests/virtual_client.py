@@ -128,6 +128,9 @@ class VirtualCarrier:
         self.client.scheduler.run_ready()
         return found
 
+    def check_wait(self) -> None:
+        """There is no I/O thread that a call could block."""
+
     def run(self, flow: Flow[Any], timeout: float | None = None) -> Any:
         if self.is_closed:
             raise TransportError("the client is closed")
