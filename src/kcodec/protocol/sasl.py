@@ -49,9 +49,10 @@ class ExchangeRefused(Exception):
         self._reason = reason
         self._quoted = quoted.decode(errors="backslashreplace") if isinstance(quoted, bytes) else quoted
         self.remedy = remedy
-        super().__init__(self.reason())
+        self.reason = self.reason_without(())
+        super().__init__(self.reason)
 
-    def reason(self, secrets: Sequence[Secret] = ()) -> str:
+    def reason_without(self, secrets: Sequence[Secret]) -> str:
         """Return the reason with the server's words in it, without any secret that they quote."""
         return self._reason.replace("{quoted}", shown(self._quoted, secrets))
 
@@ -99,7 +100,7 @@ def authenticate(
         yield from _handshake(mechanism, name, timeout, secrets)
         lifetime_ms = yield from _converse(exchange, name, remedy, timeout, secrets)
     except ExchangeRefused as refused:
-        failure = AuthenticationError(f"{name}: {refused.reason(secrets)}; {refused.remedy}")
+        failure = AuthenticationError(f"{name}: {refused.reason_without(secrets)}; {refused.remedy}")
     finally:
         exchange.close()
     if failure is not None:
