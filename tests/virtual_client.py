@@ -83,6 +83,9 @@ class VirtualTime:
             def set(self) -> None:
                 self._is_set = True
 
+            def is_set(self) -> bool:
+                return self._is_set
+
             def wait(self, timeout: float) -> bool:
                 return world.run_until(lambda: self._is_set, world.now + timeout)
 
