@@ -87,9 +87,9 @@ if os.environ.get("KCODEC_WERROR") == "1":
 
 extension = Extension(
     "kcodec._fast",
-    sources=[f"{HERE}/_fast.pyx", *sorted(map(str, PARTS.glob("*.c")))],
-    depends=["setup.py", *sorted(map(str, [*PARTS.glob("*.pxi"), *PARTS.glob("*.h")]))],
-    include_dirs=[HERE],
+    sources=[f"{HERE}/_fast.pyx", *sorted(map(str, PARTS.rglob("*.c")))],
+    depends=["setup.py", *sorted(map(str, [*PARTS.rglob("*.pxi"), *PARTS.rglob("*.h")]))],
+    include_dirs=[HERE, *sorted({str(path.parent) for path in PARTS.rglob("*.h")})],
     libraries=libraries,
     extra_compile_args=flags,
     extra_link_args=link,

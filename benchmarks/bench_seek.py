@@ -4,7 +4,7 @@
 Usage: python benchmarks/bench_seek.py [FOLDER] [--gigabytes 1.0] [--seeks 200] [--json FILE]
 
 Writes one segment of that size for each shape below into FOLDER (a temporary one by default), its timestamps rising,
-with its indexes as a broker writes them (tests/index_files.py), and removes it again. Targets are drawn over the whole
+with its indexes as a broker writes them (index_files.py), and removes it again. Targets are drawn over the whole
 segment; each answer is compared with the right one. Without the index fewer seeks are made: they are right, and slow.
 """
 
@@ -27,7 +27,7 @@ import shapes
 
 import kcodec
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 # Milliseconds, median of the seeks with an index.
 BAR_MS = 5.0

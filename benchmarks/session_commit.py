@@ -147,7 +147,7 @@ def produce_only(servers: str, source: str, target: str, count: int) -> dict[str
 
 def java(servers: str, source: str, target: str, count: int, mode: str) -> dict[str, Times]:
     """Of Java's producer and consumer."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
     from java_judge import class_path, compile_judge, java_and_jars
 
     program, jars = java_and_jars()

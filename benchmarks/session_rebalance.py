@@ -32,10 +32,10 @@ KAFKA = {"group.consumer.min.heartbeat.interval.ms": 5000}
 
 
 class JavaMembers:
-    """As `OurMembers`, in the one Java of tests/java_clients.py."""
+    """As `OurMembers`, in the one Java of tests/support/java_clients.py."""
 
     def __init__(self) -> None:
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
         from java_members import JavaMember
 
         self._make = JavaMember

@@ -3,8 +3,8 @@
 
 Usage: python tools/draw_docs.py
 
-A part lies between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/test_docs.py` fails when one of them
-is not what would be drawn.
+A part lies between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/project/test_docs.py` fails
+when one of them is not what would be drawn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcodec.client.admin import Admin
-from kcodec.client.consumer_options import ConsumerOptions
-from kcodec.client.options import ClientOptions
-from kcodec.client.producer_options import ProducerOptions
+from kcodec.consumer.options import ConsumerOptions
+from kcodec.network.options import ClientOptions
+from kcodec.producer.options import ProducerOptions
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ERRORS
 from kcodec.protocol.schema import Message, Request, Response
 from kcodec.testing.kafka import ApacheKafka
-from kcodec.txn import state
+from kcodec.transactions import state
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SOURCE = DOCS.parent / "src" / "kcodec"
@@ -46,14 +46,17 @@ def draw_apis() -> str:
 
 # Who sends a request, by the package that names its class; the first that fits.
 SENDERS = {
-    "txn/cluster": "every client",
-    "txn/producer_states": "Admin",
-    "txn": "producer",
+    "network": "every client",
+    "cluster/list_offsets": "consumer",
+    "cluster/producer_states": "Admin",
+    "cluster": "every client",
+    "producer": "producer",
+    "transactions": "producer",
     "consumer": "consumer",
-    "client/admin": "Admin",
-    "client/security": "logins",
-    "protocol/sasl": "logins",
-    "client": "every client",
+    "session": "consumer",
+    "reading": "consumer",
+    "admin": "Admin",
+    "security": "logins",
     "cli": "command line",
 }
 

@@ -37,7 +37,7 @@ def prove_edits(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def prove_messages(arguments: argparse.Namespace) -> tuple[str, str]:
     """Edited bytes of every message and version: kcodec reads, writes or refuses as a slow reference and Kafka do."""
-    command = [sys.executable, "tests/prove_messages.py", "--edits", str(2 * arguments.edits)]
+    command = [sys.executable, "tests/prove/prove_messages.py", "--edits", str(2 * arguments.edits)]
     return judged(run([*command, "--seed", str(int(time.time())), "--minutes", "60"]))
 
 
@@ -52,7 +52,7 @@ def prove_spark(arguments: argparse.Namespace) -> tuple[str, str]:
     """Spark's tests on this Spark, then on the older ones."""
     program = ROOT / "tests" / "prove_spark_versions.py"
     if not program.exists():
-        return NOT_RUN, "tests/prove_spark_versions.py is not there"
+        return NOT_RUN, "tests/prove/prove_spark_versions.py is not there"
     return judged(run([sys.executable, program]), "see the versions in its own output")
 
 

@@ -16,6 +16,8 @@ from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, Done, build_with, ju
 
 COMPILERS = ("gcc", "clang")
 WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
+CORE = ROOT / "src" / "kcodec" / "_fast"
+CORE_INCLUDES = [f"-I{path}" for path in sorted(CORE.iterdir()) if path.is_dir()]
 KNOWN_ANSWERS = ROOT / "tests" / "c" / "known_answers.c"
 MINGW = ("x86_64-w64-mingw32-gcc-posix", "x86_64-w64-mingw32-gcc")
 WINE = ("wine64", "wine", "/usr/lib/wine/wine64")
@@ -67,8 +69,7 @@ def prove_warnings(arguments: argparse.Namespace) -> tuple[str, str]:
             command: list[str | Path] = [
                 compiler,
                 *WARNINGS,
-                "-I",
-                ROOT / "src" / "kcodec" / "_fast",
+                *CORE_INCLUDES,
                 "-fsyntax-only",
                 program,
             ]
@@ -116,7 +117,7 @@ def prove_sanitizers(arguments: argparse.Namespace) -> tuple[str, str]:
     second = run([sys.executable, *edits], environment)
     if second.status:
         return judged(second)
-    edits = ["tests/prove_messages.py", "--edits", str(arguments.edits // 2), "--seed", str(int(time.time()))]
+    edits = ["tests/prove/prove_messages.py", "--edits", str(arguments.edits // 2), "--seed", str(int(time.time()))]
     third = run([sys.executable, *edits, "--kafka", "0"], environment)
     return judged(third, f"{first.last_line}; {second.last_line}; messages: {third.last_line}")
 
@@ -130,7 +131,7 @@ def prove_hostile(arguments: argparse.Namespace) -> tuple[str, str]:
     environment["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     command = [
         sys.executable,
-        "tests/prove_hostile_core.py",
+        "tests/prove/prove_hostile_core.py",
         "--files",
         str(arguments.edits),
         "--seed",
@@ -142,7 +143,7 @@ def prove_hostile(arguments: argparse.Namespace) -> tuple[str, str]:
 
 LEAKS = """
 import gc, sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/support")
 import pyarrow as pa
 import kcodec
 from bombs import bomb
@@ -196,9 +197,8 @@ def compile_alone(compiler: str, folder: Path, program: Path, flags: Sequence[st
     """The C files and a program over them by a cross compiler; the program lies in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    sources = sorted((ROOT / "src" / "kcodec" / "_fast").glob("*.c"))
-    include = ROOT / "src" / "kcodec" / "_fast"
-    command: list[str | Path] = [compiler, *WARNINGS, "-O2", "-static", "-I", include, program, *sources]
+    sources = sorted(CORE.rglob("*.c"))
+    command: list[str | Path] = [compiler, *WARNINGS, "-O2", "-static", *CORE_INCLUDES, program, *sources]
     return run([*command, "-o", folder / "program.exe", *flags])
 
 

@@ -23,6 +23,7 @@ from kcodec._fast import (
     encode_end_transaction_marker,
     partition_for,
 )
+from kcodec._lazy import lazy_exports as _lazy_exports
 from kcodec.constants import BatchRetention, Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.constants import __version__ as __version__
 from kcodec.errors import (
@@ -59,35 +60,35 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kcodec.client.topic_records import read_topic
     from kcodec.client.topic_scan import scan_topic
-    from kcodec.compaction import filter_to
     from kcodec.log import open  # noqa: A004  the builtin is not used here
     from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, Timestamp, TopicPartition
-    from kcodec.rewrite import (
+    from kcodec.record.compaction import filter_to
+    from kcodec.record.rewrite import (
         set_base_offset,
         set_log_append_time,
         set_max_timestamp,
         set_partition_leader_epoch,
         set_producer_state,
     )
-    from kcodec.validation import validate
+    from kcodec.record.validation import validate
 del TYPE_CHECKING
 
 # Imported when first asked for: reading batches needs none of them.
-_HOMES = {
-    "ConsumerGroupMetadata": "offsets",
-    "OffsetAndMetadata": "offsets",
-    "Timestamp": "offsets",
-    "TopicPartition": "offsets",
-    "filter_to": "compaction",
-    "open": "log",
-    "read_topic": "client.topic_records",
-    "scan_topic": "client.topic_scan",
-    "set_base_offset": "rewrite",
-    "set_log_append_time": "rewrite",
-    "set_max_timestamp": "rewrite",
-    "set_partition_leader_epoch": "rewrite",
-    "set_producer_state": "rewrite",
-    "validate": "validation",
+_EXPORTS = {
+    "ConsumerGroupMetadata": "kcodec.offsets",
+    "OffsetAndMetadata": "kcodec.offsets",
+    "Timestamp": "kcodec.offsets",
+    "TopicPartition": "kcodec.offsets",
+    "filter_to": "kcodec.record.compaction",
+    "open": "kcodec.log",
+    "read_topic": "kcodec.client.topic_records",
+    "scan_topic": "kcodec.client.topic_scan",
+    "set_base_offset": "kcodec.record.rewrite",
+    "set_log_append_time": "kcodec.record.rewrite",
+    "set_max_timestamp": "kcodec.record.rewrite",
+    "set_partition_leader_epoch": "kcodec.record.rewrite",
+    "set_producer_state": "kcodec.record.rewrite",
+    "validate": "kcodec.record.validation",
 }
 _SUBMODULES = ("client", "compat", "log", "protocol", "spark", "testing", "text")
 
@@ -158,21 +159,4 @@ __all__ = [
     "validate",
 ]
 
-
-def __dir__() -> list[str]:
-    """All public names, those too that are not imported yet."""
-    return sorted({*globals(), *__all__, *_SUBMODULES})
-
-
-def __getattr__(name: str) -> object:
-    """The names of _HOMES and _SUBMODULES are imported when first asked for."""
-    import importlib
-
-    if name in _SUBMODULES:
-        return importlib.import_module(f"kcodec.{name}")
-    home = _HOMES.get(name)
-    if home is not None:
-        found: object = getattr(importlib.import_module(f"kcodec.{home}"), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module 'kcodec' has no attribute {name!r}")
+__getattr__, __dir__ = _lazy_exports("kcodec", _EXPORTS, _SUBMODULES)

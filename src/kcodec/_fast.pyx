@@ -57,70 +57,70 @@ from kcodec.errors import (
 from kcodec.limits import DEFAULT_LIMITS, LARGEST_LIMIT, DecodeLimits
 
 # the C parts, as Cython knows them
-include "_fast/declarations.pxi"
-include "_fast/encode_declarations.pxi"
+include "_fast/codec/declarations.pxi"
+include "_fast/codec/encode_declarations.pxi"
 # Fault -> exception, the one place
-include "_fast/faults.pxi"
+include "_fast/codec/faults.pxi"
 # one caller at a time
-include "_fast/guard.pxi"
+include "_fast/codec/guard.pxi"
 # the caller's bytes, and limits
-include "_fast/source.pxi"
+include "_fast/codec/source.pxi"
 # zstd and gzip by their Python packages
-include "_fast/packages.pxi"
+include "_fast/codec/packages.pxi"
 # AbortedTransaction, AbortedTransactions
-include "_fast/aborted.pxi"
+include "_fast/codec/aborted.pxi"
 # FrameBuffer: where a connection receives
-include "_fast/frame_buffer.pxi"
+include "_fast/wire/frame_buffer.pxi"
 # Record
-include "_fast/record.pxi"
+include "_fast/codec/record.pxi"
 # column names and layouts; Column
-include "_fast/columns.pxi"
+include "_fast/arrow/columns.pxi"
 # DecodedRecords, Counts
-include "_fast/decoded.pxi"
+include "_fast/codec/decoded.pxi"
 # capsules, streams
-include "_fast/arrow.pxi"
+include "_fast/arrow/arrow.pxi"
 # TextTemplate: records as text
-include "_fast/text.pxi"
+include "_fast/text/text.pxi"
 # decode(): one call over bytes
-include "_fast/decode.pxi"
+include "_fast/codec/decode.pxi"
 # Decoder: windows of a file
-include "_fast/decoder.pxi"
+include "_fast/codec/decoder.pxi"
 # RecordBatch, RecordBatches
-include "_fast/batches.pxi"
+include "_fast/codec/batches.pxi"
 # RecordSteps: a chunk at a time, as asked for
-include "_fast/steps.pxi"
+include "_fast/compat/steps.pxi"
 # RecordCursor: Records, one or some at a time
-include "_fast/cursor.pxi"
+include "_fast/codec/cursor.pxi"
 # decode_fetch(), FetchedRecords: one partition of a Fetch answer
-include "_fast/fetched.pxi"
+include "_fast/codec/fetched.pxi"
 # Delivery, RecordIterator, AsyncRecordIterator: records of a consumer one by one
-include "_fast/delivery.pxi"
+include "_fast/codec/delivery.pxi"
 # what kcodec.compat gives to other clients' consumers: records, then batches and sets of them
-include "_fast/client_rows.pxi"
-include "_fast/client.pxi"
+include "_fast/compat/client_rows.pxi"
+include "_fast/compat/client.pxi"
 # TransactionScanner
-include "_fast/scanner.pxi"
+include "_fast/codec/scanner.pxi"
 # Arrow data of others, and its rows
-include "_fast/arrow_import.pxi"
+include "_fast/arrow/arrow_import.pxi"
 # compression by packages
-include "_fast/compress.pxi"
+include "_fast/codec/compress.pxi"
 # one row of Python objects
-include "_fast/rows.pxi"
+include "_fast/codec/rows.pxi"
 # _Writer: settings, sources
-include "_fast/writer.pxi"
+include "_fast/codec/writer.pxi"
 # encode(), encode_batch(), EncodedBatches
-include "_fast/encode.pxi"
+include "_fast/codec/encode.pxi"
 # RecordBatchBuilder
-include "_fast/builder.pxi"
+include "_fast/codec/builder.pxi"
 # what kcodec.compat gives to other clients' producers
-include "_fast/client_builder.pxi"
+include "_fast/compat/client_builder.pxi"
 # Partitions, partition_for()
-include "_fast/partition.pxi"
+include "_fast/codec/partition.pxi"
 # what a leader finds in records
-include "_fast/validate.pxi"
+include "_fast/codec/validate.pxi"
 # messages of the protocol: plans and objects, bytes -> message, message -> bytes
-include "_fast/messages.pxi"
-include "_fast/message_reader.pxi"
-include "_fast/message_writer.pxi"
+include "_fast/wire/messages.pxi"
+include "_fast/wire/message_reader.pxi"
+include "_fast/wire/message_writer.pxi"
 # processor paths, system libraries, memory: start-up and tests
-include "_fast/switches.pxi"
+include "_fast/codec/switches.pxi"

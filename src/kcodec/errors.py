@@ -299,7 +299,7 @@ def _rebuild_with(cls: type[Any], arguments: tuple[Any, ...], fields: dict[str, 
 
 
 class TransactionStateError(KcodecError):
-    """This call is illegal in the state the transaction is in. state, event: by the names of `kcodec.txn.state`."""
+    """This call is illegal in the transaction's state. state, event: as `kcodec.transactions.state` names them."""
 
     def __init__(self, reason: str, *, state: str, event: str) -> None:
         super().__init__(reason)

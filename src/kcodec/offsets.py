@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -45,3 +46,22 @@ class ConsumerGroupMetadata:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What a caller gave: {(topic, partition): offset or OffsetAndMetadata}. Raises TypeError, ValueError."""
+    checked = {}
+    for key, value in offsets.items():
+        try:
+            topic, partition = key
+        except (TypeError, ValueError):
+            raise TypeError(f"offsets: {key!r} is no TopicPartition") from None
+        if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int):
+            raise TypeError(f"offsets: {key!r} is no TopicPartition")
+        found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        if isinstance(found.offset, bool) or not isinstance(found.offset, int):
+            raise TypeError(f"offsets[{topic}-{partition}]: {value!r} is neither an int nor an OffsetAndMetadata")
+        if found.offset < 0:
+            raise ValueError(f"offsets[{topic}-{partition}]: {found.offset} is no offset that a consumer can go on at")
+        checked[TopicPartition(topic, partition)] = found
+    return checked

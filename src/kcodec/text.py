@@ -5,7 +5,7 @@
     for decoded in log.to_arrow(columns=template.columns):
         sys.stdout.buffer.write(template.format(decoded))
 
-How bytes become text, without loss (src/kcodec/_fast/text.h is where the rules live):
+How bytes become text, without loss (src/kcodec/_fast/text/text.h is where the rules live):
 
     json     null; a string where the bytes are UTF-8; else {"base64": "..."}
     escaped  \\N for null; UTF-8 as it is, but \\\\ \\n \\r \\t, and \\xNN for other control characters and for bytes

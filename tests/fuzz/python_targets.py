@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 from batch_writer import RecordSpec, build_batch
 

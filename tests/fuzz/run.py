@@ -4,7 +4,7 @@
     python tests/fuzz/run.py [--edits 20000] [--seed N] [--minutes M] [--processes 2]
 
 Starts from record sets a broker wrote (tests/golden) and from generated logs, edits them in one to three places, with
-the CRC made right again or not, and asks kcodec and tests/reference.py the same question with the same random options.
+the CRC made right again or not, and asks kcodec and reference.py the same question with the same random options.
 Each edit has its own number: `--seed` is the first, and a failing one is shown so that `--seed THAT --edits 1` repeats
 it. Ends at `--edits` or after `--minutes`, whichever comes first. One line tells the result; the exit status is 0 only
 if no answer differed. A crash or a hang of the decoder gives no answer, and that is a difference.
@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import golden_data as golden
 from compare import Way, difference, random_way

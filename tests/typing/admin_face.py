@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import assert_type
 
 from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec.admin.open_transactions import HangingTransactions
+from kcodec.admin.values import CreatedTopic, ListedOffset, TopicListing
 from kcodec.client import Admin, NewTopic, aio
-from kcodec.client.admin.open_transactions import HangingTransactions
-from kcodec.client.admin.values import CreatedTopic, ListedOffset, TopicListing
 
 
 def blocking(admin: Admin) -> None:

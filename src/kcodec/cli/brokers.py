@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.parser import CommandError, UsageError
-from kcodec.client.option_names import COUNTERPARTS
 from kcodec.log.java_properties import read_properties
+from kcodec.network.option_names import COUNTERPARTS
 
 if TYPE_CHECKING:
-    from kcodec.client.admin import Admin
+    from kcodec.client import Admin
 
 # Names of options that take other units, or files in place of words.
 OTHER_VALUES = {
@@ -76,7 +76,7 @@ def broker_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_admin(options: argparse.Namespace) -> Admin:
     """Admin of the broker that the options name. UsageError for a property that there is not."""
-    from kcodec.client.admin import Admin
+    from kcodec.client import Admin
 
     try:
         return Admin(**{**DEFAULTS, **broker_options(options)})

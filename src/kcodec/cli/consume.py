@@ -17,7 +17,7 @@ from kcodec.cli.record_text import RecordText, add_shape_options
 from kcodec.cli.status import ExitStatus
 
 if TYPE_CHECKING:
-    from kcodec.client.consumer import Consumer
+    from kcodec.client import Consumer
     from kcodec.offsets import TopicPartition
 
 TOLD = (
@@ -235,7 +235,7 @@ class _Following:
             return self._print(consumer)
 
     def _consumer(self, topics: Sequence[str], given: dict[str, Any]) -> Consumer:
-        from kcodec.client.consumer import Consumer
+        from kcodec.client import Consumer
 
         own = {"allow_auto_create_topics": False, "columns": (*self._printer.columns(topics), "offset"), **given}
         own["columns"] = tuple(dict.fromkeys(own["columns"]))

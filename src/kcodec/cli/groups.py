@@ -16,8 +16,8 @@ from kcodec.cli.topics import settled
 
 if TYPE_CHECKING:
     from kcodec import TopicPartition
-    from kcodec.client.admin import Admin
-    from kcodec.client.admin.groups import GroupDescription, GroupMember
+    from kcodec.admin.groups import GroupDescription, GroupMember
+    from kcodec.client import Admin
     from kcodec.consumer.lag import PartitionLag
 
 TOLD = (

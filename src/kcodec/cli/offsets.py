@@ -21,7 +21,7 @@ from kcodec.cli.topics import settled
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from kcodec.client.admin import Admin
+    from kcodec.client import Admin
 
 TOLD = (
     "Offsets. list TOPIC...: where partitions begin and end, for read_committed readers, too; --at: the first offset "

@@ -17,7 +17,7 @@ from kcodec.cli.produce_input import Message, json_messages, pieces_of, plain_me
 from kcodec.cli.status import ExitStatus
 
 if TYPE_CHECKING:
-    from kcodec.client.producer import Producer
+    from kcodec.client import Producer
 
 TOLD = (
     "Sends messages: lines of stdin, or each FILE as one message, or with -l the lines of a FILE. The letters are "
@@ -135,7 +135,7 @@ def _with_defaults(messages: Iterator[Message], options: argparse.Namespace) -> 
 
 
 def _producer(options: argparse.Namespace) -> Producer:
-    from kcodec.client.producer import Producer
+    from kcodec.client import Producer
 
     given: dict[str, Any] = {**DEFAULTS, "max_block_ms": MAX_BLOCK_MS, "compression_type": options.compression}
     if options.transactional_id is not None:

@@ -23,7 +23,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 
 if TYPE_CHECKING:
     from kcodec import DecodedRecords
-    from kcodec.client.producer import Producer
+    from kcodec.client import Producer
 
 TOLD = (
     "Writes the committed records of a log directory, or of partition directories, into topics: keys, values, headers, "
@@ -140,7 +140,7 @@ class _Restoring:
 
     def run(self) -> None:
         """All parts, one after the other. What was committed before an error stays, and is not written again."""
-        from kcodec.client.producer import Producer
+        from kcodec.client import Producer
 
         given = {**DEFAULTS, "max_request_size": MAX_REQUEST_BYTES, "compression_type": "lz4"}
         try:

@@ -21,7 +21,7 @@ from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from kcodec import DecodedRecords
-    from kcodec.client.admin import Admin
+    from kcodec.client import Admin
 
 
 @dataclass

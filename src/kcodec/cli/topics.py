@@ -14,8 +14,8 @@ from kcodec.cli.render import Cell, json_line, write_table
 from kcodec.cli.status import ExitStatus
 
 if TYPE_CHECKING:
-    from kcodec.client.admin import Admin
-    from kcodec.client.admin.values import ConfigEntry, TopicDescription
+    from kcodec.admin.values import ConfigEntry, TopicDescription
+    from kcodec.client import Admin
 
 TOLD = (
     "The topics of a cluster. list: all of them. describe: partitions, leaders, replicas; config: settings, those set "
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
 
 def settled(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
     """The results of a call on several items; what failed is told on stderr and makes the status ERROR."""
-    from kcodec.txn.settle import AdminError
+    from kcodec.cluster.retry_driver import AdminError
 
     try:
         return call(), ExitStatus.OK
@@ -131,7 +131,7 @@ def _partition_row(topic: TopicDescription, one: Any) -> list[Any]:
 
 
 def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin.values import NewTopic
+    from kcodec.admin.values import NewTopic
 
     needs_names(options.topics, "a TOPIC", "create")
     wanted = [
@@ -158,7 +158,7 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 
 def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin.values import ConfigResource
+    from kcodec.admin.values import ConfigResource
 
     needs_names(options.topics, "a TOPIC", "config")
     resources = [ConfigResource.topic(name) for name in options.topics]

@@ -20,9 +20,9 @@ from kcodec.cli.topics import settled
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
-    from kcodec.client.admin import Admin
-    from kcodec.client.admin.open_transactions import HangingTransaction, StrayTransaction
-    from kcodec.client.admin.transactions import ProducerState, TransactionDescription
+    from kcodec.admin.open_transactions import HangingTransaction, StrayTransaction
+    from kcodec.admin.transactions import ProducerState, TransactionDescription
+    from kcodec.client import Admin
 
 MEANINGS = {
     "Ongoing": "notable",
@@ -82,8 +82,8 @@ def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    from kcodec.client.admin.transactions import TRANSACTION_STATES, by_transactional_id
-    from kcodec.txn.settle import AdminError
+    from kcodec.admin.transactions import TRANSACTION_STATES, by_transactional_id
+    from kcodec.cluster.retry_driver import AdminError
 
     for state in options.state or ():
         if state not in TRANSACTION_STATES:
@@ -337,7 +337,7 @@ def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """(transactional id, (producer id, epoch)) of TransactionHandle.to_json, one a line."""
-    from kcodec.txn.handle import TransactionHandle
+    from kcodec.transactions.handle import TransactionHandle
 
     text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):

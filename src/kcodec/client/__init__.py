@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from kcodec._lazy import lazy_exports
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
-    from kcodec.client.admin import Admin
-    from kcodec.client.admin.security import (
+    from kcodec.admin.security import (
         AclBinding,
         AclFilter,
         AclOperation,
@@ -17,7 +18,8 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         ScramCredentialUpsertion,
         ScramMechanism,
     )
-    from kcodec.client.admin.values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.admin.values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.client.admin import Admin
     from kcodec.client.consumer import Consumer
     from kcodec.client.producer import (
         BatchMetadata,
@@ -37,40 +39,45 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         commit_transaction,
     )
     from kcodec.client.transaction import Transaction
-    from kcodec.txn.settle import AdminError
+    from kcodec.cluster.retry_driver import AdminError
+    from kcodec.network.metrics import Metrics
+    from kcodec.security import Security
+    from kcodec.security.secret import Secret
 
-# Name -> module that has it; imported when first asked for.
-_HOMES: dict[str, str] = {
-    "AclBinding": "admin.security",
-    "AclFilter": "admin.security",
-    "AclOperation": "admin.security",
-    "AclPermission": "admin.security",
-    "Admin": "admin",
-    "AdminError": "admin.face",
-    "AlterOperation": "admin.values",
-    "BatchMetadata": "producer",
-    "ConfigResource": "admin.values",
-    "Consumer": "consumer",
-    "Delivery": "producer",
-    "DeliveryErrors": "producer",
-    "GroupTransactSession": "session",
-    "NewTopic": "admin.values",
-    "PatternType": "admin.security",
-    "Producer": "producer",
-    "RecordMetadata": "producer",
-    "ResourceType": "admin.security",
-    "ScramCredentialDeletion": "admin.security",
-    "ScramCredentialUpsertion": "admin.security",
-    "ScramMechanism": "admin.security",
-    "SessionTransaction": "session",
-    "TableDelivery": "producer",
-    "TopicDeliveryError": "producer",
-    "Transaction": "transaction",
-    "TransactionHandle": "shared",
-    "TransactionWriter": "shared",
-    "WriterReceipt": "shared",
-    "abort_transaction": "shared",
-    "commit_transaction": "shared",
+_EXPORTS = {
+    "AclBinding": "kcodec.admin.security",
+    "AclFilter": "kcodec.admin.security",
+    "AclOperation": "kcodec.admin.security",
+    "AclPermission": "kcodec.admin.security",
+    "Admin": "kcodec.client.admin",
+    "AdminError": "kcodec.cluster.retry_driver",
+    "AlterOperation": "kcodec.admin.values",
+    "BatchMetadata": "kcodec.client.producer",
+    "ConfigResource": "kcodec.admin.values",
+    "Consumer": "kcodec.client.consumer",
+    "Delivery": "kcodec.client.producer",
+    "DeliveryErrors": "kcodec.client.producer",
+    "GroupTransactSession": "kcodec.client.session",
+    "Metrics": "kcodec.network.metrics",
+    "NewTopic": "kcodec.admin.values",
+    "PatternType": "kcodec.admin.security",
+    "Producer": "kcodec.client.producer",
+    "RecordMetadata": "kcodec.client.producer",
+    "ResourceType": "kcodec.admin.security",
+    "ScramCredentialDeletion": "kcodec.admin.security",
+    "ScramCredentialUpsertion": "kcodec.admin.security",
+    "ScramMechanism": "kcodec.admin.security",
+    "Secret": "kcodec.security.secret",
+    "Security": "kcodec.security",
+    "SessionTransaction": "kcodec.client.session",
+    "TableDelivery": "kcodec.client.producer",
+    "TopicDeliveryError": "kcodec.client.producer",
+    "Transaction": "kcodec.client.transaction",
+    "TransactionHandle": "kcodec.client.shared",
+    "TransactionWriter": "kcodec.client.shared",
+    "WriterReceipt": "kcodec.client.shared",
+    "abort_transaction": "kcodec.client.shared",
+    "commit_transaction": "kcodec.client.shared",
 }
 
 __all__ = [
@@ -87,6 +94,7 @@ __all__ = [
     "Delivery",
     "DeliveryErrors",
     "GroupTransactSession",
+    "Metrics",
     "NewTopic",
     "PatternType",
     "Producer",
@@ -95,6 +103,8 @@ __all__ = [
     "ScramCredentialDeletion",
     "ScramCredentialUpsertion",
     "ScramMechanism",
+    "Secret",
+    "Security",
     "SessionTransaction",
     "TableDelivery",
     "TopicDeliveryError",
@@ -106,19 +116,4 @@ __all__ = [
     "commit_transaction",
 ]
 
-
-def __dir__() -> list[str]:
-    """All public names, those too that are not imported yet."""
-    return sorted({*globals(), *_HOMES})
-
-
-def __getattr__(name: str) -> object:
-    """The names of _HOMES are imported when first asked for."""
-    import importlib
-
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'kcodec.client' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"kcodec.client.{home}"), name)
-    globals()[name] = found
-    return found
+__getattr__, __dir__ = lazy_exports("kcodec.client", _EXPORTS)

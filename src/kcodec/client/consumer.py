@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer for threads: `kcodec.consumer.consumer_core` carried by a thread of its own.
+"""The consumer for threads: `kcodec.consumer.core` carried by a thread of its own.
 
 Fetching, heartbeats and commits go on in the background; what `poll` gives is decoded on the thread that polls, and
 the functions given to `subscribe` are called there.
@@ -17,15 +17,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec._fast import RecordIterator
-from kcodec.client import consumer_flows as flows
-from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
-from kcodec.client.face import dress
-from kcodec.client.option_names import NotPickled, refuse_positional
-from kcodec.client.sync import Carrier
-from kcodec.consumer.consumer_core import ConsumerCore
-from kcodec.consumer.notices import Notice
+from kcodec.client.consumer_base import ConsumerViews, OnCommitted, core_of, options_of, start
+from kcodec.client.methods import dress
+from kcodec.consumer import calls as flows
+from kcodec.consumer.callbacks import Notice
+from kcodec.consumer.core import ConsumerCore
+from kcodec.consumer.options import checked_subscription
+from kcodec.flow import Flow, join, spawn
+from kcodec.network.option_names import NotPickled, refuse_positional
+from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
@@ -54,8 +55,8 @@ class Consumer(NotPickled, ConsumerViews):
                 for record in consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options: `kcodec.client.consumer_options.ConsumerOptions`, those of every client
-    (`kcodec.client.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.consumer.options.ConsumerOptions`, those of every client
+    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError. read_committed is the default.
 
     `for record in consumer` reads record by record. Automatic commits carry completed records: those before the last

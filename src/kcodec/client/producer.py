@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking producer: `kcodec.txn.producer_core` carried by a thread."""
+"""The blocking producer: `kcodec.producer.core` carried by a thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ClassVar, Never
 
-from kcodec.client.arrow_sending import TableBatch, table_batches
-from kcodec.client.client import Client
-from kcodec.client.option_names import NotPickled, refuse_positional
-from kcodec.client.producer_end import interrupted_timeout, note_failures
-from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
-from kcodec.client.sync import Carrier
+from kcodec.client.interruption import interrupted_timeout, note_failures
+from kcodec.client.producer_base import make_source
 from kcodec.client.transaction import TransactionalCalls
 from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TopicDeliveryError, TransportError
-from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import NO_HEADERS, header_pairs
-from kcodec.txn.delivery import BatchMetadata, RecordMetadata
-from kcodec.txn.producer_core import ProducerCore
-from kcodec.txn.producer_id import ProducerIdSource
-from kcodec.txn.reports import log_lost
+from kcodec.network.client import Client
+from kcodec.network.option_names import NotPickled, refuse_positional
+from kcodec.network.thread_loop import Carrier
+from kcodec.producer import delivery as txn_delivery
+from kcodec.producer.accumulator import NO_HEADERS, header_pairs
+from kcodec.producer.core import ProducerCore
+from kcodec.producer.delivery import BatchMetadata, RecordMetadata
+from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerOptions, buffer_full, take_options
+from kcodec.producer.reports import log_lost
+from kcodec.producer.tables import TableBatch, table_batches
 
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
 GRACE_SECONDS = 1.0
@@ -63,7 +64,7 @@ def _wait(delivery: txn_delivery.Delivery | txn_delivery.TableDelivery, timeout:
 
 
 class Delivery(txn_delivery.Delivery):
-    """A record on its way; see `kcodec.txn.delivery.Delivery` for its attributes."""
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes."""
 
     __slots__ = ()
 
@@ -85,7 +86,7 @@ class Delivery(txn_delivery.Delivery):
 
 
 class TableDelivery(txn_delivery.TableDelivery):
-    """A table on its way; see `kcodec.txn.delivery.TableDelivery` for its attributes."""
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes."""
 
     __slots__ = ()
 
@@ -107,8 +108,8 @@ class Producer(NotPickled, TransactionalCalls):
             delivery = producer.send("orders", b"value", key=b"key")
             delivery.result()                      # RecordMetadata(topic, partition, offset, timestamp)
 
-    Options: `kcodec.client.producer_options.ProducerOptions`, those of every client
-    (`kcodec.client.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.producer.options.ProducerOptions`, those of every client
+    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError.
 
     `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the

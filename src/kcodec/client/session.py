@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group transact session for threads: consume, transform, produce, exactly once.
 
-One client (a loop, a thread) carries a consumer's core and a producer's; `kcodec.consumer.group_session` knows both.
+One client (a loop, a thread) carries a consumer's core and a producer's; `kcodec.session.core` knows both.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from kcodec.client.client import Client
-from kcodec.client.option_names import NotPickled, refuse_positional
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.producer_options import ProducerOptions
-from kcodec.client.session_options import SessionOptions, subscription_of, take_session_options
-from kcodec.client.session_views import SessionTransactionViews, SessionViews, manager_for
-from kcodec.client.sync import Carrier
-from kcodec.consumer.notices import Notice
-from kcodec.consumer.session_block import SessionBlock
-from kcodec.consumer.session_end import SessionEnd
+from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
+from kcodec.consumer.callbacks import Notice
 from kcodec.errors import KcodecError
+from kcodec.network.client import Client
+from kcodec.network.option_names import NotPickled, refuse_positional
+from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import TopicPartition
-from kcodec.txn.producer_id import ProducerIdSource
+from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerOptions
+from kcodec.session.block import SessionBlock
+from kcodec.session.end import SessionEnd
+from kcodec.session.options import SessionOptions, subscription_of, take_session_options
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record

@@ -19,21 +19,21 @@ from types import TracebackType
 from typing import Any
 
 from kcodec.arguments import partitions_of
-from kcodec.client.arrow_sending import ANY_PARTITION, TableBatch
-from kcodec.client.client import Client
-from kcodec.client.options import ClientOptions, refuse_unknown
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.producer_options import ProducerOptions
-from kcodec.client.security import SECURITY_OPTIONS
-from kcodec.client.sync import Carrier
 from kcodec.errors import TransactionStateError
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow
-from kcodec.txn.handle import TransactionHandle, WriterReceipt
-from kcodec.txn.handle_source import HandleSource
-from kcodec.txn.producer_id import ProducerIdSource
-from kcodec.txn.shared import abort_shared, commit_shared
-from kcodec.txn.transaction_offsets import check_group_metadata, check_offsets
+from kcodec.flow import Flow
+from kcodec.network.client import Client
+from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.network.thread_loop import Carrier
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerOptions
+from kcodec.producer.tables import ANY_PARTITION, TableBatch
+from kcodec.security import SECURITY_OPTIONS
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.handle_identity import HandleSource
+from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.shared import abort_shared, commit_shared
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 #: What the handle decides, and not a writer.

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.client.sync import Carrier
-from kcodec.client.topic_range import Places
-from kcodec.client.topic_reading import TopicReading
-from kcodec.consumer.bounded_read import Range
+from kcodec.client.topic_base import TopicReading
+from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import TopicPartition
+from kcodec.reading.engine import Range
+from kcodec.reading.ranges import Places
 
 
 def read_topic(
@@ -43,7 +43,7 @@ def read_topic(
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
                 framing, on_corrupt ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
-                (`kcodec.client.read_options`).
+                (`kcodec.reading.options`).
 
     Partitions are fetched side by side, and a batch is what one answer held of one partition: offsets rise within each
     partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is

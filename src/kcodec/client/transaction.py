@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions of the blocking producer: `with producer.transaction() as txn`, and the same under Java's names.
 
-What is legal when is the table of `kcodec.txn.state`; what is sent is `kcodec.txn.transaction_manager`.
+What is legal when is the table of `kcodec.transactions.state`; what is sent is `kcodec.transactions.manager`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kcodec.arguments import partitions_of
-from kcodec.client.producer_end import INTERRUPTED_ABORT_SECONDS, is_interruption
+from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, is_interruption
 from kcodec.errors import KcodecError, TransactionStateError
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow
-from kcodec.txn.handle import TransactionHandle, WriterReceipt
-from kcodec.txn.state import Event, State
-from kcodec.txn.transaction_manager import TO_ABORT, TransactionManager
-from kcodec.txn.transaction_offsets import check_group_metadata, check_offsets
-from kcodec.txn.transaction_source import OpenTransaction
+from kcodec.flow import Flow
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.identity import OpenTransaction
+from kcodec.transactions.manager import TO_ABORT, TransactionManager
+from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.state import Event, State
 
 if TYPE_CHECKING:
     from kcodec.client.producer import Delivery, Producer, TableDelivery

@@ -11,18 +11,6 @@ Call install() before consumers and producers are made. The client itself has to
 `pip install kafka-python`. docs/compat.md says what changes and what stays.
 """
 
-_CLIENTS = ("aiokafka", "kafka_python")
+from kcodec._lazy import lazy_exports
 
-
-def __dir__() -> list[str]:
-    """The clients, too, whose modules are imported when first asked for."""
-    return sorted({*globals(), *_CLIENTS})
-
-
-def __getattr__(name: str) -> object:
-    """The module of a client."""
-    if name in _CLIENTS:
-        import importlib
-
-        return importlib.import_module(f"kcodec.compat.{name}")
-    raise AttributeError(f"module 'kcodec.compat' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports("kcodec.compat", {}, ("aiokafka", "kafka_python"))

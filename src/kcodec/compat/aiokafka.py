@@ -59,7 +59,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (protocols, "DefaultRecordBatchBuilderProtocol.set_producer_state", BUILDER[2:5]),
         ],
     )
-    from kcodec.compat import _aiokafka_faces as faces
+    from kcodec.compat import _aiokafka_classes as faces
 
     originals = {
         "MemoryRecords": memory.MemoryRecords,

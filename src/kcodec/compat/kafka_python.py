@@ -69,7 +69,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (memory, "MemoryRecordsBuilder.append", RECORD[1:]),
         ],
     )
-    from kcodec.compat import _kafka_python_faces as faces
+    from kcodec.compat import _kafka_python_classes as faces
 
     originals = {
         "MemoryRecords": memory.MemoryRecords,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of consumers: what is assigned and where it stands, fetching, committed offsets, groups, the transact session.
+"""The flows of a consumer: assignment, positions, fetching, committed offsets, and membership in a group.
 
-Pure, as `kcodec.txn`: no sockets, no clock of its own. `consumer_core` puts the parts together; the faces that carry it
-are `kcodec.client.consumer` and `kcodec.client.aio.consumer`.
+They import no socket and no clock. `core` puts the parts together; `kcodec.client.consumer` and
+`kcodec.client.aio.consumer` are the public classes that run them.
 """

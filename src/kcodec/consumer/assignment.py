@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from kcodec._fast import Delivery
 from kcodec.consumer.delivery import Chunk, LogPosition
+from kcodec.flow import Signal
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Signal
 
 #: What a partition without a usable position waits for.
 COMMITTED: Final = "committed"

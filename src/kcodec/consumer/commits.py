@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kcodec.cluster.flow_lock import Gate
 from kcodec.consumer.assignment import PartitionState
-from kcodec.consumer.gate import Gate
 from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow, Signal, wait
 
 if TYPE_CHECKING:
-    from kcodec.consumer.consumer_core import ConsumerCore
+    from kcodec.consumer.core import ConsumerCore
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Called with the offsets and None, or an error.

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
+from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
+from kcodec.cluster.routing import CoordinatorOf
 from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
+from kcodec.flow import ByVersion, Flow, call
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import note_final
-from kcodec.protocol.flow import ByVersion, Flow, call
-from kcodec.txn.cluster import NO_UUID, Cluster
-from kcodec.txn.routes import CoordinatorOf
-from kcodec.txn.settle import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
 
 V = TypeVar("V")
 #: OffsetFetch: from here on RequireStable; several groups; topic ids. OffsetCommit: topic ids.

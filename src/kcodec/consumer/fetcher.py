@@ -14,7 +14,7 @@ when there is space for it. One response may always be under way, however large 
 for paused partitions is not counted, as it would hold up the others; it has the same bound of its own.
 
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
-fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_answers`.
+fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_responses`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from random import Random
 from typing import Any, Final
 
 from kcodec._fast import DecodedRecords, Delivery, Record
+from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.fetch_answers import Asked, FetchAnswers, Metrics, Troubles
+from kcodec.consumer.fetch_buffer import ANSWERS_AHEAD, FetchBuffer
+from kcodec.consumer.fetch_responses import Asked, FetchAnswers, Metrics, Troubles
 from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
-from kcodec.consumer.fetched import ANSWERS_AHEAD, FetchBuffer
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
+from kcodec.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import broker_error, error_code
-from kcodec.protocol.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchRequest
-from kcodec.txn.cluster import NO_UUID, Cluster
 
 log = logging.getLogger("kcodec.consumer")
 #: Requests that may be held at the broker; those that are not go where all others go.

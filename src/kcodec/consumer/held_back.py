@@ -12,15 +12,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcodec.cluster.retry_driver import Asking
 from kcodec.consumer.assignment import COMMITTED
 from kcodec.consumer.lag import OpenTransaction, open_transactions_of
 from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.flow import Flow, sleep
-from kcodec.txn.settle import Asking
 
 if TYPE_CHECKING:
-    from kcodec.consumer.consumer_core import ConsumerCore
+    from kcodec.consumer.core import ConsumerCore
 
 log = logging.getLogger("kcodec.consumer")
 #: A partition that a transaction holds back for this time is worth a warning.

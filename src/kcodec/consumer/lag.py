@@ -12,15 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kcodec.constants import IsolationLevel
-from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.committed_offsets import fetch_question, value_of
-from kcodec.consumer.list_offsets import list_offsets_question, timestamp_of
-from kcodec.errors import DeliveryTimeoutError, KcodecError
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow
-from kcodec.txn.cluster import Cluster
-from kcodec.txn.producer_states import (
+from kcodec.cluster.list_offsets import list_offsets_question, timestamp_of
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.producer_states import (
     ProducerState,
     TransactionDescription,
     by_transactional_id,
@@ -28,7 +22,13 @@ from kcodec.txn.producer_states import (
     producers_of,
     transactions_of,
 )
-from kcodec.txn.settle import Asking, Deadline, Outcome, settle
+from kcodec.cluster.retry_driver import Asking, Deadline, Outcome, settle
+from kcodec.constants import IsolationLevel
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.committed_offsets import fetch_question, value_of
+from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.flow import Flow
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from kcodec.consumer.notices import Notice
-from kcodec.protocol.flow import Flow, Signal, Task, sleep, wait
+from kcodec.consumer.callbacks import Notice
+from kcodec.flow import Flow, Signal, Task, sleep, wait
 
 if TYPE_CHECKING:
-    from kcodec.consumer.consumer_core import ConsumerCore
+    from kcodec.consumer.core import ConsumerCore
 
 T = TypeVar("T")
 

@@ -19,10 +19,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from kcodec.cluster.list_offsets import ListedOffset, list_offsets_question, timestamp_of
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Asking, Outcome, Question, settle
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
-from kcodec.consumer.list_offsets import ListedOffset, list_offsets_question, timestamp_of
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question, is_truncated, truncation_error
 from kcodec.errors import (
@@ -35,11 +37,9 @@ from kcodec.errors import (
     OffsetOutOfRangeError,
     UnsupportedError,
 )
+from kcodec.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import error_code, note_final
-from kcodec.protocol.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
-from kcodec.txn.cluster import Cluster
-from kcodec.txn.settle import Asking, Outcome, Question, settle
 
 log = logging.getLogger("kcodec.consumer")
 UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED = 3, 30, 31

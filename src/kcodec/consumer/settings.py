@@ -16,7 +16,7 @@ DEFAULT_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerSettings:
-    """Names and defaults are Kafka's (ConsumerConfig); `kcodec.client.consumer_options` says what each one does.
+    """Names and defaults are Kafka's (ConsumerConfig); `kcodec.consumer.options` says what each one does.
 
     bootstrap_servers:   the addresses that the client was given, for messages.
     auto_offset_reset:   "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.

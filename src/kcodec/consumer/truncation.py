@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Answer, Question, by_topic
+from kcodec.cluster.routing import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import error_code
-from kcodec.txn.cluster import Cluster
-from kcodec.txn.routes import Leader
-from kcodec.txn.settle import Answer, Question, by_topic
 
 CONSUMER_REPLICA_ID = -1
 UNKNOWN = -1

@@ -17,12 +17,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import error_code
-from kcodec.protocol.flow import Flow, sleep
 
 if TYPE_CHECKING:
-    from kcodec.consumer.consumer_core import ConsumerCore
+    from kcodec.consumer.core import ConsumerCore
 
 log = logging.getLogger("kcodec.consumer")
 #: A problem is logged when it has lasted for this time; together with LOOK_SECONDS it stays below five seconds.

@@ -18,6 +18,7 @@ kcodec.protocol.messages declares the messages in them. coordinator_states.py an
 records what the coordinators know.
 """
 
+from kcodec._lazy import lazy_exports
 from kcodec.log.batches import Batches
 from kcodec.log.chunks import Chunks, RecordsStream
 from kcodec.log.opening import open, open_partition, open_segment  # noqa: A004  kcodec.open is the public name
@@ -62,45 +63,45 @@ del TYPE_CHECKING
 
 # Imported when first asked for: opening and reading a log needs none of them. No module may be called like what it
 # gives, or importing it would put itself in the place of that.
-_HOMES = {
-    "CommittedOffset": "committed_offsets",
-    "Finding": "findings",
-    "GroupOffsets": "committed_offsets",
-    "InternalRecord": "record_kinds",
-    "LeaderEpoch": "checkpoints",
-    "LogDirectory": "directory",
-    "MetaProperties": "checkpoints",
-    "OffsetIndex": "indexes",
-    "OffsetIndexEntry": "indexes",
-    "OtherEntry": "directory",
-    "PartitionMetadata": "checkpoints",
-    "PartitionTransaction": "transaction_holders",
-    "PendingOffset": "committed_offsets",
-    "ProducerSnapshot": "snapshots",
-    "ProducerState": "snapshots",
-    "TimeIndex": "indexes",
-    "TimeIndexEntry": "indexes",
-    "TransactionIndex": "indexes",
-    "TransactionIndexEntry": "indexes",
-    "TransactionState": "coordinator_states",
-    "check_file": "check",
-    "cluster_topics": "topic_names",
-    "decode_internal_record": "internal_records",
-    "group_offsets": "committed_offsets",
-    "internal_record": "internal_records",
-    "open_log_directory": "directory",
-    "pack_snapshot": "snapshots",
-    "partition_transactions": "transaction_holders",
-    "read_leader_epochs": "checkpoints",
-    "read_meta_properties": "checkpoints",
-    "read_offset_index": "indexes",
-    "read_offsets": "checkpoints",
-    "read_partition_metadata": "checkpoints",
-    "read_snapshot": "snapshots",
-    "read_time_index": "indexes",
-    "read_transaction_index": "indexes",
-    "transaction_states": "coordinator_states",
-    "write_snapshot": "snapshots",
+_EXPORTS = {
+    "CommittedOffset": "kcodec.log.committed_offsets",
+    "Finding": "kcodec.log.findings",
+    "GroupOffsets": "kcodec.log.committed_offsets",
+    "InternalRecord": "kcodec.log.record_kinds",
+    "LeaderEpoch": "kcodec.log.checkpoints",
+    "LogDirectory": "kcodec.log.directory",
+    "MetaProperties": "kcodec.log.checkpoints",
+    "OffsetIndex": "kcodec.log.indexes",
+    "OffsetIndexEntry": "kcodec.log.indexes",
+    "OtherEntry": "kcodec.log.directory",
+    "PartitionMetadata": "kcodec.log.checkpoints",
+    "PartitionTransaction": "kcodec.log.transaction_holders",
+    "PendingOffset": "kcodec.log.committed_offsets",
+    "ProducerSnapshot": "kcodec.log.snapshots",
+    "ProducerState": "kcodec.log.snapshots",
+    "TimeIndex": "kcodec.log.indexes",
+    "TimeIndexEntry": "kcodec.log.indexes",
+    "TransactionIndex": "kcodec.log.indexes",
+    "TransactionIndexEntry": "kcodec.log.indexes",
+    "TransactionState": "kcodec.log.coordinator_states",
+    "check_file": "kcodec.log.check",
+    "cluster_topics": "kcodec.log.topic_names",
+    "decode_internal_record": "kcodec.log.internal_records",
+    "group_offsets": "kcodec.log.committed_offsets",
+    "internal_record": "kcodec.log.internal_records",
+    "open_log_directory": "kcodec.log.directory",
+    "pack_snapshot": "kcodec.log.snapshots",
+    "partition_transactions": "kcodec.log.transaction_holders",
+    "read_leader_epochs": "kcodec.log.checkpoints",
+    "read_meta_properties": "kcodec.log.checkpoints",
+    "read_offset_index": "kcodec.log.indexes",
+    "read_offsets": "kcodec.log.checkpoints",
+    "read_partition_metadata": "kcodec.log.checkpoints",
+    "read_snapshot": "kcodec.log.snapshots",
+    "read_time_index": "kcodec.log.indexes",
+    "read_transaction_index": "kcodec.log.indexes",
+    "transaction_states": "kcodec.log.coordinator_states",
+    "write_snapshot": "kcodec.log.snapshots",
 }
 
 __all__ = [
@@ -157,18 +158,4 @@ __all__ = [
     "write_snapshot",
 ]
 
-
-def __dir__() -> list[str]:
-    """All public names, those too that are not imported yet."""
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> object:
-    """The names of _HOMES, when first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'kcodec.log' has no attribute {name!r}")
-    import importlib
-
-    found: object = getattr(importlib.import_module(f"kcodec.log.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+__getattr__, __dir__ = lazy_exports("kcodec.log", _EXPORTS)

@@ -21,6 +21,9 @@ from kcodec.errors import (
     one_line,
 )
 
+#: The broker met an error that it has no code for; the request may have been carried out.
+UNKNOWN_SERVER_ERROR = -1
+
 _TABLE = """\
  -1 UNKNOWN_SERVER_ERROR                  stop     the broker failed in a way that it has no code for
   0 NONE                                  stop     no error

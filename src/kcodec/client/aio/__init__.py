@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from kcodec._lazy import lazy_exports
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
     from kcodec.client.aio.admin import Admin
@@ -27,26 +29,25 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.client.aio.topic_records import read_topic
     from kcodec.client.aio.transaction import Transaction
 
-# Name -> module that has it; imported when first asked for.
-_HOMES: dict[str, str] = {
-    "Admin": "admin",
-    "BatchMetadata": "producer",
-    "Consumer": "consumer",
-    "Delivery": "producer",
-    "DeliveryErrors": "producer",
-    "GroupTransactSession": "session",
-    "Producer": "producer",
-    "RecordMetadata": "producer",
-    "SessionTransaction": "session",
-    "TableDelivery": "producer",
-    "TopicDeliveryError": "producer",
-    "Transaction": "transaction",
-    "TransactionHandle": "shared",
-    "TransactionWriter": "shared",
-    "WriterReceipt": "shared",
-    "abort_transaction": "shared",
-    "commit_transaction": "shared",
-    "read_topic": "topic_records",
+_EXPORTS = {
+    "Admin": "kcodec.client.aio.admin",
+    "BatchMetadata": "kcodec.client.aio.producer",
+    "Consumer": "kcodec.client.aio.consumer",
+    "Delivery": "kcodec.client.aio.producer",
+    "DeliveryErrors": "kcodec.client.aio.producer",
+    "GroupTransactSession": "kcodec.client.aio.session",
+    "Producer": "kcodec.client.aio.producer",
+    "RecordMetadata": "kcodec.client.aio.producer",
+    "SessionTransaction": "kcodec.client.aio.session",
+    "TableDelivery": "kcodec.client.aio.producer",
+    "TopicDeliveryError": "kcodec.client.aio.producer",
+    "Transaction": "kcodec.client.aio.transaction",
+    "TransactionHandle": "kcodec.client.aio.shared",
+    "TransactionWriter": "kcodec.client.aio.shared",
+    "WriterReceipt": "kcodec.client.aio.shared",
+    "abort_transaction": "kcodec.client.aio.shared",
+    "commit_transaction": "kcodec.client.aio.shared",
+    "read_topic": "kcodec.client.aio.topic_records",
 }
 
 __all__ = [
@@ -70,19 +71,4 @@ __all__ = [
     "read_topic",
 ]
 
-
-def __dir__() -> list[str]:
-    """All public names, those too that are not imported yet."""
-    return sorted({*globals(), *_HOMES})
-
-
-def __getattr__(name: str) -> object:
-    """The names of _HOMES are imported when first asked for."""
-    import importlib
-
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'kcodec.client.aio' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"kcodec.client.aio.{home}"), name)
-    globals()[name] = found
-    return found
+__getattr__, __dir__ = lazy_exports("kcodec.client.aio", _EXPORTS)

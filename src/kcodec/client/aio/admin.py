@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin for asyncio: each method runs a flow of `kcodec.client.admin.flows`, awaited."""
+"""Admin for asyncio: each method runs a flow of `kcodec.admin.flows`, awaited."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
-from kcodec.client.admin import flows
-from kcodec.client.admin.face import asking_of
-from kcodec.client.aio.carrier import Carrier
-from kcodec.client.face import dress
-from kcodec.client.option_names import NotPickled, refuse_positional
-from kcodec.protocol.flow import Flow
-from kcodec.txn.settle import Asking
+from kcodec.admin import flows
+from kcodec.client.admin_base import asking_of
+from kcodec.client.methods import dress
+from kcodec.cluster.retry_driver import Asking
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.option_names import NotPickled, refuse_positional
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Admin(NotPickled):
         await admin.create_topics([NewTopic("orders", num_partitions=6)])
         (await admin.find_hanging_transactions()).transactions
 
-    Options are those of every client (`kcodec.client.options.ClientOptions`, TLS and SASL: `kcodec.client.security`).
+    Options are those of every client (`kcodec.network.options.ClientOptions`, TLS and SASL: `kcodec.security`).
     Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
     errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
     each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup

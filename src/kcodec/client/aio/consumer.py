@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer for asyncio: `kcodec.consumer.consumer_core` carried by the running loop."""
+"""The consumer for asyncio: `kcodec.consumer.core` carried by the running loop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec._fast import AsyncRecordIterator
-from kcodec.client import consumer_flows as flows
-from kcodec.client.aio.carrier import Carrier
-from kcodec.client.consumer_views import ConsumerViews, OnCommitted, checked_subscription, core_of, options_of, start
-from kcodec.client.face import dress
-from kcodec.client.option_names import NotPickled, refuse_positional
-from kcodec.consumer.consumer_core import ConsumerCore
-from kcodec.consumer.notices import Notice
+from kcodec.client.consumer_base import ConsumerViews, OnCommitted, core_of, options_of, start
+from kcodec.client.methods import dress
+from kcodec.consumer import calls as flows
+from kcodec.consumer.callbacks import Notice
+from kcodec.consumer.core import ConsumerCore
+from kcodec.consumer.options import checked_subscription
+from kcodec.flow import Flow, join, spawn
+from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.option_names import NotPickled, refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow, join, spawn
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record

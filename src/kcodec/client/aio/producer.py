@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer for asyncio: `kcodec.txn.producer_core` carried by the running loop."""
+"""The producer for asyncio: `kcodec.producer.core` carried by the running loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Never
 
-from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.transaction import TransactionalCalls
-from kcodec.client.arrow_sending import TableBatch, table_batches
-from kcodec.client.client import Client
-from kcodec.client.option_names import NotPickled, refuse_positional
-from kcodec.client.producer_end import interrupted_timeout, note_failures
-from kcodec.client.producer_options import ProducerOptions, buffer_full, make_source, take_options
+from kcodec.client.interruption import interrupted_timeout, note_failures
+from kcodec.client.producer_base import make_source
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
-from kcodec.txn import delivery as txn_delivery
-from kcodec.txn.accumulator import NO_HEADERS, header_pairs
-from kcodec.txn.delivery import BatchMetadata, RecordMetadata
-from kcodec.txn.producer_core import ProducerCore
-from kcodec.txn.producer_id import ProducerIdSource
-from kcodec.txn.reports import log_lost
+from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.client import Client
+from kcodec.network.option_names import NotPickled, refuse_positional
+from kcodec.producer import delivery as txn_delivery
+from kcodec.producer.accumulator import NO_HEADERS, header_pairs
+from kcodec.producer.core import ProducerCore
+from kcodec.producer.delivery import BatchMetadata, RecordMetadata
+from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerOptions, buffer_full, take_options
+from kcodec.producer.reports import log_lost
+from kcodec.producer.tables import TableBatch, table_batches
 
 _time_ns = time.time_ns
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -53,8 +54,8 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
 
 
 class Delivery(txn_delivery.Delivery):
-    """A record on its way; see `kcodec.txn.delivery.Delivery` for its attributes. Await it for where the record lies,
-    or for the error it failed with, which names the partition; it ends by `delivery_timeout_ms`."""
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it for where the record
+    lies, or for the error it failed with, which names the partition; it ends by `delivery_timeout_ms`."""
 
     __slots__ = ()
 
@@ -77,7 +78,7 @@ class Delivery(txn_delivery.Delivery):
 
 
 class TableDelivery(txn_delivery.TableDelivery):
-    """A table on its way; see `kcodec.txn.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
 
     __slots__ = ()
 

@@ -8,18 +8,17 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
-from kcodec.client.aio.carrier import Carrier
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.arrow_sending import TableBatch
-from kcodec.client.client import Client
-from kcodec.client.producer_options import ProducerOptions
 from kcodec.client.shared import SharedWriting, check_group, check_writer_options, seconds, take_client_options
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow
-from kcodec.txn.handle import TransactionHandle, WriterReceipt
-from kcodec.txn.producer_id import ProducerIdSource
-from kcodec.txn.shared import abort_shared, commit_shared
-from kcodec.txn.transaction_offsets import check_offsets
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.client import Client
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerOptions
+from kcodec.producer.tables import TableBatch
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.shared import abort_shared, commit_shared
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 

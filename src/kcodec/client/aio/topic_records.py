@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.client.aio.carrier import Carrier
-from kcodec.client.topic_range import Places
-from kcodec.client.topic_reading import TopicReading
-from kcodec.consumer.bounded_read import Range
+from kcodec.client.topic_base import TopicReading
 from kcodec.errors import DecodeError
+from kcodec.network.asyncio_loop import Carrier
 from kcodec.offsets import TopicPartition
+from kcodec.reading.engine import Range
+from kcodec.reading.ranges import Places
 
 
 def read_topic(

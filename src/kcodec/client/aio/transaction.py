@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kcodec.client.transaction import TransactionBlock, manager_of
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.flow import Flow
-from kcodec.txn.handle import TransactionHandle
-from kcodec.txn.state import Event
-from kcodec.txn.transaction_manager import TransactionManager
-from kcodec.txn.transaction_offsets import check_group_metadata, check_offsets
+from kcodec.flow import Flow
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.transactions.handle import TransactionHandle
+from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.state import Event
 
 if TYPE_CHECKING:
     from kcodec.client.aio.producer import Delivery, Producer, TableDelivery

@@ -5,7 +5,7 @@ Where all members want the same and racks make no difference, that is arithmetic
 guess is improved: partitions are moved along a chain of members, or round a circle of them, for as long as one is found
 that makes the whole better, by Bellman and Ford's search for negative cycles. When none is left, nothing better exists:
 costs are those of a flow, the squares of the loads among them. (Kafka's AbstractStickyAssignor moves single partitions
-to the better of two members; `tests/test_assignors.py` holds these shares against its.)
+to the better of two members; `tests/consumer/test_assignors.py` holds these shares against its.)
 """
 
 from __future__ import annotations

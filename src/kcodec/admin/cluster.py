@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: the cluster, its brokers and features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
+from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.flow import Flow
+from kcodec.protocol import messages
+
+THE_CLUSTER = "the cluster"
+#: How far a feature may go down (Kafka: FeatureUpdate.UpgradeType).
+UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
+
+
+def describe_cluster(
+    asking: Asking, *, include_fenced_brokers: bool = False, timeout: float | None = None
+) -> Flow[ClusterDescription]:
+    """The cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
+    if include_fenced_brokers:
+        question: Question[str, ClusterDescription] = Question(
+            "describe",
+            AnyBroker(),
+            lambda items, until: messages.DescribeClusterRequest(include_fenced_brokers=True),
+            _cluster,
+            named=str,
+            lowest=2,
+        )
+    else:
+        question = Question(
+            "describe",
+            AnyBroker(),
+            lambda items, until: messages.MetadataRequest(topics=[], allow_auto_topic_creation=False),
+            _metadata,
+            named=str,
+            lowest=4,  # known to brokers of any age
+        )
+    outcome = yield from settle(asking, [THE_CLUSTER], question, asking.deadline(timeout))
+    return outcome.value()[THE_CLUSTER]
+
+
+def _cluster(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
+    brokers = sorted(response.brokers, key=lambda broker: broker.broker_id)
+    nodes = tuple(BrokerNode(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in brokers)
+    controller = None if response.controller_id < 0 else response.controller_id
+    yield (
+        items[0],
+        Answer(response.error_code, ClusterDescription(response.cluster_id, controller, nodes), response.error_message),
+    )
+
+
+def _metadata(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
+    brokers = sorted(response.brokers, key=lambda broker: broker.node_id)
+    nodes = tuple(BrokerNode(one.node_id, one.host, one.port, one.rack) for one in brokers)
+    controller = None if response.controller_id < 0 else response.controller_id
+    yield items[0], Answer(0, ClusterDescription(response.cluster_id, controller, nodes))
+
+
+def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
+    """Features by name: the level switched on, and what the broker asked supports (KIP-584)."""
+    question: Question[str, dict[str, FeatureDescription]] = Question(
+        "describe the features of",
+        AnyBroker(),
+        lambda items, until: messages.ApiVersionsRequest(client_software_name="kcodec", client_software_version="0"),
+        lambda response, items: [(items[0], Answer(response.error_code, _features(response)))],
+        named=str,
+        lowest=3,
+    )
+    outcome = yield from settle(asking, [THE_CLUSTER], question, asking.deadline(timeout))
+    return outcome.value()[THE_CLUSTER]
+
+
+def _features(response: Any) -> dict[str, FeatureDescription]:
+    supported = {feature.name: feature for feature in response.supported_features or ()}
+    finalized = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
+    return {
+        name: FeatureDescription(
+            name,
+            finalized.get(name),
+            supported[name].min_version if name in supported else None,
+            supported[name].max_version if name in supported else None,
+        )
+        for name in sorted({*supported, *finalized})
+    }
+
+
+def update_features(
+    asking: Asking,
+    levels: Mapping[str, int],
+    *,
+    upgrade_type: str = "upgrade",
+    validate_only: bool = False,
+    timeout: float | None = None,
+) -> Flow[dict[str, None]]:
+    """Finalize features at levels; 0 switches one off. upgrade_type: or "safe_downgrade", "unsafe_downgrade".
+
+    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. All or none (KIP-584).
+    """
+    if upgrade_type not in UPGRADE_TYPES:
+        raise ValueError(f"upgrade_type must be one of {', '.join(UPGRADE_TYPES)}, not {upgrade_type!r}")
+    question: Question[str, None] = Question(
+        "update feature",
+        Controller(asking.cluster),
+        lambda names, until: messages.UpdateFeaturesRequest(
+            feature_updates=[
+                messages.FeatureUpdateKey(
+                    feature=name, max_version_level=levels[name], upgrade_type=UPGRADE_TYPES[upgrade_type]
+                )
+                for name in names
+            ],
+            timeout_ms=until.left_ms,
+            validate_only=validate_only,
+        ),
+        _updated,
+        lowest=1,
+    )
+    outcome = yield from settle(asking, levels, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, Answer]]:
+    """Version 1 has a result for each feature, version 2 only one for all."""
+    if response.error_code or not response.results:
+        yield from ((name, Answer(response.error_code, None, response.error_message)) for name in names)
+        return
+    for result in response.results:
+        yield result.feature, Answer(result.error_code, None, result.error_message)

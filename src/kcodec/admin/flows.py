@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows of Admin, all in one place: what its two faces carry.
+
+Each is a function `name(asking, ...) -> Flow[result]`; `timeout` is in seconds.
+"""
+
+from kcodec.admin.cluster import describe_cluster, describe_features, update_features
+from kcodec.admin.configs import alter_configs, describe_configs
+from kcodec.admin.groups import (
+    alter_group_offsets,
+    delete_group_offsets,
+    delete_groups,
+    describe_group_lag,
+    describe_groups,
+    list_group_offsets,
+    list_groups,
+)
+from kcodec.admin.open_transactions import find_hanging_transactions, find_stray_transactions
+from kcodec.admin.records import delete_records, elect_leaders, list_offsets
+from kcodec.admin.security import (
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_user_scram_credentials,
+)
+from kcodec.admin.topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
+from kcodec.admin.transactions import (
+    abort_transaction,
+    describe_producers,
+    describe_transactions,
+    fence_producers,
+    list_transactions,
+)
+
+__all__ = [
+    "abort_transaction",
+    "alter_configs",
+    "alter_group_offsets",
+    "alter_user_scram_credentials",
+    "create_acls",
+    "create_partitions",
+    "create_topics",
+    "delete_acls",
+    "delete_group_offsets",
+    "delete_groups",
+    "delete_records",
+    "delete_topics",
+    "describe_acls",
+    "describe_cluster",
+    "describe_configs",
+    "describe_features",
+    "describe_group_lag",
+    "describe_groups",
+    "describe_producers",
+    "describe_topics",
+    "describe_transactions",
+    "describe_user_scram_credentials",
+    "elect_leaders",
+    "fence_producers",
+    "find_hanging_transactions",
+    "find_stray_transactions",
+    "list_group_offsets",
+    "list_groups",
+    "list_offsets",
+    "list_topics",
+    "list_transactions",
+    "update_features",
+]

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: groups and their committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcodec.arguments import names_of, partitions_of
+from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, by_topic, partition_codes, settle
+from kcodec.cluster.routing import Broker, Coordinator, CoordinatorOf
+from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
+from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
+from kcodec.consumer.lag import PartitionLag, partition_lags
+from kcodec.errors import DecodeError, UnsupportedError
+from kcodec.flow import Flow
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol import messages
+
+GROUP_ID_NOT_FOUND = 69
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """A group by id. state, type: None from brokers that do not tell (before 2.6, 3.7)."""
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A member. partitions: what it reads; several members of a share group read the same. For a member of a streams
+    group, those of the source topics of its active tasks. metadata, assignment: bytes of the classic protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...] = ()
+    metadata: bytes = field(default=b"", repr=False)
+    assignment: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A group. state "Dead": it does not exist. protocol: its assignor, "" for a streams group.
+
+    type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
+    """
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    type: str = "classic"
+
+
+def list_groups(
+    asking: Asking, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
+) -> Flow[dict[str, GroupListing]]:
+    """The groups of all brokers, by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
+
+    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    """
+    deadline = asking.deadline(timeout)
+    yield from asking.cluster.refresh(asking.call_timeout(deadline))
+    wanted, kinds = names_of(states, "states"), names_of(types, "types")
+    question: Question[int, list[GroupListing]] = Question(
+        "list groups of broker",
+        Broker(),
+        lambda brokers, until: messages.ListGroupsRequest(states_filter=wanted, types_filter=kinds),
+        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response)))],
+        lowest=5 if kinds else 4 if wanted else 0,
+    )
+    outcome = yield from settle(asking, asking.cluster.brokers, question, deadline)
+    found = [listing for listings in outcome.value().values() for listing in listings]
+    return {listing.group_id: listing for listing in sorted(found, key=lambda listing: listing.group_id)}
+
+
+def _listings(response: Any) -> list[GroupListing]:
+    return [
+        GroupListing(group.group_id, group.protocol_type, group.group_state or None, group.group_type or None)
+        for group in response.groups
+    ]
+
+
+def describe_groups(
+    asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, GroupDescription]]:
+    """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
+
+    Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
+    GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
+    """
+    wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
+    outcome = yield from settle(asking, wanted, _description(asking, "classic"), deadline)
+    for kind in ("consumer", "share", "streams"):
+        others = [name for name, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
+        if others:  # of another type, which a broker of this or an older version may not have
+            found = yield from settle(asking, others, _description(asking, kind), deadline)
+            outcome.results |= found.results
+            outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
+    return {name: outcome.value()[name] for name in wanted}
+
+
+def _description(asking: Asking, kind: str) -> Question[str, GroupDescription]:
+    """The request that describes groups of one type."""
+    requests: dict[str, Callable[[list[str]], Any]] = {
+        "classic": lambda groups: messages.DescribeGroupsRequest(groups=groups),
+        "consumer": lambda groups: messages.ConsumerGroupDescribeRequest(group_ids=groups),
+        "share": lambda groups: messages.ShareGroupDescribeRequest(group_ids=groups),
+        "streams": lambda groups: messages.StreamsGroupDescribeRequest(group_ids=groups),
+    }
+    read = {"classic": _group, "consumer": _consumer_group, "share": _share_group, "streams": _streams_group}[kind]
+    return Question(
+        "describe group",
+        Coordinator(asking.cluster, "group"),
+        lambda groups, until: requests[kind](groups),
+        lambda response, groups: (
+            (group.group_id, Answer(group.error_code, read(group), group.error_message)) for group in response.groups
+        ),
+    )
+
+
+def _consumer_group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _partitions(member.assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "consumer", group.assignor_name, members, "consumer")
+
+
+def _share_group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment))
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "share", group.assignor_name, members, "share")
+
+
+def _streams_group(group: Any) -> GroupDescription:
+    """A task of a subtopology reads the partition of its number of every source topic."""
+    subtopologies = (
+        {} if group.topology is None else {one.subtopology_id: one for one in group.topology.subtopologies or ()}
+    )
+
+    def partitions(member: Any) -> Iterator[TopicPartition]:
+        for task in member.assignment.active_tasks:
+            subtopology = subtopologies.get(task.subtopology_id)
+            if subtopology is not None:
+                topics = [*subtopology.source_topics, *(one.name for one in subtopology.repartition_source_topics)]
+                yield from (TopicPartition(topic, number) for topic in topics for number in task.partitions)
+
+    members = tuple(
+        GroupMember(
+            member.member_id, member.instance_id, member.client_id, member.client_host, tuple(partitions(member))
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "streams", "", members, "streams")
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
+    )
+
+
+def _group(group: Any) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _assigned(group.protocol_type, bytes(member.member_assignment)),
+            metadata=bytes(member.member_metadata),
+            assignment=bytes(member.member_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
+    """What a member of a classic group of consumers reads; none while the group rebalances, or where that cannot be
+    read: what leaders give their members is no business of the broker."""
+    if protocol_type != PROTOCOL_TYPE or not assignment:
+        return ()
+    try:
+        return tuple(read_assignment(assignment))
+    except DecodeError:
+        return ()
+
+
+def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:
+    """Delete groups without members, with their offsets.
+
+    Raises BrokerError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, AuthorizationError; AdminError for several.
+    """
+    question: Question[str, None] = Question(
+        "delete group",
+        Coordinator(asking.cluster, "group"),
+        lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
+        lambda response, groups: ((result.group_id, Answer(result.error_code)) for result in response.results),
+    )
+    outcome = yield from settle(asking, names_of(group_ids, "group_ids"), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def list_group_offsets(
+    asking: Asking,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+    """The offsets a group has committed; None where it has none. partitions: None for all that have one.
+
+    require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
+    Raise UnsupportedError for a share group, which commits no offsets.
+    """
+    deadline = asking.deadline(timeout)
+    wanted = [ALL] if partitions is None else partitions_of(partitions)
+    lowest = STABLE_VERSION if require_stable else 1
+    question = fetch_question(asking.cluster, group_id, wanted, require_stable=require_stable, lowest=lowest)
+    outcome = yield from settle(asking, wanted, question, deadline)
+    answered: dict[TopicPartition, Any] = value_of(outcome, group_id)
+    found: dict[TopicPartition, Any] = answered[ALL] if partitions is None else answered
+    if not any(found.values()):
+        yield from _refuse_share_group(asking, group_id, deadline)
+    return found
+
+
+def _refuse_share_group(asking: Asking, group_id: str, deadline: Deadline) -> Flow[None]:
+    """Raise UnsupportedError if a group without committed offsets is a share group: brokers respond as if it had
+    none."""
+    outcome = yield from settle(asking, [group_id], _description(asking, "share"), deadline)
+    if outcome.results:
+        raise UnsupportedError(
+            f"group {group_id!r} is a share group, expected one that commits offsets: brokers keep the state of each "
+            "record for it; kafka-share-groups.sh --describe shows its start offsets"
+        )
+
+
+def describe_group_lag(
+    asking: Asking, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+) -> Flow[dict[TopicPartition, PartitionLag]]:
+    """How far a group's committed offsets are behind, and which transaction holds a last stable offset back.
+
+    partitions: None for all that the group has an offset in. Raise BrokerError, AuthorizationError; UnsupportedError
+    for a share group; AdminError where several partitions were requested.
+    """
+    deadline = asking.deadline(timeout)
+    committed = yield from list_group_offsets(asking, group_id, partitions, timeout=deadline.remaining)
+    outcome = yield from partition_lags(asking, dict.fromkeys(committed), committed, deadline)
+    return outcome.value()
+
+
+def alter_group_offsets(
+    asking: Asking,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    *,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, None]]:
+    """Commit offsets for a group that has no members; a number is an offset without metadata.
+
+    Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
+    """
+    given = {
+        partition: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        for partition, value in offsets.items()
+    }
+
+    question = commit_question(asking.cluster, group_id, given)
+    outcome = yield from settle(asking, given, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def delete_group_offsets(
+    asking: Asking, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+) -> Flow[dict[TopicPartition, None]]:
+    """Forget committed offsets of topics that the group does not subscribe to (KIP-496).
+
+    Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
+    """
+    question: Question[TopicPartition, None] = Question(
+        f"delete offset of group {group_id!r} in",
+        CoordinatorOf(asking.cluster, "group", group_id),
+        lambda some, until: messages.OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                messages.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[messages.OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+                )
+                for topic, numbers in by_topic(some).items()
+            ],
+        ),
+        lambda response, some: (
+            ((partition, Answer(response.error_code)) for partition in some)
+            if response.error_code
+            else partition_codes(response, some)
+        ),
+    )
+    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
+    return outcome.value()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: offsets of partitions, and records that are to go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kcodec.admin.values import ElectedLeader
+from kcodec.arguments import partitions_of
+from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
+from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
+from kcodec.cluster.routing import Controller, Leader
+from kcodec.constants import IsolationLevel
+from kcodec.flow import Flow
+from kcodec.offsets import TopicPartition
+from kcodec.protocol import messages
+
+ELECTION_NOT_NEEDED = 84
+ELECTIONS = {"preferred": 0, "unclean": 1}
+
+
+def list_offsets(
+    asking: Asking,
+    partitions: Mapping[TopicPartition, str | int],
+    *,
+    isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, ListedOffset]]:
+    """Offsets by position or time: partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+
+    For a time, the first record at or after it; offset -1 where there is none. isolation_level "read_committed": no
+    later than the last stable offset. Raises BrokerError; AdminError where several were asked for.
+    """
+    timestamps = {partition: timestamp_of(spec) for partition, spec in partitions.items()}
+    question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
+    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def delete_records(
+    asking: Asking, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+) -> Flow[dict[TopicPartition, int]]:
+    """Delete the records below an offset; -1 for all below the high watermark. Gives the new low watermarks.
+
+    Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
+    AuthorizationError; AdminError where several were asked for. (KIP-107)
+    """
+    question: Question[TopicPartition, int] = Question(
+        "delete records of",
+        Leader(asking.cluster),
+        lambda some, until: messages.DeleteRecordsRequest(
+            topics=[
+                messages.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        messages.DeleteRecordsPartition(
+                            partition_index=number, offset=before[TopicPartition(topic, number)]
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic(some).items()
+            ],
+            timeout_ms=until.left_ms,
+        ),
+        lambda response, some: (
+            (TopicPartition(topic.name, one.partition_index), Answer(one.error_code, one.low_watermark))
+            for topic in response.topics
+            for one in topic.partitions
+        ),
+    )
+    outcome = yield from settle(asking, before, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def elect_leaders(
+    asking: Asking, partitions: Iterable[TopicPartition], *, election: str = "preferred", timeout: float | None = None
+) -> Flow[dict[TopicPartition, ElectedLeader]]:
+    """Make the first replica of partitions their leader again; "unclean": any replica that lives, losing records.
+
+    Raises BrokerError: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, AuthorizationError ...;
+    AdminError where several were asked for. A partition that needed none is no error. (KIP-460)
+    """
+    if election not in ELECTIONS:
+        raise ValueError(f"election must be one of {', '.join(ELECTIONS)}, not {election!r}")
+    question: Question[TopicPartition, ElectedLeader] = Question(
+        "elect leader of",
+        Controller(asking.cluster),
+        lambda some, until: messages.ElectLeadersRequest(
+            election_type=ELECTIONS[election],
+            topic_partitions=[
+                messages.ElectLeadersTopicPartitions(topic=topic, partitions=numbers)
+                for topic, numbers in by_topic(some).items()
+            ],
+            timeout_ms=until.left_ms,
+        ),
+        _elected,
+        final=frozenset({80, 83}),  # PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE: an answer
+        lowest=1 if election == "unclean" else 0,
+    )
+    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    if response.error_code:
+        yield from ((partition, Answer(response.error_code)) for partition in partitions)
+        return
+    for topic in response.replica_election_results:
+        for one in topic.partition_result:
+            partition = TopicPartition(topic.topic, one.partition_id)
+            is_needless = one.error_code == ELECTION_NOT_NEEDED
+            code = 0 if is_needless else one.error_code
+            yield partition, Answer(code, ElectedLeader(partition, not is_needless), one.error_message)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: permissions (ACLs) and SCRAM credentials."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from kcodec.arguments import items_of, names_of
+from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.flow import Flow
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import broker_error
+
+SALT_BYTES = 32
+# Kafka: ScramMechanism. Brokers take 4096 to 16384 iterations.
+DEFAULT_ITERATIONS = 4096
+RESOURCE_NOT_FOUND = 91
+
+
+class _OrUnknown(IntEnum):
+    """A number of a newer Kafka's is UNKNOWN, as in Kafka's own enumerations."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _OrUnknown | None:
+        return cls(0) if isinstance(value, int) and value != 0 else None
+
+
+class ResourceType(_OrUnknown):
+    """What a permission is about. ANY is for filters."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(_OrUnknown):
+    """How the name is meant. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(_OrUnknown):
+    """What is allowed or denied. ANY is for filters."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(_OrUnknown):
+    """Allowed or denied. ANY is for filters."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True)
+class AclBinding:
+    """A permission: `principal` ("User:alice") may, or may not, do `operation` on a resource from `host` ("*": all)."""
+
+    resource_type: ResourceType
+    resource_name: str
+    principal: str
+    operation: AclOperation
+    permission: AclPermission = AclPermission.ALLOW
+    host: str = "*"
+    pattern_type: PatternType = PatternType.LITERAL
+
+    def __str__(self) -> str:
+        what = f"{self.pattern_type.name.lower()} {self.resource_type.name.lower()} {self.resource_name!r}"
+        return (
+            f"{self.permission.name.lower()} {self.principal} {self.operation.name.lower()} on {what} from {self.host}"
+        )
+
+
+@dataclass(frozen=True)
+class AclFilter:
+    """Which permissions: all that are equal where something is said; None and ANY are all."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    principal: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: AclPermission = AclPermission.ANY
+    host: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+
+
+class ScramMechanism(_OrUnknown):
+    """SCRAM with which hash."""
+
+    UNKNOWN = 0
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def hash_name(self) -> str:
+        """As hashlib names it."""
+        names = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
+        if self not in names:
+            raise ValueError(f"no hash is known for {self!r}")
+        return names[self]
+
+
+@dataclass(frozen=True)
+class ScramCredentialInfo:
+    """What may be known of a credential: no password, no salt."""
+
+    mechanism: ScramMechanism
+    iterations: int
+
+
+@dataclass(frozen=True)
+class ScramCredentialUpsertion:
+    """A password to be set for a user. It does not leave this process: what is sent is salted and hashed."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    iterations: int = DEFAULT_ITERATIONS
+
+
+@dataclass(frozen=True)
+class ScramCredentialDeletion:
+    """A credential to be taken away."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+def create_acls(
+    asking: Asking, bindings: Iterable[AclBinding], *, timeout: float | None = None
+) -> Flow[dict[AclBinding, None]]:
+    """Add permissions.
+
+    Raises AuthorizationError (ALTER on the cluster), BrokerError SECURITY_DISABLED without an authorizer; AdminError
+    for several.
+    """
+    question: Question[AclBinding, None] = Question(
+        "create acl",
+        Controller(asking.cluster),
+        lambda some, until: messages.CreateAclsRequest(
+            creations=[
+                messages.AclCreation(
+                    resource_type=int(one.resource_type),
+                    resource_name=one.resource_name,
+                    resource_pattern_type=int(one.pattern_type),
+                    principal=one.principal,
+                    host=one.host,
+                    operation=int(one.operation),
+                    permission_type=int(one.permission),
+                )
+                for one in some
+            ]
+        ),
+        lambda response, some: (
+            (one, Answer(result.error_code, None, result.error_message))
+            for one, result in zip(some, response.results, strict=False)
+        ),
+        lowest=1,
+    )
+    outcome = yield from settle(asking, items_of(bindings, AclBinding, "bindings"), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def describe_acls(
+    asking: Asking, which: AclFilter | None = None, *, timeout: float | None = None
+) -> Flow[list[AclBinding]]:
+    """The permissions that a filter finds; all without one. Raises AuthorizationError (DESCRIBE on the cluster)."""
+    chosen = which or AclFilter()
+    question: Question[AclFilter, list[AclBinding]] = Question(
+        "describe acls",
+        AnyBroker(),
+        lambda some, until: messages.DescribeAclsRequest(
+            resource_type_filter=int(chosen.resource_type),
+            resource_name_filter=chosen.resource_name,
+            pattern_type_filter=int(chosen.pattern_type),
+            principal_filter=chosen.principal,
+            host_filter=chosen.host,
+            operation=int(chosen.operation),
+            permission_type=int(chosen.permission),
+        ),
+        lambda response, some: [
+            (some[0], Answer(response.error_code, list(_described(response)), response.error_message))
+        ],
+        named=lambda chosen: "of the cluster",
+        lowest=1,
+    )
+    outcome = yield from settle(asking, [chosen], question, asking.deadline(timeout))
+    return outcome.value()[chosen]
+
+
+def _described(response: Any) -> Iterator[AclBinding]:
+    for resource in response.resources:
+        for acl in resource.acls:
+            yield AclBinding(
+                ResourceType(resource.resource_type),
+                resource.resource_name,
+                acl.principal,
+                AclOperation(acl.operation),
+                AclPermission(acl.permission_type),
+                acl.host,
+                PatternType(resource.pattern_type),
+            )
+
+
+def delete_acls(
+    asking: Asking, filters: Iterable[AclFilter], *, timeout: float | None = None
+) -> Flow[dict[AclFilter, list[AclBinding]]]:
+    """Take away the permissions that filters find, and say which those were.
+
+    Raises AuthorizationError (ALTER on the cluster), BrokerError; AdminError for several filters.
+    """
+    question: Question[AclFilter, list[AclBinding]] = Question(
+        "delete acls",
+        Controller(asking.cluster),
+        lambda some, until: messages.DeleteAclsRequest(
+            filters=[
+                messages.DeleteAclsFilter(
+                    resource_type_filter=int(one.resource_type),
+                    resource_name_filter=one.resource_name,
+                    pattern_type_filter=int(one.pattern_type),
+                    principal_filter=one.principal,
+                    host_filter=one.host,
+                    operation=int(one.operation),
+                    permission_type=int(one.permission),
+                )
+                for one in some
+            ]
+        ),
+        _deleted,
+        lowest=1,
+    )
+    outcome = yield from settle(asking, items_of(filters, AclFilter, "filters"), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, Answer]]:
+    for one, result in zip(filters, response.filter_results, strict=False):
+        failed = next((acl for acl in result.matching_acls if acl.error_code), result)
+        gone = [
+            AclBinding(
+                ResourceType(acl.resource_type),
+                acl.resource_name,
+                acl.principal,
+                AclOperation(acl.operation),
+                AclPermission(acl.permission_type),
+                acl.host,
+                PatternType(acl.pattern_type),
+            )
+            for acl in result.matching_acls
+            if acl.error_code == 0
+        ]
+        yield one, Answer(failed.error_code, gone, failed.error_message)
+
+
+def describe_user_scram_credentials(
+    asking: Asking, users: Iterable[str] | None = None, *, timeout: float | None = None
+) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
+    """Which SCRAM credentials users have; None: all users that have any. A user without any has an empty tuple.
+
+    Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
+    """
+    names = None if users is None else names_of(users, "users")
+    question: Question[str, dict[str, tuple[ScramCredentialInfo, ...]]] = Question(
+        "describe scram credentials of",
+        AnyBroker(),
+        lambda some, until: messages.DescribeUserScramCredentialsRequest(
+            users=None if names is None else [messages.ScramUserName(name=name) for name in names]
+        ),
+        _credentials,
+        named=str,
+    )
+    outcome = yield from settle(asking, ["users"], question, asking.deadline(timeout))
+    return outcome.value()["users"]
+
+
+def _credentials(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
+    found = {}
+    for result in response.results:
+        if result.error_code not in (0, RESOURCE_NOT_FOUND):
+            raise broker_error(
+                result.error_code, f"describe scram credentials of {result.user!r}", message=result.error_message
+            )
+        found[result.user] = tuple(
+            ScramCredentialInfo(ScramMechanism(info.mechanism), info.iterations) for info in result.credential_infos
+        )
+    yield items[0], Answer(response.error_code, found, response.error_message)
+
+
+def alter_user_scram_credentials(
+    asking: Asking,
+    alterations: Iterable[ScramCredentialUpsertion | ScramCredentialDeletion],
+    *,
+    timeout: float | None = None,
+) -> Flow[dict[str, None]]:
+    """Set passwords, take credentials away; by user.
+
+    Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
+    AdminError for several. Send passwords over TLS only: a salted password is as good as the password. (KIP-554)
+    """
+    changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
+    sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}
+    question: Question[str, None] = Question(
+        "alter scram credentials of",
+        Controller(asking.cluster),
+        lambda users, until: messages.AlterUserScramCredentialsRequest(
+            upsertions=[sets[id(one)] for one in changes if id(one) in sets and one.user in users],
+            deletions=[
+                messages.ScramCredentialDeletion(name=one.user, mechanism=int(one.mechanism))
+                for one in changes
+                if isinstance(one, ScramCredentialDeletion) and one.user in users
+            ],
+        ),
+        lambda response, users: (
+            (result.user, Answer(result.error_code, None, result.error_message)) for result in response.results
+        ),
+    )
+    outcome = yield from settle(asking, [one.user for one in changes], question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _salted(upsertion: ScramCredentialUpsertion) -> Any:
+    salt = os.urandom(SALT_BYTES)
+    name, iterations = upsertion.mechanism.hash_name, upsertion.iterations
+    return messages.ScramCredentialUpsertion(
+        name=upsertion.user,
+        mechanism=int(upsertion.mechanism),
+        iterations=iterations,
+        salt=salt,
+        salted_password=hashlib.pbkdf2_hmac(name, upsertion.password.encode(), salt, iterations),
+    )

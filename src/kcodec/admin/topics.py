@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
+from kcodec.arguments import items_of, names_of
+from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, settle
+from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.errors import KcodecError
+from kcodec.flow import ANY_NODE, Flow, call
+from kcodec.protocol import messages
+
+# "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
+BROKER_DEFAULT = -1
+NO_ID = UUID(int=0)
+# How long create_topics waits until a broker shows the new topics with leaders.
+SETTLING_SECONDS = 10.0
+
+
+def create_topics(
+    asking: Asking,
+    topics: Iterable[NewTopic | str],
+    *,
+    validate_only: bool = False,
+    timeout: float | None = None,
+) -> Flow[dict[str, CreatedTopic]]:
+    """Make topics; a name alone takes the broker's defaults. They can be written to when this returns.
+
+    validate_only: say what would happen, make nothing. timeout: seconds, None for default_api_timeout_ms.
+    Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
+    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked for.
+    Source: CreateTopicsRequest (KIP-4).
+    """
+    given = items_of(topics, (NewTopic, str), "topics")
+    wanted = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
+    deadline = asking.deadline(timeout)
+    needs_defaults = any(
+        topic.assignments is None and None in (topic.num_partitions, topic.replication_factor)
+        for topic in wanted.values()
+    )
+    question: Question[str, CreatedTopic] = Question(
+        "create topic",
+        Controller(asking.cluster),
+        lambda names, until: messages.CreateTopicsRequest(
+            topics=[_creatable(wanted[name]) for name in names],
+            timeout_ms=until.left_ms,
+            validate_only=validate_only,
+        ),
+        _created,
+        lowest=4 if needs_defaults else 0,
+    )
+    outcome = yield from settle(asking, wanted, question, deadline)
+    if outcome.results and not validate_only:
+        yield from _shown(asking, list(outcome.results), deadline)
+    return outcome.value()
+
+
+def _creatable(topic: NewTopic) -> Any:
+    has_own = topic.assignments is not None
+    if has_own and (topic.num_partitions is not None or topic.replication_factor is not None):
+        raise ValueError(f"topic {topic.name!r}: give either assignments or num_partitions and replication_factor")
+    return messages.CreatableTopic(
+        name=topic.name,
+        num_partitions=BROKER_DEFAULT if topic.num_partitions is None else topic.num_partitions,
+        replication_factor=BROKER_DEFAULT if topic.replication_factor is None else topic.replication_factor,
+        assignments=[
+            messages.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+            for partition, brokers in (topic.assignments or {}).items()
+        ],
+        configs=[
+            messages.CreatableTopicConfig(name=name, value=None if value is None else str(value))
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def _created(response: Any, names: list[str]) -> Iterator[tuple[str, Answer]]:
+    for topic in response.topics:
+        made = CreatedTopic(
+            topic.name,
+            None if topic.topic_id == NO_ID else topic.topic_id,
+            None if topic.num_partitions < 0 else topic.num_partitions,
+            None if topic.replication_factor < 0 else topic.replication_factor,
+            {config.name: config.value for config in topic.configs or ()},
+        )
+        yield topic.name, Answer(topic.error_code, made, topic.error_message)
+
+
+def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
+    """Wait until a broker shows a leader for every partition: before that a producer is told to come again."""
+    until = min(deadline.at, asking.clock() + SETTLING_SECONDS)
+    attempt = 0
+    while asking.clock() < until:
+        request = messages.MetadataRequest(
+            topics=[messages.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+        )
+        try:
+            reply = yield from call(ANY_NODE, request, timeout=asking.call_timeout(deadline), lowest=4)
+        except KcodecError:
+            return  # the topics are made; whoever writes to them will see for himself
+        if all(topic.error_code == 0 and _has_leaders(topic) for topic in reply.message.topics):
+            return
+        yield from asking.pause(attempt, deadline)
+        attempt += 1
+
+
+def _has_leaders(topic: Any) -> bool:
+    return bool(topic.partitions) and all(partition.leader_id >= 0 for partition in topic.partitions)
+
+
+def delete_topics(asking: Asking, topics: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:
+    """Delete topics by name, with all their records.
+
+    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED, AuthorizationError ...
+    """
+    question: Question[str, None] = Question(
+        "delete topic",
+        Controller(asking.cluster),
+        lambda names, until: messages.DeleteTopicsRequest(topic_names=names, timeout_ms=until.left_ms),
+        lambda response, names: (
+            (topic.name, Answer(topic.error_code, None, topic.error_message)) for topic in response.responses
+        ),
+        highest=5,  # version 6 has ids in place of names
+    )
+    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def create_partitions(
+    asking: Asking, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
+) -> Flow[dict[str, None]]:
+    """Give topics more partitions: topic -> how many there shall be in all. Keys then go to other partitions.
+
+    Raises BrokerError: INVALID_PARTITIONS where that is not more than there are, and the usual ones.
+    """
+    question: Question[str, None] = Question(
+        "create partitions of topic",
+        Controller(asking.cluster),
+        lambda names, until: messages.CreatePartitionsRequest(
+            topics=[messages.CreatePartitionsTopic(name=name, count=counts[name], assignments=None) for name in names],
+            timeout_ms=until.left_ms,
+            validate_only=validate_only,
+        ),
+        lambda response, names: (
+            (topic.name, Answer(topic.error_code, None, topic.error_message)) for topic in response.results
+        ),
+    )
+    outcome = yield from settle(asking, counts, question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def list_topics(
+    asking: Asking, *, include_internal: bool = False, timeout: float | None = None
+) -> Flow[dict[str, TopicListing]]:
+    """All topics that we may see, by name."""
+    deadline = asking.deadline(timeout)
+    question: Question[str, list[TopicListing]] = Question(
+        "list topics of",
+        AnyBroker(),
+        lambda items, until: messages.MetadataRequest(topics=None, allow_auto_topic_creation=False),
+        lambda response, items: [(items[0], Answer(0, [_listing(topic) for topic in response.topics]))],
+        named=str,
+        lowest=4,
+    )
+    outcome = yield from settle(asking, ["the cluster"], question, deadline)
+    listings = sorted(outcome.value()["the cluster"], key=lambda listing: listing.name)
+    return {listing.name: listing for listing in listings if include_internal or not listing.is_internal}
+
+
+def _listing(topic: Any) -> TopicListing:
+    topic_id = None if topic.topic_id == NO_ID else topic.topic_id
+    return TopicListing(topic.name, topic_id, topic.is_internal, len(topic.partitions))
+
+
+def describe_topics(
+    asking: Asking, topics: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, TopicDescription]]:
+    """Partitions, leaders and replicas of topics. Nothing is made by asking.
+
+    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as a topic just made is not known everywhere),
+    INVALID_TOPIC_EXCEPTION, AuthorizationError.
+    """
+    question: Question[str, TopicDescription] = Question(
+        "describe topic",
+        AnyBroker(),
+        lambda names, until: messages.MetadataRequest(
+            topics=[messages.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+        ),
+        lambda response, names: (
+            (topic.name, Answer(topic.error_code, _description(topic))) for topic in response.topics
+        ),
+        lowest=4,
+    )
+    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
+    return outcome.value()
+
+
+def _description(topic: Any) -> TopicDescription:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return TopicDescription(
+        topic.name,
+        None if topic.topic_id == NO_ID else topic.topic_id,
+        topic.is_internal,
+        tuple(
+            PartitionDescription(
+                one.partition_index,
+                None if one.leader_id < 0 else one.leader_id,
+                None if one.leader_epoch < 0 else one.leader_epoch,
+                tuple(one.replica_nodes),
+                tuple(one.isr_nodes),
+                tuple(one.offline_replicas),
+            )
+            for one in partitions
+        ),
+    )

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: producers and transactions as brokers and coordinators know them (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kcodec.arguments import names_of
+from kcodec.cluster.producer_states import (
+    TRANSACTION_STATES,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+    by_transactional_id,
+    coordinators_lists,
+    producers_of,
+    transactions_of,
+)
+from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.routing import Coordinator, Leader
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.flow import Flow
+from kcodec.offsets import TopicPartition
+from kcodec.protocol import messages
+
+__all__ = [
+    "TRANSACTION_STATES",
+    "ProducerState",
+    "TransactionDescription",
+    "TransactionListing",
+    "abort_transaction",
+    "by_transactional_id",
+    "coordinators_lists",
+    "describe_producers",
+    "describe_transactions",
+    "fence_producers",
+    "list_transactions",
+    "producers_of",
+    "transactions_of",
+]
+
+# InitProducerId wants a timeout for transactions that this producer will never begin.
+FENCING_TRANSACTION_TIMEOUT_MS = 10_000
+
+
+def describe_producers(
+    asking: Asking,
+    partitions: Iterable[TopicPartition],
+    *,
+    broker_id: int | None = None,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
+    """The producers with state in partitions, as their leaders know them, or one broker with a replica.
+
+    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError: READ on the topic); AdminError for several;
+    UnsupportedError below Kafka 2.8.
+    """
+    return (yield from producers_of(asking, partitions, broker_id, timeout)).value()
+
+
+def describe_transactions(
+    asking: Asking, transactional_ids: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, TransactionDescription]]:
+    """State, producer and partitions of transactional ids.
+
+    Raises BrokerError: TRANSACTIONAL_ID_NOT_FOUND, AuthorizationError (DESCRIBE on the id); AdminError for several;
+    UnsupportedError below Kafka 3.0. Partitions of topics that we may not see are left out by the broker.
+    """
+    return (yield from transactions_of(asking, transactional_ids, timeout)).value()
+
+
+def list_transactions(
+    asking: Asking,
+    *,
+    states: Iterable[str] = (),
+    producer_ids: Iterable[int] = (),
+    min_duration_ms: int | None = None,
+    transactional_id_pattern: str | None = None,
+    timeout: float | None = None,
+) -> Flow[dict[str, TransactionListing]]:
+    """The transactional ids of all coordinators, by id; with any of the conditions only those that meet all.
+
+    states: of TRANSACTION_STATES. min_duration_ms: open for so long (KIP-994, Kafka 3.8). transactional_id_pattern: a
+    regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). ValueError for a state that there is not.
+    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    """
+    outcome = yield from coordinators_lists(
+        asking, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
+    )
+    return by_transactional_id(outcome.value())
+
+
+def abort_transaction(
+    asking: Asking,
+    partition: TopicPartition,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int = 0,
+    *,
+    timeout: float | None = None,
+) -> Flow[None]:
+    """Write an ABORT marker into one partition, past the coordinator: only for a transaction that hangs there.
+
+    The numbers are those of `describe_producers`; a coordinator_epoch of -1 there is 0 here, as in Kafka's own tool.
+    A transaction that its coordinator still knows ends torn by this: use `fence_producers` for it. Raises BrokerError:
+    INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError (CLUSTER_ACTION,
+    or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
+    """
+    marker = messages.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=[messages.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+    question: Question[TopicPartition, None] = Question(
+        f"abort transaction of producer {producer_id}/{producer_epoch} in",
+        Leader(asking.cluster),
+        lambda some, until: messages.WriteTxnMarkersRequest(markers=[marker]),
+        _marked,
+    )
+    outcome = yield from settle(asking, [partition], question, asking.deadline(timeout))
+    outcome.value()
+
+
+def _marked(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    for marker in response.markers:
+        for topic in marker.topics:
+            for one in topic.partitions:
+                yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)
+
+
+def fence_producers(
+    asking: Asking, transactional_ids: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, ProducerIdAndEpoch]]:
+    """End the open transactions of these ids by an abort, and shut out the producers that use them now.
+
+    Gives the producer id and epoch that are current then. An id that no producer has used yet is made by this.
+    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError where several were asked for. (KIP-664)
+    """
+    question: Question[str, ProducerIdAndEpoch] = Question(
+        "fence producers of",
+        Coordinator(asking.cluster, "transaction"),
+        lambda ids, until: messages.InitProducerIdRequest(
+            transactional_id=ids[0], transaction_timeout_ms=FENCING_TRANSACTION_TIMEOUT_MS
+        ),
+        lambda response, ids: [
+            (ids[0], Answer(response.error_code, ProducerIdAndEpoch(response.producer_id, response.producer_epoch)))
+        ],
+        at_most=1,
+        highest=5,
+    )
+    outcome = yield from settle(
+        asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout)
+    )
+    return outcome.value()

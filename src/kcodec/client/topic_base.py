@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both faces of `read_topic` share: options, the flows of one reading, and what is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kcodec import _fast
+from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
+from kcodec.cluster.retry_driver import Asking
+from kcodec.errors import DecodeError
+from kcodec.flow import Flow
+from kcodec.network.client import Client
+from kcodec.offsets import TopicPartition
+from kcodec.reading.decoding import RangeDecoder
+from kcodec.reading.engine import BoundedRead, FetchedAnswer, Range
+from kcodec.reading.options import take_options
+from kcodec.reading.ranges import Places, TopicRange
+
+
+class TopicReading:
+    """One reading: a client of its own, where it stands, and how answers become records.
+
+    Raises TypeError and ValueError for options and ranges that make no sense; nobody is asked yet.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None,
+        start: Places,
+        end: Places,
+        max_rows: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 0):
+            raise ValueError(f"max_rows must be a number of records, not {max_rows!r}")
+        self.range = TopicRange(topic, partitions, start, end)
+        own, client_options = take_options(options)
+        self.settings = own.settings(client_options)
+        self.client = Client(client_options)
+        self.client.cluster.allow_auto_topic_creation = False
+        self.decoder = RangeDecoder(self.settings, max_rows)
+        self._read: BoundedRead | None = None
+
+    @property
+    def schema(self) -> ColumnsSchema:
+        """The Arrow schema of what is given."""
+        return _fast.schema_of(self.settings.columns, self.settings.binary_type, False, self.settings.framing)
+
+    # Flows
+
+    def open(self) -> Flow[None]:
+        """Find out what is to be read, and begin to fetch it."""
+        cluster = self.client.cluster
+        asking = Asking(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
+        ranges = yield from self.range.resolve(asking, self.settings.isolation_level)
+        # Topic ids and leaders, as the flows below ask for them by name.
+        yield from cluster.ensure_topic(self.range.topic, self.settings.default_api_timeout)
+        self._read = BoundedRead(cluster, self.range.topic, ranges, self.settings, self.client.random)
+        if not self.decoder.is_full:
+            yield from self._read.start()
+
+    def next_answer(self) -> Flow[FetchedAnswer | None]:
+        """What is to be decoded next; None: all is given."""
+        assert self._read is not None
+        return (yield from self._read.next_answer())
+
+    # What came of it
+
+    def decoded(self, answer: FetchedAnswer) -> tuple[list[DecodedRecords], DecodeError | None]:
+        """The chunks of an answer, and what is to be raised behind them."""
+        return self.decoder.decode(answer)
+
+    def finished(self) -> None:
+        """All was fetched and decoded: what lies between the last record and the end is nothing."""
+        if not self.decoder.is_full:
+            for partition in self._partitions():
+                partition.next_offset = partition.end
+
+    def _partitions(self) -> Iterator[Any]:
+        return iter(() if self._read is None else self._read.partitions)
+
+    @property
+    def offsets(self) -> dict[TopicPartition, Range]:
+        """Of each partition what is to be read, and how far that has come."""
+        return {partition.topic_partition: partition.range for partition in self._partitions()}
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Bytes of batches that brokers sent."""
+        return 0 if self._read is None else self._read.bytes_fetched
+
+    @property
+    def counts(self) -> Counts:
+        """Of all that was decoded so far."""
+        return self.decoder.counts
+
+    def describe(self) -> str:
+        """For repr."""
+        read = sum(one.next_offset - one.start for one in self.offsets.values())
+        wanted = sum(one.end - one.start for one in self.offsets.values())
+        return f"{self.range.topic!r}, {len(self.offsets)} partitions, {read} of {wanted} offsets"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets by position or time, asked of the leaders of partitions (ListOffsets; Kafka: OffsetFetcher, OffsetSpec).
+
+"latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. Leaders that have
+moved, that load, or that do not know their high watermark yet (78 OFFSET_NOT_AVAILABLE) are asked again by
+`kcodec.cluster.retry_driver`; the leader epoch that we know goes with the request, so that a former leader rejects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
+from kcodec.cluster.routing import Leader
+from kcodec.constants import IsolationLevel
+from kcodec.errors import DeliveryTimeoutError
+from kcodec.flow import Flow
+from kcodec.offsets import TopicPartition
+from kcodec.protocol import messages
+
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+#: Words for offsets (Kafka: OffsetSpec, ListOffsetsRequest).
+OFFSET_SPECS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
+_LOWEST_VERSIONS = {-3: 7, -4: 8, -5: 9}
+#: The first version that knows an isolation level; before it "latest" is always the high watermark.
+_ISOLATION_VERSION = 2
+
+
+@dataclass(frozen=True)
+class ListedOffset:
+    """An answer of list_offsets. offset: -1 where no record is so late. timestamp: of that record, else -1."""
+
+    offset: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int | None = None
+
+
+def list_offsets_question(
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> Question[TopicPartition, ListedOffset]:
+    """For `settle`: timestamps as on the wire, see `timestamp_of`."""
+
+    def of(topic: str, number: int) -> Any:
+        return messages.ListOffsetsPartition(
+            partition_index=number,
+            current_leader_epoch=cluster.leader_epoch(topic, number),
+            timestamp=timestamps[TopicPartition(topic, number)],
+        )
+
+    return Question(
+        "list offset of",
+        Leader(cluster),
+        lambda some, until: messages.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(isolation),
+            topics=[
+                messages.ListOffsetsTopic(name=topic, partitions=[of(topic, number) for number in numbers])
+                for topic, numbers in by_topic(some).items()
+            ],
+            timeout_ms=until.left_ms,
+        ),
+        _listed,
+        lowest=max(
+            _ISOLATION_VERSION if isolation is IsolationLevel.READ_COMMITTED else 1,
+            *(_LOWEST_VERSIONS.get(timestamp, 0) for timestamp in timestamps.values()),
+            0,
+        ),
+    )
+
+
+def _listed(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    for topic in response.topics:
+        for one in topic.partitions:
+            epoch = None if one.leader_epoch < 0 else one.leader_epoch
+            found = ListedOffset(one.offset, one.timestamp, epoch)
+            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code, found)
+
+
+def timestamp_of(spec: str | int) -> int:
+    """The number for a word of OFFSET_SPECS; a time in ms stands for itself. ValueError for others."""
+    if isinstance(spec, int):
+        return spec
+    if spec not in OFFSET_SPECS:
+        raise ValueError(f"unknown offset {spec!r}; possible: {', '.join(OFFSET_SPECS)}, or milliseconds since 1970")
+    return OFFSET_SPECS[spec]
+
+
+def isolation_of(given: IsolationLevel | str) -> IsolationLevel:
+    """An isolation level by its name. ValueError for others."""
+    for level in IsolationLevel:
+        if level == given:
+            return level
+    raise ValueError(f"isolation_level must be one of {', '.join(map(str, IsolationLevel))}, not {given!r}")
+
+
+def list_offsets(
+    cluster: Cluster,
+    specs: Mapping[TopicPartition, str | int],
+    isolation_level: IsolationLevel | str,
+    timeout: float,
+) -> Flow[dict[TopicPartition, ListedOffset]]:
+    """Offsets for a consumer: partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+
+    For a time, the first record at or after it; offset -1 where there is none. Raises the error of the first partition
+    that has one (with a note on the others): BrokerError, AuthorizationError, DeliveryTimeoutError; ValueError.
+    """
+    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
+    timestamps = {partition: timestamp_of(spec) for partition, spec in specs.items()}
+    question = list_offsets_question(cluster, timestamps, isolation_of(isolation_level))
+    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
+    return outcome.first_value()

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client knows of a cluster: brokers, leaders, coordinators, features; and the flows that find it out.
+
+Metadata is kept fresh by one flow, `keep_fresh`; others say what they miss (`request_update`, `ensure_topic`) and wait
+for `changed`. Rules: Kafka's Metadata and NetworkClient.DefaultMetadataUpdater; KIP-899 and KIP-1102 for beginning at
+the bootstrap servers again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
+from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.protocol.error_codes import ERRORS, broker_error, note_final
+from kcodec.protocol.versions import BrokerVersions
+
+__all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
+log = logging.getLogger("kcodec.client")
+REBOOTSTRAP_REQUIRED = 129
+COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
+#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads (14, 15, 16); and
+#: UNKNOWN_SERVER_ERROR (-1), as one failure of a broker must not end a producer. The deadline bounds the retries.
+PASSING = frozenset({-1, 14, 15, 16})
+#: A topic error that a retry cannot cure: 17 invalid name, 29 not authorized.
+LASTING_TOPIC_ERRORS = frozenset({17, 29})
+UNKNOWN_TOPIC_OR_PARTITION = 3
+#: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
+TOPIC_IDLE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class ClusterTimes:
+    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: without metadata for so long, begin at
+    the bootstrap servers again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a topic
+    that brokers call unknown is waited for."""
+
+    request: float
+    metadata_max_age: float
+    rebootstrap_trigger: float | None
+    backoff: Callable[[int, float], float]
+    unknown_topic: float = 5.0
+
+
+class Cluster:
+    """See the module. `changed` is set after every metadata answer, and when a feature level becomes known."""
+
+    def __init__(self, clock: Clock, random: Random, times: ClusterTimes) -> None:
+        self.clock = clock
+        self.random = random
+        self.times = times
+        self.brokers: dict[int, Broker] = {}
+        self.topics: dict[str, Topic] = {}
+        self.controller_id = -1
+        self.cluster_id: str | None = None
+        self.finalized_features: dict[str, int] = {}
+        self.features_epoch = -2
+        self.versions: dict[int, BrokerVersions] = {}
+        self.changed = Signal()
+        self.allow_auto_topic_creation = True
+        self.last_error: BaseException | None = None
+        self.updates = 0
+        self.wants_all_topics = False  # of somebody who subscribes to a pattern
+        self.updates_of_all = 0
+        self.rebootstraps = 0
+        self._wanted: dict[str, float] = {}
+        self._coordinators: dict[tuple[str, str], int] = {}
+        #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
+        self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
+        self._addresses: dict[int, Address] = {}
+        self._update_wanted = Signal()
+        self._is_update_wanted = False
+        self._updated_at: float | None = None
+        self._asked_since: float | None = None
+
+    # What is known
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Broker id -> address; empty before the first metadata."""
+        return self._addresses
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized level of the feature transaction.version; 0 where the cluster has no such feature."""
+        return self.finalized_features.get("transaction.version", 0)
+
+    def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
+        """A broker answered ApiVersions: of its features, those of the highest epoch count."""
+        self.versions[node_id] = versions
+        if versions.finalized_features_epoch > self.features_epoch or self.features_epoch == -2:
+            self.features_epoch = versions.finalized_features_epoch
+            self.finalized_features = dict(versions.finalized_features)
+            self.changed.set()
+
+    def coordinator_versions(self, kind: str, key: str) -> BrokerVersions | None:
+        """What the coordinator of a group or a transactional id offers; None while it is not known, or not met."""
+        return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker that leads a partition; None if it is not known or there is none."""
+        found = self.topics.get(topic)
+        known = found.partitions.get(partition) if found else None
+        return known.leader if known is not None and known.leader >= 0 else None
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch of that leader; -1 if it is not known."""
+        found = self.topics.get(topic)
+        known = found.partitions.get(partition) if found else None
+        return known.leader_epoch if known is not None else -1
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has; None if it is not known."""
+        found = self.topics.get(topic)
+        return len(found.partitions) if found and found.partitions else None
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """The partitions that have a leader."""
+        found = self.topics.get(topic)
+        return sorted(number for number, part in found.partitions.items() if part.leader >= 0) if found else []
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of a topic; None where it is not known, or the brokers have none."""
+        found = self.topics.get(topic)
+        return found.topic_id if found and found.topic_id != NO_UUID else None
+
+    # What is missed
+
+    def topics_wanted(self, names: Iterable[str]) -> None:
+        """Ask for these topics from now on; an update is asked for if one of them is new."""
+        now = self.clock()
+        for name in names:
+            if name not in self._wanted:
+                self.request_update(f"topic {name} is new")
+            self._wanted[name] = now
+
+    def request_update(self, reason: str) -> None:
+        """Ask for new metadata soon."""
+        if not self._is_update_wanted:
+            log.debug("metadata is asked for: %s", reason)
+        self._is_update_wanted = True
+        self._update_wanted.set()
+
+    def forget_leader(self, topic: str, partition: int) -> None:
+        """The leader we knew is not the leader (any more)."""
+        found = self.topics.get(topic)
+        if found and partition in found.partitions:
+            found.partitions[partition].leader = -1
+        self.request_update(f"{topic}-{partition} has another leader")
+
+    def learn_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """A broker told who leads now (Produce v10+, Fetch v12+: current_leader); older epochs are not believed."""
+        found = self.topics.get(topic)
+        known = found.partitions.get(partition) if found else None
+        if known is not None and leader in self.brokers and leader_epoch > known.leader_epoch:
+            known.leader, known.leader_epoch = leader, leader_epoch
+            self.changed.set()
+
+    def learn_brokers(self, endpoints: Iterable[Any]) -> None:
+        """Brokers that came with such an answer (node_endpoints)."""
+        for end in endpoints:
+            self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
+            self._addresses[end.node_id] = Address(end.host, end.port)
+
+    def forget_coordinator(self, kind: str, key: str) -> None:
+        """Ask again next time."""
+        self._coordinators.pop((kind, key), None)
+
+    # Flows
+
+    def ensure_topic(self, topic: str, timeout: float) -> Flow[Topic]:
+        """Wait for the metadata of a topic. Raise BrokerError for a topic that cannot be had, DeliveryTimeoutError.
+
+        A broker also returns UNKNOWN_TOPIC_OR_PARTITION while it creates a topic, so the wait for an unknown topic ends
+        `unknown_topic` seconds after the first such response.
+        """
+        deadline = self.clock() + timeout
+        unknown_since: float | None = None
+        while True:
+            self.topics_wanted([topic])
+            found = self.topics.get(topic)
+            if found is not None and found.error in LASTING_TOPIC_ERRORS:
+                # Not remembered: a permission may be given, a topic made; the next call asks again.
+                self._wanted.pop(topic, None)
+                del self.topics[topic]
+                raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
+            if found is not None and not found.error and found.partitions:
+                return found
+            left = deadline - self.clock()
+            if left <= 0:
+                raise self._late(f"topic {topic!r} is not in the metadata", topic, timeout)
+            if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION:
+                unknown_since = self.clock() if unknown_since is None else unknown_since
+                left_unknown = unknown_since + self.times.unknown_topic - self.clock()
+                if left_unknown <= 0:
+                    self._wanted.pop(topic, None)
+                    raise self._unknown(topic)
+                left = min(left, left_unknown)
+            else:
+                unknown_since = None
+            self.request_update(f"topic {topic} is missing")
+            yield from wait(self.changed, left)
+            if isinstance(self.last_error, AuthenticationError):
+                raise self.last_error
+
+    def _unknown(self, topic: str) -> BrokerError:
+        return BrokerError(
+            f"topic {topic!r} does not exist: brokers have called it unknown for unknown_topic_timeout_ms"
+            f" ({self.times.unknown_topic:g} s); create it, or correct its name",
+            code=UNKNOWN_TOPIC_OR_PARTITION,
+            name="UNKNOWN_TOPIC_OR_PARTITION",
+            retriable=True,
+            remedy="stop",
+            resource=topic,
+        )
+
+    def _late(self, what: str, topic: str | None, timeout: float) -> BaseException:
+        why = self.why_missing(topic)
+        return DeliveryTimeoutError(f"{what} after {timeout:g} s" + (f": {why}" if why else ""))
+
+    def why_missing(self, topic: str | None) -> str | None:
+        """Why there is no metadata, of a topic or at all, as far as it is known; from any thread."""
+        found = self.topics.get(topic) if topic is not None else None
+        if found is not None and found.error:
+            return ERRORS[found.error].name if found.error in ERRORS else f"error {found.error}"
+        if self.last_error is not None:
+            return str(self.last_error)
+        return "no broker of bootstrap_servers has responded yet" if not self.updates else None
+
+    def refresh(self, timeout: float) -> Flow[None]:
+        """Wait for metadata newer than now. Raises DeliveryTimeoutError, AuthenticationError."""
+        deadline = self.clock() + timeout
+        before = self.updates
+        self.request_update("refresh")
+        while self.updates == before:
+            left = deadline - self.clock()
+            if left <= 0:
+                raise self._late("no metadata", None, timeout)
+            yield from wait(self.changed, left)
+            if self.updates == before and isinstance(self.last_error, AuthenticationError | UnsupportedError):
+                raise self.last_error
+
+    def keep_fresh(self) -> Flow[None]:
+        """The flow that asks for metadata, for as long as the client lives."""
+        attempt = gaps = 0
+        while True:
+            if not self._is_update_wanted:
+                age = self.clock() - (self._updated_at or self.clock())
+                yield from wait(self._update_wanted, max(self.times.metadata_max_age - age, 0.0))
+            self._is_update_wanted = False
+            before = self.updates
+            yield from self._ask()
+            if self.updates == before:
+                self._is_update_wanted = not isinstance(self.last_error, AuthenticationError)
+                if not self._is_update_wanted:  # a password does not get better, and an account may be locked
+                    yield from wait(self._update_wanted, self.times.metadata_max_age)
+                if attempt >= max(len(self.brokers), 1):
+                    self._rebootstrap("no broker that we know answers")
+                    attempt = 0
+                yield from sleep(self.times.backoff(attempt, self.random.random()))
+                attempt += 1
+            else:
+                attempt = 0
+                gaps = gaps + 1 if self._has_gaps() else 0
+                if gaps:
+                    self._is_update_wanted = True
+                if self._is_update_wanted:
+                    yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
+
+    def _has_gaps(self) -> bool:
+        """Whether a topic that is wanted, or a leader in it, is still missing."""
+        for name in self._wanted:
+            found = self.topics.get(name)
+            if found is None and self.wants_all_topics:
+                continue  # it is gone
+            if found is None or (found.error and found.error not in LASTING_TOPIC_ERRORS):
+                return True
+            if any(part.leader < 0 for part in found.partitions.values()):
+                return True
+        return False
+
+    def _ask(self) -> Flow[None]:
+        """One Metadata request; what it says, or why it failed, is kept."""
+        from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        now = self.clock()
+        self._asked_since = self._asked_since if self._asked_since is not None else now
+        trigger = self.times.rebootstrap_trigger
+        if trigger is not None and now - self._asked_since > trigger and self.brokers:
+            self._rebootstrap(f"no metadata for {now - self._asked_since:.0f} s")
+        self._wanted = {name: used for name, used in self._wanted.items() if now - used < TOPIC_IDLE_SECONDS}
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
+        are_all = self.wants_all_topics
+        request = MetadataRequest(
+            topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
+        )
+        try:
+            reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
+        except (TransportError, UnsupportedError, BrokerError) as error:
+            self.last_error = error
+            log.info("metadata was not to be had: %s", error)
+            self.changed.set()
+            return
+        self.apply(reply, are_all)
+
+    def apply(self, reply: Reply, are_all: bool = False) -> None:
+        """Take a MetadataResponse in. are_all: topics that are not in it are gone."""
+        message = reply.message
+        if message.error_code == REBOOTSTRAP_REQUIRED:
+            self._rebootstrap("the broker asked for it")
+            return
+        if not message.brokers:
+            self.last_error = TransportError("a broker that knows no brokers answered Metadata")
+            self.changed.set()
+            return
+        self.brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in message.brokers}
+        self._addresses = {node_id: broker.address for node_id, broker in self.brokers.items()}
+        self.controller_id = message.controller_id
+        self.cluster_id = message.cluster_id or self.cluster_id
+        if are_all:
+            named = {told.name for told in message.topics}
+            self.topics = {name: topic for name, topic in self.topics.items() if name in named}
+        for told in message.topics:
+            if told.name is not None:
+                self._apply_topic(told)
+        self.updates += 1
+        self.updates_of_all += are_all
+        self.last_error = None
+        self._updated_at = self.clock()
+        self._asked_since = None
+        self.changed.set()
+
+    def _apply_topic(self, told: Any) -> None:
+        old = self.topics.get(told.name)
+        is_same = old is not None and old.topic_id == told.topic_id
+        topic = Topic(told.name, told.topic_id, told.is_internal, told.error_code)
+        for part in told.partitions:
+            # An answer of a broker that lags behind: an older epoch of the same topic is not believed (KIP-320).
+            known = old.partitions.get(part.partition_index) if old is not None and is_same else None
+            if known is not None and 0 <= part.leader_epoch < known.leader_epoch:
+                topic.partitions[part.partition_index] = known
+                continue
+            topic.partitions[part.partition_index] = Partition(
+                part.leader_id,
+                part.leader_epoch,
+                tuple(part.replica_nodes),
+                tuple(part.isr_nodes),
+                tuple(part.offline_replicas),
+            )
+        self.topics[told.name] = topic
+
+    def _rebootstrap(self, reason: str) -> None:
+        if self.brokers and self.times.rebootstrap_trigger is not None:
+            log.warning("beginning at the bootstrap servers again: %s", reason)
+            self.brokers, self._addresses = {}, {}
+            self._coordinators.clear()
+            self.rebootstraps += 1
+        self._asked_since = self.clock()
+        self._is_update_wanted = True
+
+    def coordinator(self, kind: str, key: str, timeout: float) -> Flow[int]:
+        """The broker that coordinates a group ("group") or a transactional id ("transaction"), remembered.
+
+        FindCoordinator also makes the internal topic on a fresh cluster, so it comes before any request to a
+        coordinator. Raises AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
+        """
+        deadline = self.clock() + timeout
+        attempt = 0
+        last: BaseException | None = None
+        while (known := self._coordinators.get((kind, key))) is None or known not in self.brokers:
+            left = deadline - self.clock()
+            if left <= 0:
+                raise DeliveryTimeoutError(f"no coordinator of {kind} {key!r} after {timeout:g} s: {last}")
+            try:
+                yield from self._find_coordinator(kind, key, min(left, self.times.request))
+                if (found := self._coordinators.get((kind, key))) is not None and found in self.brokers:
+                    return found
+            except (AuthenticationError, UnsupportedError):
+                raise
+            except (TransportError, BrokerError) as error:
+                if isinstance(error, BrokerError) and error.code not in PASSING and not error.retriable:
+                    raise
+                last = self.coordinator_errors[kind, key] = error
+            pause = self.times.backoff(attempt, self.random.random())
+            yield from sleep(min(pause, max(deadline - self.clock(), 0.0)))
+            attempt += 1
+        return known
+
+    def _find_coordinator(self, kind: str, key: str, timeout: float) -> Flow[None]:
+        from kcodec.protocol.messages.metadata import FindCoordinatorRequest
+
+        number = COORDINATOR_KINDS[kind]
+
+        def build(version: int) -> FindCoordinatorRequest:
+            if version >= 4:
+                return FindCoordinatorRequest(key_type=number, coordinator_keys=[key])
+            return FindCoordinatorRequest(key=key, key_type=number)
+
+        request = ByVersion(FindCoordinatorRequest, build)
+        reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
+        answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
+        if answer.error_code:
+            error = broker_error(
+                answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
+            )
+            note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
+            raise error
+        self._coordinators[kind, key] = answer.node_id
+        self.coordinator_errors.pop((kind, key), None)
+        if answer.node_id not in self.brokers:
+            self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
+            self._addresses[answer.node_id] = Address(answer.host, answer.port)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a transaction open where: what leaders know of producers, and coordinators of transactional ids (KIP-664).
+
+For Admin, and for a consumer that wants to know what holds a last stable offset back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.arguments import names_of, numbers_of, partitions_of
+from kcodec.cluster.retry_driver import Answer, Asking, Outcome, Question, by_topic, settle
+from kcodec.cluster.routing import Broker, Coordinator, Leader, OneBroker, Route
+from kcodec.flow import Flow
+from kcodec.offsets import TopicPartition
+from kcodec.protocol import messages
+
+#: Kafka: TransactionState, by its names on the wire.
+TRANSACTION_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+@dataclass(frozen=True)
+class ProducerState:
+    """A producer that a partition remembers. current_transaction_start_offset: None without an open transaction.
+
+    coordinator_epoch: of its last marker here, -1 before the first. last_timestamp: of its last record, as that said.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_transaction_start_offset: int | None
+
+
+@dataclass(frozen=True)
+class TransactionListing:
+    """A transactional id that a coordinator knows. coordinator: the broker's id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True)
+class TransactionDescription:
+    """What the coordinator knows of a transactional id. start_timestamp: None where no transaction is open.
+
+    partitions: those that the coordinator will write an end marker to, in order.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    transaction_timeout_ms: int
+    start_timestamp: int | None
+    partitions: tuple[TopicPartition, ...]
+
+    def __repr__(self) -> str:
+        open_part = f", {len(self.partitions)} partitions" if self.partitions else ""
+        return (
+            f"<TransactionDescription {self.transactional_id!r}: {self.state}, "
+            f"producer {self.producer_id}/{self.producer_epoch}{open_part}>"
+        )
+
+
+def producers_of(
+    asking: Asking, partitions: Iterable[TopicPartition], broker_id: int | None, timeout: float | None
+) -> Flow[Outcome[TopicPartition, tuple[ProducerState, ...]]]:
+    """`describe_producers`, errors beside results."""
+    route: Route[TopicPartition] = Leader(asking.cluster) if broker_id is None else OneBroker(broker_id)
+    question: Question[TopicPartition, tuple[ProducerState, ...]] = Question(
+        "describe producers of",
+        route,
+        lambda some, until: messages.DescribeProducersRequest(
+            topics=[
+                messages.DescribeProducersTopic(name=topic, partition_indexes=numbers)
+                for topic, numbers in by_topic(some).items()
+            ]
+        ),
+        _producers,
+    )
+    return (yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout)))
+
+
+def _producers(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+    for topic in response.topics:
+        for one in topic.partitions:
+            states = tuple(_producer(state) for state in one.active_producers)
+            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code, states, one.error_message)
+
+
+def _producer(state: Any) -> ProducerState:
+    start = state.current_txn_start_offset
+    return ProducerState(
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        None if start < 0 else start,
+    )
+
+
+def transactions_of(
+    asking: Asking, transactional_ids: Iterable[str], timeout: float | None
+) -> Flow[Outcome[str, TransactionDescription]]:
+    """`describe_transactions`, errors beside results."""
+    question: Question[str, TransactionDescription] = Question(
+        "describe transaction",
+        Coordinator(asking.cluster, "transaction"),
+        lambda ids, until: messages.DescribeTransactionsRequest(transactional_ids=ids),
+        lambda response, ids: (
+            (state.transactional_id, Answer(state.error_code, _transaction(state)))
+            for state in response.transaction_states
+        ),
+    )
+    return (
+        yield from settle(asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout))
+    )
+
+
+def _transaction(state: Any) -> TransactionDescription:
+    found = [TopicPartition(topic.topic, number) for topic in state.topics for number in topic.partitions]
+    return TransactionDescription(
+        state.transactional_id,
+        state.transaction_state,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_timeout_ms,
+        None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
+        tuple(sorted(found)),
+    )
+
+
+def coordinators_lists(
+    asking: Asking,
+    states: Iterable[str],
+    producer_ids: Iterable[int],
+    min_duration_ms: int | None,
+    transactional_id_pattern: str | None,
+    timeout: float | None,
+) -> Flow[Outcome[int, list[TransactionListing]]]:
+    """`list_transactions` by broker, errors beside results."""
+    wanted, ids = names_of(states, "states"), numbers_of(producer_ids, "producer_ids")
+    unknown = sorted(set(wanted) - set(TRANSACTION_STATES))
+    if unknown:
+        raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")
+    deadline = asking.deadline(timeout)
+    yield from asking.cluster.refresh(asking.call_timeout(deadline))
+    question: Question[int, list[TransactionListing]] = Question(
+        "list transactions of broker",
+        Broker(),
+        lambda brokers, until: messages.ListTransactionsRequest(
+            state_filters=wanted,
+            producer_id_filters=ids,
+            duration_filter=-1 if min_duration_ms is None else min_duration_ms,
+            transactional_id_pattern=transactional_id_pattern,
+        ),
+        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response, brokers[0])))],
+        lowest=2 if transactional_id_pattern is not None else 1 if min_duration_ms is not None else 0,
+    )
+    return (yield from settle(asking, asking.cluster.brokers, question, deadline))
+
+
+def by_transactional_id(lists: Mapping[int, list[TransactionListing]]) -> dict[str, TransactionListing]:
+    """The lists of all brokers as one, by id."""
+    found = [listing for listings in lists.values() for listing in listings]
+    return {one.transactional_id: one for one in sorted(found, key=lambda listing: listing.transactional_id)}
+
+
+def _listings(response: Any, broker_id: int) -> list[TransactionListing]:
+    return [
+        TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, broker_id)
+        for state in response.transaction_states
+    ]

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a call about many items is settled: each asked at the broker that answers for it, again where that helps.
+
+Admin's calls, and a consumer's about offsets, have items (topics, partitions, groups, ids). `settle` finds the broker
+of each item, asks once for all items of a broker, takes what was answered, and asks again for what was answered with a
+retriable error (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
+KafkaAdminClient's Call and AdminApiDriver.
+
+Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
+the error itself where one item was asked for, else `AdminError`, an ExceptionGroup that also carries the results of the
+items that went well. (`except* BrokerError` catches both.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.routing import Route
+from kcodec.errors import (
+    AuthenticationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KcodecError,
+    RequestTimedOutError,
+    TransportError,
+    UnsupportedError,
+    one_line,
+)
+from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import broker_error, error_code
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+# A broker knows a new topic some 100 ms after the controller made it: so long "unknown" is asked again.
+UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
+# Requests of one call that are under way at a time.
+MAX_PARALLEL_REQUESTS = 32
+# Errors that stand in the note of another, in words.
+MAX_NOTED_ERRORS = 5
+
+
+class AdminError(ExceptionGroup[Exception], KcodecError):
+    """Some items of a call failed. `errors`: item -> error; `results`: item -> result of those that went well."""
+
+    errors: dict[Any, KcodecError]
+    results: dict[Any, Any]
+
+    def __new__(cls, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> AdminError:
+        """As an ExceptionGroup is made."""
+        made = super().__new__(cls, message, list(errors.values()))
+        made.errors, made.results = dict(errors), dict(results)
+        return made
+
+    def __init__(self, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> None:
+        super().__init__(message, list(errors.values()))
+
+    def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
+        """For `except*`: the part with these errors."""
+        kept = {item: error for item, error in self.errors.items() if any(error is one for one in exceptions)}
+        return AdminError(self.message, kept, self.results)
+
+    def __str__(self) -> str:
+        return one_line("; ".join([self.message, *map(str, self.errors.values())]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AdminError, (self.message, self.errors, self.results)
+
+
+@dataclass
+class Outcome(Generic[K, V]):
+    """What came of the items of a call."""
+
+    doing: str
+    results: dict[K, V] = field(default_factory=dict)
+    errors: dict[K, KcodecError] = field(default_factory=dict)
+
+    def value(self) -> dict[K, V]:
+        """The results; raises where there are errors."""
+        if not self.errors:
+            return self.results
+        if len(self.errors) + len(self.results) == 1:
+            raise next(iter(self.errors.values()))
+        total = len(self.errors) + len(self.results)
+        raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
+
+    def first_value(self) -> dict[K, V]:
+        """The results; raises the first error, which has the others in a note."""
+        if not self.errors:
+            return self.results
+        first, *others = self.errors.values()
+        if others:
+            more = "; ".join(map(str, others[:MAX_NOTED_ERRORS]))
+            first.add_note(f"{len(others)} more of {len(self.errors) + len(self.results)} failed: {more}")
+        raise first
+
+
+class Answer(NamedTuple):
+    """What a response says about an item: a result, or an error code and the broker's own words."""
+
+    code: int
+    value: Any = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What such flows work with.
+
+    api_timeout: seconds for a call without a time of its own (Kafka: default.api.timeout.ms).
+    now:         milliseconds since 1970, only to tell the age of transactions.
+    late:        what is raised of an item that is not settled by then.
+    """
+
+    cluster: Cluster
+    api_timeout: float
+    now: Callable[[], int]
+    late: type[RequestTimedOutError | DeliveryTimeoutError] = RequestTimedOutError
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's."""
+        return self.cluster.clock
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """The end of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
+        limit = self.api_timeout if timeout is None else timeout
+        return Deadline(self.clock, self.clock() + limit, limit)
+
+    def call_timeout(self, deadline: Deadline) -> float:
+        """Seconds for one request: no request outlives the call that sends it."""
+        return min(self.cluster.times.request, deadline.remaining)
+
+    def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
+        """Wait before the next attempt; `attempt` counts those that failed, from 0."""
+        pause = self.cluster.times.backoff(attempt, self.cluster.random.random())
+        yield from sleep(min(pause, max(deadline.left, 0.0)))
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Until when; `limit` is what it was at the beginning, in seconds."""
+
+    clock: Clock
+    at: float
+    limit: float
+
+    @property
+    def left(self) -> float:
+        """Seconds left, maybe negative."""
+        return self.at - self.clock()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, 0 once the deadline has passed: the `timeout` of the next step of the same call."""
+        return max(self.left, 0.0)
+
+    def share(self, steps: int) -> float:
+        """Seconds that the next of `steps` steps of a call may take. A call that gives partial results must not spend
+        all its time on the first broker that does not respond; what a quick step leaves, the following steps have."""
+        return self.remaining / steps
+
+    @property
+    def left_ms(self) -> int:
+        """For a request's own timeout_ms."""
+        return max(int(self.left * 1000), 1)
+
+
+@dataclass(frozen=True)
+class Question(Generic[K, V]):
+    """An API, asked about items.
+
+    doing:     "delete topic"; errors say "delete topic 'orders': ...".
+    route:     where an item is answered.
+    request:   the message for some items; the deadline is for a timeout_ms inside it.
+    read:      what a response says of each item.
+    final:     codes that are not asked again here although Kafka calls them retriable.
+    resource:  what an error is about, of an item.
+    at_most:   items in one request, so that neither it nor the answer grows without bound.
+    lowest, highest: bounds on the version.
+    """
+
+    doing: str
+    route: Route[K]
+    request: Callable[[list[K], Deadline], Any]
+    read: Callable[[Any, list[K]], Iterable[tuple[K, Answer]]]
+    final: frozenset[int] = frozenset()
+    resource: Callable[[K], object] = lambda item: item
+    named: Callable[[K], str] = lambda item: f"{item!r}" if isinstance(item, str) else f"{item}"
+    at_most: int = 1000
+    lowest: int = 0
+    highest: int = 32767
+
+
+def settle(
+    asking: Asking,
+    items: Iterable[K],
+    question: Question[K, V],
+    deadline: Deadline,
+    *,
+    on_result: Callable[[K, V], None] = lambda item, result: None,
+    is_wanted: Callable[[K], bool] = lambda item: True,
+    causes: dict[K, KcodecError] | None = None,
+) -> Generator[Any, Any, Outcome[K, V]]:
+    """Ask until each item has a result or a final error, or the deadline is over.
+
+    on_result: told of each result at once, before the others are there. is_wanted: asked before an item is asked again;
+    one that is wanted no more has neither a result nor an error. causes: takes the last error of each item that is
+    requested again, and loses it with the item's result.
+    """
+    outcome: Outcome[K, V] = Outcome(question.doing)
+    settling = _Settling(asking, question, deadline, outcome, on_result, {} if causes is None else causes)
+    order = list(dict.fromkeys(items))
+    pending, attempt = order, 0
+    while pending:
+        requests = yield from settling.route(pending)
+        yield from settling.ask(requests)
+        pending = [item for item in pending if item not in outcome.results and item not in outcome.errors]
+        pending = [item for item in pending if is_wanted(item)]
+        if pending:
+            yield from asking.pause(attempt, deadline)
+            attempt += 1
+            if deadline.left <= 0:
+                settling.give_up(pending)
+                break
+    outcome.results = {item: outcome.results[item] for item in order if item in outcome.results}
+    outcome.errors = {item: outcome.errors[item] for item in order if item in outcome.errors}
+    return outcome
+
+
+class _Settling(Generic[K, V]):
+    """One run of `settle`."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        question: Question[K, V],
+        deadline: Deadline,
+        outcome: Outcome[K, V],
+        on_result: Callable[[K, V], None],
+        last: dict[K, KcodecError],
+    ) -> None:
+        self._asking = asking
+        self._on_result = on_result
+        self._question = question
+        self._deadline = deadline
+        self._outcome = outcome
+        self._begin = asking.clock()
+        self._last = last
+
+    def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
+        """Requests to be made: a node and the items to ask it about."""
+        groups: dict[int, list[K]] = {}
+        self._question.route.prepare(items)
+        for item in items:
+            if self._deadline.left <= 0:
+                break
+            try:
+                node = yield from self._question.route.node(item, self._call_timeout())
+            except KcodecError as error:
+                self._failed([item], error)
+            else:
+                if node is None:
+                    self._last[item] = KcodecError(f"{self._doing(item)}: no broker answers for it at the moment")
+                else:
+                    groups.setdefault(node, []).append(item)
+        most = self._question.at_most
+        return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
+
+    def ask(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
+        """All of them, side by side where there are several."""
+        if len(requests) == 1:
+            yield from self._ask_one(*requests[0])
+            return
+        for at in range(0, len(requests), MAX_PARALLEL_REQUESTS):
+            tasks: list[Task[None]] = []
+            for node, items in requests[at : at + MAX_PARALLEL_REQUESTS]:
+                tasks.append((yield from spawn(self._ask_one(node, items), f"{self._question.doing} at {node}")))
+            for task in tasks:
+                yield from join(task)
+
+    def _ask_one(self, node: int, items: list[K]) -> Flow[None]:
+        question = self._question
+        if self._deadline.left <= 0:
+            return
+        try:
+            reply = yield from call(
+                node,
+                question.request(items, self._deadline),
+                timeout=self._call_timeout(),
+                lowest=question.lowest,
+                highest=question.highest,
+            )
+        except (TransportError, UnsupportedError) as error:
+            self._failed(items, error)
+            return
+        missing = set(items)
+        for item, answer in question.read(reply.message, items):
+            if item in missing:  # asked for, and not answered already
+                missing.remove(item)
+                self._take(item, answer)
+        for item in items:
+            if item in missing:
+                self._outcome.errors[item] = KcodecError(
+                    f"{self._doing(item)}: the broker's answer does not name it (node {node})"
+                )
+
+    def _take(self, item: K, answer: Answer) -> None:
+        if answer.code == 0:
+            self._outcome.results[item] = answer.value
+            self._last.pop(item, None)
+            self._on_result(item, answer.value)
+            return
+        is_passing = self._may_ask_again(answer.code)
+        is_gone = answer.code == UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        error = broker_error(
+            answer.code,
+            self._doing(item),
+            message=answer.message,
+            remedy="stop" if is_gone else None,
+            text="there is no such topic or partition; check its name" if is_gone else None,
+        )
+        error.resource = self._question.resource(item)
+        if is_passing:
+            self._last[item] = error
+            self._question.route.lost(item, answer.code)
+        else:
+            self._outcome.errors[item] = error
+
+    def _may_ask_again(self, code: int) -> bool:
+        if code in self._question.final or not error_code(code).retriable:
+            return False
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
+            waited = self._asking.clock() - self._begin
+            return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
+        return True
+
+    def _failed(self, items: list[K], error: KcodecError) -> None:
+        """No node, or no answer: asked again, but where asking again cannot help."""
+        if isinstance(error, BrokerError):
+            is_passing = self._may_ask_again(error.code)
+        else:
+            is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
+        for item in items:
+            if is_passing:
+                self._last[item] = error
+                self._question.route.lost(item, None)
+            else:
+                self._outcome.errors[item] = error
+
+    def give_up(self, items: Iterable[K]) -> None:
+        """The deadline is over."""
+        for item in items:
+            last = self._last.get(item)
+            told = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
+            error = self._asking.late(told if last is None else f"{told}; the last answer: {last}")
+            error.__cause__ = last
+            self._outcome.errors[item] = error
+
+    def _doing(self, item: K) -> str:
+        return f"{self._question.doing} {self._question.named(item)}"
+
+    def _call_timeout(self) -> float:
+        return self._asking.call_timeout(self._deadline)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """topic -> its partitions, as most requests want them."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def partition_codes(
+    response: Any, partitions: list[TopicPartition], name_of: Callable[[Any], str] = lambda topic: str(topic.name)
+) -> Iterator[tuple[TopicPartition, Answer]]:
+    """Of a response that has nothing but a code for each partition. name_of: a topic of it, where ids stand for it."""
+    for topic in response.topics:
+        for one in topic.partitions:
+            yield TopicPartition(name_of(topic), one.partition_index), Answer(one.error_code)

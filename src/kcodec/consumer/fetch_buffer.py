@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was fetched and is not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
+
+The loop adds answers; the caller of poll takes records out of them on its own thread. What both touch is held by the
+assignment's lock; decoding, which takes longest, happens outside of it. An answer counts only while the partition's
+state is the one that it was asked for and stands where the answer begins: a seek makes it worthless by itself.
+
+A partition holds up to `ANSWERS_AHEAD` answers, so that the next one comes while one is taken; its records come in
+order, and partitions take turns, answer by answer.
+
+An iteration is given a `Chunk`: decoded records, of which the position counts only those that it has delivered. What it
+left is delivered first by the next request: `take` goes on with the chunk, `take_arrow` decodes the response again from
+the position on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
+
+from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.corruption import explain_damage
+from kcodec.consumer.delivery import Chunk, LogPosition
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import DecodeError, TruncatedError
+from kcodec.offsets import TopicPartition
+
+log = logging.getLogger("kcodec.consumer")
+#: Answers of one partition that may wait: the one being taken, and the next.
+ANSWERS_AHEAD: Final = 2
+_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+_SCHEMA_IDS = ("key_schema_id", "value_schema_id")
+
+
+class FetchedPartition:
+    """The records of one partition in one answer, and how far they were taken.
+
+    next_offset, last_epoch: behind the last whole batch, by its header; None where that cannot be read.
+    is_cut: the answer holds not even one whole batch; it takes bytes_needed.
+    chunk: records of this response that an iteration delivers; `position` is before them.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_begin",
+        "_fetched",
+        "_is_arrow",
+        "_settings",
+        "bytes_needed",
+        "chunk",
+        "data",
+        "high_watermark",
+        "is_cut",
+        "last_epoch",
+        "next_offset",
+        "position",
+        "size",
+        "state",
+        "version",
+    )
+
+    def __init__(
+        self, state: PartitionState, version: int, offset: int, answer: Any, settings: ConsumerSettings
+    ) -> None:
+        self.state = state
+        self.version = version
+        self.position = self._begin = offset
+        self.data = answer.records
+        self.size = len(self.data)
+        self.high_watermark = answer.high_watermark
+        self._settings = settings
+        self._aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        self._fetched: FetchedRecords | None = None
+        self.chunk: Chunk | None = None
+        self._is_arrow = False
+        self.next_offset: int | None = None
+        self.last_epoch = -1
+        self.is_cut = False
+        self.bytes_needed = 0
+        self._walk()
+
+    def _walk(self) -> None:
+        """What the headers tell of the end, before anything is decoded."""
+        try:
+            headers = batches(self.data, limits=self._settings.limits)
+            if not len(headers):
+                self.is_cut = self.size > 0
+                self.bytes_needed = headers.bytes_needed
+                return
+            last = headers[-1]
+        except DecodeError:
+            return  # met again, and told, by whoever takes the records
+        if last.magic >= 2:
+            self.next_offset = max(last.next_offset, self.position)
+            self.last_epoch = last.partition_leader_epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is still what the consumer reads next."""
+        state = self.state
+        return state.version == self.version and state.decoded_from == self.position and state.chunk is self.chunk
+
+    def _opened(self, is_arrow: bool) -> FetchedRecords:
+        # What was decoded and not given, as a poll was interrupted or an iteration was left, is decoded again.
+        if self._fetched is None or self._is_arrow is not is_arrow or self._fetched.position != self.position:
+            settings, name = self._settings, self.state.topic_partition
+            columns = _RECORD_COLUMNS if settings.framing is None else _RECORD_COLUMNS + _SCHEMA_IDS
+            self._is_arrow = is_arrow
+            self._fetched = FetchedRecords(
+                self.data,
+                topic=name.topic,
+                partition=name.partition,
+                start_offset=self.position,
+                columns=settings.columns if is_arrow else columns,
+                isolation_level=settings.isolation_level,
+                aborted_transactions=self._aborted,
+                verify_crc=settings.check_crcs,
+                limits=settings.limits,
+                binary_type=settings.binary_type if is_arrow else "binary",
+                framing=settings.framing,
+            )
+        return self._fetched
+
+    def take(self, count: int) -> list[Record]:
+        """The next records, at most `count`; none left where fewer come."""
+        return self._opened(False).take(count)
+
+    def take_arrow(self) -> DecodedRecords:
+        """The next records, as columns."""
+        return self._opened(True).take_decoded()
+
+    @property
+    def taken(self) -> FetchedRecords:
+        """What `take` or `take_arrow` took from last."""
+        assert self._fetched is not None
+        return self._fetched
+
+    def failure(self) -> Exception | None:
+        """What ended it, once all that can be had was taken: damage, or an answer that leads nowhere, as it holds no
+        whole batch, or only such as lie before the offset that was asked for."""
+        taken = self.taken
+        error = taken.error
+        if error is None and self.is_cut:
+            error = TruncatedError(
+                f"the answer holds {self.size} bytes of a batch of {self.bytes_needed}, and no whole one",
+                position=0,
+                needed=self.bytes_needed,
+                available=self.size,
+            )
+        elif error is None and taken.position == self._begin:
+            error = DecodeError(f"asked for offset {self._begin}, the broker sent {self.size} bytes that lie before it")
+        if isinstance(error, DecodeError):
+            name, limits = self.state.topic_partition, self._settings.limits
+            return explain_damage(error, name, self.data, taken.position, self.high_watermark, limits)
+        return error
+
+
+class FetchBuffer:
+    """See the module. on_taken: called on the caller's thread when an answer is used up, to fetch on."""
+
+    def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
+        self._assignment = assignment
+        self._settings = settings
+        self._on_taken = on_taken
+        self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
+        #: Raised once each, beside the errors of partitions that stay until a seek.
+        self.passing: deque[BaseException] = deque()
+        self.skipped_batches = 0
+
+    # For the loop, under the lock
+
+    def add(self, entry: FetchedPartition) -> bool:
+        """Keep an answer, if it is what comes next in its partition."""
+        queue = self._current(entry.state.topic_partition)
+        expected = queue[-1].next_offset if queue else entry.state.position
+        if entry.state.version != entry.version or entry.position != expected:
+            return False
+        self._queues.setdefault(entry.state.topic_partition, queue).append(entry)
+        return True
+
+    def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
+        """The answers of a partition that are not used up."""
+        return self._current(state.topic_partition)
+
+    def _current(self, partition: TopicPartition) -> deque[FetchedPartition]:
+        """The answers of a partition, without what became worthless."""
+        queue = self._queues.get(partition)
+        if queue is None:
+            return deque()
+        while queue and not queue[0].is_current:
+            queue.popleft()
+        if not queue:
+            del self._queues[partition]
+        return queue
+
+    def waiting_bytes(self, *, is_paused: bool = False) -> int:
+        """The memory of responses that wait to be taken: a response stays whole as long as one of its partitions waits.
+
+        is_paused: of those that are kept only for partitions that the user paused, which do not count else.
+        """
+        memory = {True: dict[int, int](), False: dict[int, int]()}
+        for queue in self._queues.values():
+            for entry in queue:
+                owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
+                memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
+        wanted = memory[is_paused]
+        return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
+
+    def drop_paused(self) -> None:
+        """Forget what was fetched of paused partitions; it is fetched again when they are resumed."""
+        self.drop([name for name, queue in self._queues.items() if queue and queue[0].state.is_paused])
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was fetched of them."""
+        for partition in partitions:
+            if (queue := self._queues.pop(partition, None)) is not None:
+                queue[0].state.leave_chunk()
+
+    # For the caller of poll
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to take, or to raise."""
+        with self._assignment.lock:
+            if self.passing or self._failed() is not None:
+                return True
+            return any(queue[0].state.is_fetchable and queue[0].is_current for queue in self._queues.values())
+
+    def _failed(self) -> PartitionState | None:
+        for state in self._assignment.partitions.values():
+            if state.error is not None and not state.is_paused:
+                return state
+        return None
+
+    def raise_failed(self) -> None:
+        """Raise what keeps a partition from being read, if anything does."""
+        is_passing = False
+        with self._assignment.lock:
+            error = self.passing.popleft() if self.passing else None
+            if error is None and (state := self._failed()) is not None:
+                error, is_passing = state.error, state.is_error_passing
+                if is_passing:
+                    state.error = None
+        if is_passing:
+            self._on_taken()  # the position is requested again
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def take(self, max_records: int) -> list[Record]:
+        """At most so many records, of any partitions."""
+        records: list[Record] = []
+        self.raise_failed()
+        try:
+            while (left := max_records - len(records)) > 0:
+                entry = self._next()
+                if entry is None:
+                    break
+                if entry.chunk is not None:
+                    records += self._rest(entry, left)
+                    continue
+                try:
+                    more = entry.take(left)
+                except BaseException as error:
+                    self._discard(entry)
+                    if records and isinstance(error, Exception):
+                        break  # the rest is fetched again, and fails again if it must
+                    raise
+                if self._taken(entry, is_given=bool(more)):
+                    records += more
+        except BaseException:
+            self._assignment.take_back_request()
+            raise
+        if not records:
+            self.raise_failed()
+        return records
+
+    def take_arrow(self) -> DecodedRecords | None:
+        """The next records of one partition, never an empty batch; None where there are none."""
+        self.raise_failed()
+        try:
+            while (entry := self._next()) is not None:
+                if entry.chunk is not None:
+                    self._leave_chunk(entry)
+                    continue
+                try:
+                    found = entry.take_arrow()
+                except BaseException:
+                    self._discard(entry)
+                    raise
+                if self._taken(entry, is_given=bool(len(found))) and len(found):
+                    return found
+        except BaseException:
+            self._assignment.take_back_request()
+            raise
+        self.raise_failed()
+        return None
+
+    def take_delivery(self, max_records: int) -> Delivery | None:
+        """The next records of one partition, at most so many, to be delivered one by one: only what the iteration takes
+        of them moves the position. None where there are none."""
+        self.raise_failed()
+        while (entry := self._next()) is not None:
+            chunk = entry.chunk
+            if chunk is None:
+                try:
+                    chunk = self._begin_chunk(entry, entry.take(max_records))
+                except BaseException:
+                    self._discard(entry)
+                    raise
+            if chunk is None:
+                continue
+            if chunk.is_used_up:
+                self._retire(entry)
+                continue
+            with self._assignment.lock:
+                self._assignment.note_given(entry.state)
+            delivery = self._assignment.delivery
+            delivery.records = chunk.iterator
+            return delivery
+        self.raise_failed()
+        return None
+
+    def _begin_chunk(self, entry: FetchedPartition, records: list[Record]) -> Chunk | None:
+        """Have these records delivered one by one; None where there are none, or they must not be given out."""
+        taken, state = entry.taken, entry.state
+        if not records:
+            self._taken(entry, is_given=False)
+            return None
+        with self._assignment.lock:
+            start = state.log_position
+            if start is None or not entry.is_current or state.is_revoking:
+                self.drop([state.topic_partition])
+                return None
+            epoch = taken.leader_epoch if taken.leader_epoch >= 0 else start.leader_epoch
+            entry.chunk = state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
+            return entry.chunk
+
+    def _rest(self, entry: FetchedPartition, most: int) -> list[Record]:
+        """What an iteration left of its chunk, at most so many records."""
+        with self._assignment.lock:
+            chunk = entry.chunk
+            if chunk is None or not entry.is_current or not entry.state.is_fetchable:
+                return []
+            entry.state.note_delivery()
+            self._assignment.note_given(entry.state)
+            records = list(islice(chunk.iterator, most))
+        if chunk.is_used_up:
+            self._retire(entry)
+        return records
+
+    def _leave_chunk(self, entry: FetchedPartition) -> None:
+        """Have what an iteration left of its chunk decoded again, as columns."""
+        with self._assignment.lock:
+            chunk = entry.chunk
+            if chunk is not None and entry.is_current and not chunk.is_used_up:
+                entry.state.leave_chunk()
+                entry.chunk, entry.position = None, chunk.position.offset
+                return
+        self._retire(entry)
+
+    def _retire(self, entry: FetchedPartition) -> None:
+        """All records of the chunk were delivered: go on in the response that they come from."""
+        self._taken(entry, is_given=False)
+
+    def empty(self) -> DecodedRecords:
+        """A result without rows."""
+        settings = self._settings
+        return decode_fetch(
+            b"",
+            topic="",
+            partition=0,
+            start_offset=0,
+            columns=settings.columns,
+            binary_type=settings.binary_type,
+            framing=settings.framing,
+        )
+
+    def _next(self) -> FetchedPartition | None:
+        """The answer to take from."""
+        with self._assignment.lock:
+            for partition in list(self._queues):
+                queue = self._current(partition)
+                if queue and queue[0].state.is_fetchable:
+                    return queue[0]
+        return None
+
+    def _discard(self, entry: FetchedPartition) -> None:
+        with self._assignment.lock:
+            self.drop([entry.state.topic_partition])
+        self._on_taken()
+
+    def _taken(self, entry: FetchedPartition, *, is_given: bool) -> bool:
+        """After something was taken: move the position, if the partition still stands where it stood. False: what was
+        taken must not be given out. is_given: it is records, which the application completes later."""
+        taken, state = entry.taken, entry.state
+        failure = entry.failure() if taken.is_done else None
+        with self._assignment.lock:
+            if not entry.is_current or state.is_revoking:
+                self.drop([state.topic_partition])
+                return False
+            if is_given:
+                state.note_delivery()
+                self._assignment.note_given(state)
+            entry.chunk = None
+            entry.position = state.position = taken.position
+            if taken.leader_epoch >= 0:
+                state.position_epoch = taken.leader_epoch
+            if not taken.is_done:
+                return True
+            self._used_up(entry)
+            if failure is not None:
+                self.fail(state, failure)
+        self._on_taken()
+        return True
+
+    def _used_up(self, entry: FetchedPartition) -> None:
+        """The next partition's turn."""
+        partition = entry.state.topic_partition
+        queue = self._queues.pop(partition, None)
+        if queue is not None:
+            queue.popleft()
+            if queue:
+                self._queues[partition] = queue
+
+    def fail(self, state: PartitionState, failure: Exception) -> None:
+        """Under the lock: what cannot be read is skipped where the user wants that, else raised until a seek."""
+        if not isinstance(failure, DecodeError):
+            self.passing.append(failure)  # memory, say: the rest is fetched again
+        elif self._settings.on_corrupt == "skip" and not isinstance(failure, TruncatedError):
+            self.skipped_batches += 1
+            log.warning("skipped, from offset %s on: %s", state.position, failure)
+            state.position, state.position_epoch = failure.next_offset, -1
+        else:
+            state.error, state.is_error_passing = failure, False

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership in a consumer group: what both group protocols share."""

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The heartbeats of a member of a classic group, the two clocks that run with them, and its farewell.
+
+One clock is the session's: without an answered heartbeat for session_timeout the coordinator has given our partitions
+to others. The other is the application's: if it does not poll for max_poll_interval, it is stuck, and we leave so that
+others may go on (KIP-62).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kcodec.consumer.group.classic.requests import FENCED_INSTANCE_ID, HEARTBEAT, State, Treatment, treatment
+from kcodec.consumer.group.rebalance import Heartbeat
+from kcodec.errors import AuthenticationError, BrokerError, KcodecError, TransportError, UnsupportedError
+from kcodec.flow import Clock, Flow, Signal, sleep, spawn, wait
+from kcodec.offsets import ConsumerGroupMetadata
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kcodec.consumer.group.classic.membership import ClassicMembership
+
+log = logging.getLogger("kcodec.consumer")
+REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED = 27, 30
+GONE = frozenset({Treatment.RESET_GENERATION, Treatment.RESET_MEMBER})
+#: The farewell of a member whose application is stuck: nobody waits for it.
+POLL_LEAVE_SECONDS = 5.0
+
+
+class Heartbeats:
+    """Of one member."""
+
+    def __init__(self, member: ClassicMembership, clock: Clock, random: Random) -> None:
+        self.member = member
+        self.settings = member.settings
+        self.requests = member.requests
+        self._clock, self._random = clock, random
+        self._begun = Signal()
+        self._answered_at = self._due_at = self._polled_at = clock()
+        self._attempt = 0
+
+    def note_poll(self, now: float) -> None:
+        """The application polled; any thread."""
+        self._polled_at = now
+
+    def begin(self) -> None:
+        """A generation has begun: both clocks start anew."""
+        now = self._clock()
+        self._answered_at = self._polled_at = now
+        self._due_at = now + self.settings.heartbeat_interval
+        self._attempt = 0
+        self._begun.set()
+
+    def run(self) -> Flow[None]:
+        """For ever: heartbeats while we are in a generation."""
+        while True:
+            now = self._clock()
+            session_ends = self._answered_at + self.settings.session_timeout
+            poll_ends = self._polled_at + self.settings.max_poll_interval
+            if not self._is_beating:
+                yield from wait(self._begun)
+            elif now >= session_ends:
+                self._end_session()
+            elif now >= poll_ends:
+                yield from self._leave_late()
+            elif now < self._due_at:
+                yield from wait(self._begun, min(self._due_at, session_ends, poll_ends) - now)
+            else:
+                yield from self._beat(session_ends - now)
+
+    @property
+    def _is_beating(self) -> bool:
+        """The coordinator misses no heartbeat while it holds our JoinGroup."""
+        return self.member.generation.is_member and self.member.state in (State.COMPLETING, State.STABLE)
+
+    def _end_session(self) -> None:
+        seconds = self.settings.session_timeout
+        self.requests.forget_coordinator()
+        self.member.reset(f"no heartbeat was answered for {seconds:g} s, the session is over", keeps_member_id=True)
+
+    def _leave_late(self) -> Flow[None]:
+        """The application did not poll in time."""
+        member, seconds = self.member, self.settings.max_poll_interval
+        log.warning(
+            "group %s: there was no poll for max_poll_interval_ms (%g s), so this consumer leaves and others get its "
+            "partitions; a greater max_poll_interval_ms or a smaller max_poll_records helps",
+            self.requests.group_id,
+            seconds,
+        )
+        member_id = member.generation.member_id
+        channel = self._channel
+        member.is_late = True
+        member.reset("the time between two polls was longer than max_poll_interval_ms", keeps_member_id=False)
+        reason = "consumer poll timeout has expired."
+        yield from self.leave(member_id, POLL_LEAVE_SECONDS, reason, channel)
+
+    @property
+    def _channel(self) -> str:
+        return "heartbeat" if self.member.is_joining else "group"
+
+    def _beat(self, session_left: float) -> Flow[None]:
+        """One heartbeat that is due."""
+        self._due_at = self._clock() + self.settings.heartbeat_interval
+        sent = self.member.generation
+        timeout = min(self.settings.request_timeout, session_left)
+        try:
+            code = yield from self._ask(sent.id, sent.member_id, timeout)
+        except (AuthenticationError, UnsupportedError, BrokerError) as error:
+            self.member.fail(error)
+            return
+        except KcodecError as error:
+            log.info("heartbeat of group %s: %s", self.requests.group_id, error)
+            code = None
+            if isinstance(error, TransportError):
+                self.requests.forget_coordinator()
+        if self.member.generation != sent:
+            return
+        if code is not None:
+            self._take(code)
+        if code not in (0, REBALANCE_IN_PROGRESS):
+            self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random.random())
+            self._attempt += 1
+
+    def _ask(self, generation_id: int, member_id: str, timeout: float) -> Flow[int]:
+        deadline = self._clock() + timeout
+        node = yield from self.requests.coordinator(timeout)
+        left = max(deadline - self._clock(), 0.0)
+        return (yield from self.requests.heartbeat(node, generation_id, member_id, left, self._channel))
+
+    def _take(self, code: int) -> None:
+        """What an answer to the generation that we are in means."""
+        member = self.member
+        treated = treatment(HEARTBEAT, code)
+        if code in (0, REBALANCE_IN_PROGRESS):
+            self._answered_at, self._attempt = self._clock(), 0
+            if code and member.state is State.STABLE:
+                member.request_rejoin("the group is rebalancing already")
+        elif code in (FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED):
+            member.fail(self.requests.error("Heartbeat", code))
+        elif treated is Treatment.FIND:
+            self.requests.forget_coordinator()
+        elif treated in GONE and self._is_beating:
+            keeps_member_id = treated is Treatment.RESET_GENERATION
+            name = self.requests.error("Heartbeat", code).name
+            member.reset(f"a heartbeat was answered {name}", keeps_member_id=keeps_member_id)
+        elif treated not in GONE:
+            log.info("%s", self.requests.error("Heartbeat", code))
+
+    def force(self, timeout: float) -> Flow[Heartbeat]:
+        """See Membership.force_heartbeat: of the generation of `group_metadata`, whatever is going on."""
+        member, who = self.member, self.member.group_metadata
+        if who.generation_id < 0:
+            return Heartbeat.UNKNOWN
+        if not member.generation.is_member:
+            return Heartbeat.LOST
+        task = yield from spawn(self._ask_until(who, timeout), "forced heartbeat")
+        task.when_done(lambda _: member.changed.set())
+        deadline = self._clock() + timeout
+        try:
+            while not task.done and (left := deadline - self._clock()) > 0:
+                yield from wait(member.changed, left)
+                if not member.generation.is_member or member.group_metadata != who:
+                    return Heartbeat.LOST
+            return task.result if task.done and task.result is not None else Heartbeat.UNKNOWN
+        finally:
+            task.cancel()
+
+    def _ask_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
+        """Heartbeats until one is answered."""
+        deadline, attempt = self._clock() + timeout, 0
+        while (left := deadline - self._clock()) > 0:
+            code = None
+            try:
+                code = yield from self._ask(who.generation_id, who.member_id, min(left, self.settings.request_timeout))
+            except TransportError as error:
+                log.info("forced heartbeat of group %s: %s", self.requests.group_id, error)
+                self.requests.forget_coordinator()
+            except KcodecError as error:
+                log.warning("forced heartbeat of group %s: %s", self.requests.group_id, error)
+                return Heartbeat.UNKNOWN
+            if code is not None and self.member.generation.id == who.generation_id:
+                self._take(code)
+            if code in (0, REBALANCE_IN_PROGRESS):
+                return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK
+            if code == FENCED_INSTANCE_ID or (code is not None and treatment(HEARTBEAT, code) in GONE):
+                return Heartbeat.LOST
+            if code is not None and treatment(HEARTBEAT, code) is Treatment.FATAL:
+                return Heartbeat.UNKNOWN
+            yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
+            attempt += 1
+        return Heartbeat.UNKNOWN
+
+    def leave(self, member_id: str, timeout: float, reason: str, channel: str) -> Flow[None]:
+        """LeaveGroup of a dynamic member; who does not come through is missed after its session."""
+        if self.settings.group_instance_id is not None or not member_id:
+            return
+        deadline, attempt = self._clock() + timeout, 0
+        log.info("group %s: member %s leaves: %s", self.requests.group_id, member_id, reason)
+        while (left := deadline - self._clock()) > 0:
+            try:
+                node = yield from self.requests.coordinator(left)
+                left = max(deadline - self._clock(), 0.0)
+                code = yield from self.requests.leave(node, member_id, reason, left, channel)
+            except KcodecError as error:
+                log.info("leaving group %s: %s", self.requests.group_id, error)
+                return
+            treated = treatment(HEARTBEAT, code) if code else None
+            if treated not in (Treatment.AGAIN, Treatment.FIND):
+                return
+            if treated is Treatment.FIND:
+                self.requests.forget_coordinator()
+            pause = self.settings.retry_backoff(attempt, self._random.random())
+            yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
+            attempt += 1

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a member of a classic group asks its coordinator, and what each answer means (Kafka: AbstractCoordinator).
+
+JoinGroup and SyncGroup are held back by the coordinator until all members have come, and what is behind them on their
+connection waits with them. So a heartbeat or a farewell takes another connection while one of them is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.assignors import Assignor, GroupMember
+from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write_assignment, write_subscription
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import BrokerError
+from kcodec.flow import ByVersion, Flow, Reply, call
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ERRORS, broker_error
+from kcodec.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 23, 79, 82
+#: The coordinator answers JoinGroup when the rebalance time-out is over; so many seconds more are for the way.
+JOIN_GRACE_SECONDS = 5.0
+# Kafka cuts reasons there (JoinGroupRequest.maybeTruncateReason).
+MAX_REASON = 255
+# From these versions on a request can carry group_instance_id.
+STATIC_JOIN, STATIC_SYNC, STATIC_HEARTBEAT = 5, 3, 3
+
+
+class Treatment(Enum):
+    """What an answer with an error comes to.
+
+    AGAIN:            ask the same again after a pause.
+    FIND:             the same, and find the coordinator first: this broker is not it.
+    REJOIN:           join again at once; partitions are kept.
+    RESET_GENERATION: we are out, partitions are lost; join again as the same member.
+    RESET_MEMBER:     the same, as a new member.
+    WITH_ID:          join again with the member id that came with the answer (KIP-394).
+    FATAL:            nothing that a repeat cures.
+    """
+
+    AGAIN = "again"
+    FIND = "find the coordinator"
+    REJOIN = "rejoin"
+    RESET_GENERATION = "reset the generation"
+    RESET_MEMBER = "reset the member id"
+    WITH_ID = "join with this id"
+    FATAL = "fatal"
+
+
+_EVERYWHERE = {
+    14: Treatment.AGAIN,  # COORDINATOR_LOAD_IN_PROGRESS
+    15: Treatment.FIND,  # COORDINATOR_NOT_AVAILABLE
+    16: Treatment.FIND,  # NOT_COORDINATOR
+    22: Treatment.RESET_GENERATION,  # ILLEGAL_GENERATION
+    25: Treatment.RESET_MEMBER,  # UNKNOWN_MEMBER_ID
+    27: Treatment.REJOIN,  # REBALANCE_IN_PROGRESS
+}
+JOIN = {**_EVERYWHERE, 27: Treatment.AGAIN, MEMBER_ID_REQUIRED: Treatment.WITH_ID}
+SYNC = _EVERYWHERE
+HEARTBEAT = _EVERYWHERE
+
+
+def treatment(table: Mapping[int, Treatment], code: int) -> Treatment:
+    """By the table; other codes are fatal unless Kafka calls them retriable."""
+    if code in table:
+        return table[code]
+    return Treatment.AGAIN if code in ERRORS and ERRORS[code].retriable else Treatment.FATAL
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Who we are to the coordinator. id: -1 while we are not in a generation; member_id: "" until we have one."""
+
+    id: int = -1
+    member_id: str = ""
+    protocol: str = ""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether we are in a generation."""
+        return self.id >= 0
+
+
+class State(Enum):
+    """Where a member stands. UNJOINED: not in the group; PREPARING: JoinGroup is under way; COMPLETING: SyncGroup is;
+    STABLE: in a generation, until the next rebalance."""
+
+    UNJOINED = "unjoined"
+    PREPARING = "preparing"
+    COMPLETING = "completing"
+    STABLE = "stable"
+
+
+class GroupRequests:
+    """The requests of one member; which node and connection, the caller says."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
+        if not settings.group_id:
+            raise ValueError("group_id is missing: a subscription needs the group to share it with")
+        self.cluster = cluster
+        self.settings = settings
+        self.group_id = settings.group_id
+        self._static = settings.group_instance_id
+
+    def coordinator(self, timeout: float) -> Flow[int]:
+        """The node to ask. Raises as Cluster.coordinator."""
+        return self.cluster.coordinator("group", self.group_id, timeout)
+
+    def forget_coordinator(self) -> None:
+        """Find it again next time."""
+        self.cluster.forget_coordinator("group", self.group_id)
+
+    def join(
+        self, node: int, generation: Generation, member: GroupMember, assignors: Sequence[Assignor], reason: str
+    ) -> Flow[JoinGroupResponse]:
+        """JoinGroup, with one subscription for each assignor."""
+        protocols = [
+            JoinGroupRequestProtocol(
+                name=assignor.name,
+                metadata=write_subscription(replace(member, user_data=assignor.user_data(member.topics))),
+            )
+            for assignor in assignors
+        ]
+        rebalance_timeout = self.settings.max_poll_interval
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=_milliseconds(self.settings.session_timeout),
+            rebalance_timeout_ms=_milliseconds(rebalance_timeout),
+            member_id=generation.member_id,
+            group_instance_id=self._static,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=protocols,
+            reason=reason[:MAX_REASON],
+        )
+        timeout = max(self.settings.request_timeout, rebalance_timeout + JOIN_GRACE_SECONDS)
+        lowest = STATIC_JOIN if self._static is not None else 0
+        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")
+        message: JoinGroupResponse = reply.message
+        return message
+
+    def sync(
+        self, node: int, generation: Generation, shares: Mapping[str, Sequence[TopicPartition]]
+    ) -> Flow[SyncGroupResponse]:
+        """SyncGroup; `shares` are of the leader, and empty for the others."""
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=generation.id,
+            member_id=generation.member_id,
+            group_instance_id=self._static,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=generation.protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=write_assignment(share))
+                for member_id, share in shares.items()
+            ],
+        )
+        # The leader may take as long as the rest of the rebalance.
+        timeout = max(self.settings.request_timeout, self.settings.max_poll_interval + JOIN_GRACE_SECONDS)
+        lowest = STATIC_SYNC if self._static is not None else 0
+        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")
+        message: SyncGroupResponse = reply.message
+        return message
+
+    def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
+        """Heartbeat: the error code of the answer."""
+        request = HeartbeatRequest(
+            group_id=self.group_id,
+            generation_id=generation_id,
+            member_id=member_id,
+            group_instance_id=self._static,
+        )
+        lowest = STATIC_HEARTBEAT if self._static is not None else 0
+        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel=channel)
+        code: int = reply.message.error_code
+        return code
+
+    def leave(self, node: int, member_id: str, reason: str, timeout: float, channel: str) -> Flow[int]:
+        """LeaveGroup: the error code of the answer."""
+
+        def build(version: int) -> LeaveGroupRequest:
+            if version < 3:
+                return LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
+            leaving = LeavingMember(member_id=member_id, reason=reason[:MAX_REASON])
+            return LeaveGroupRequest(group_id=self.group_id, members=[leaving])
+
+        reply: Reply = yield from call(node, ByVersion(LeaveGroupRequest, build), timeout=timeout, channel=channel)
+        codes: list[int] = [one.error_code for one in reply.message.members] + [reply.message.error_code]
+        return next((code for code in codes if code), 0)
+
+    def error(self, asked: str, code: int) -> BrokerError:
+        """The exception for an error of JoinGroup, SyncGroup or Heartbeat.
+
+        Only errors that another attempt does not cure are raised, by each poll until the next subscribe: their remedy
+        is "stop", whatever the table of all APIs has for the code (an abort does not change the group).
+        """
+        doing = f"{asked} of group {self.group_id!r}"
+        if code == FENCED_INSTANCE_ID:
+            doing += (
+                f": another consumer has joined as the static member {self._static!r}, and of two with one "
+                "group_instance_id the later one stays; give each consumer its own"
+            )
+        is_fatal = treatment(HEARTBEAT, code) is Treatment.FATAL
+        return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
+
+    def check_protocol_type(self, asked: str, told: Any) -> None:
+        """Raises BrokerError where the group is not one of consumers (versions that say so)."""
+        if told is not None and told != PROTOCOL_TYPE:
+            raise broker_error(
+                INCONSISTENT_GROUP_PROTOCOL,
+                f"{asked} of group {self.group_id!r} found protocol type {told!r} where {PROTOCOL_TYPE!r} was expected",
+                resource=self.group_id,
+            )
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(round(seconds * 1000), 0x7FFFFFFF)

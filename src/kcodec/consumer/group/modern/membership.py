@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a group of the consumer protocol (KIP-848): the broker assigns, heartbeats carry everything.
+
+One flow sends heartbeats, another reconciles (`consumer_reconciliation`); the application may take its time meanwhile.
+States, as in Kafka's MemberState, those that only differ in what is reconciled being one:
+
+    IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> goodbye, IDLE
+                           ^                  │ 110, 25; not polled for max_poll_interval (goodbye)
+                           └──released──  RELEASING ──released, after an error for good──> FATAL ──subscribe──> JOINING
+
+**Epochs.** Every answer may bring another member epoch; commits carry it, so `group_metadata` has it from the same
+moment on. A heartbeat holds `gate` from its sending to its answer: a TxnOffsetCommit that is built and answered under
+the gate is never overtaken by an epoch that its builder did not know. A gate that stays held does not stop heartbeats.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import Enum
+from random import Random
+from typing import Any
+
+from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.group.modern.heartbeat import (
+    CHANNEL,
+    JOIN_EPOCH,
+    REGEX_VERSION,
+    HeartbeatFields,
+    Identity,
+    Subscription,
+    Treatment,
+    assigned,
+    heartbeat_error,
+    make_member_id,
+    treatment,
+    without_protocol,
+)
+from kcodec.consumer.group.modern.heartbeat_interval import HeartbeatPace
+from kcodec.consumer.group.modern.leave import say_goodbye
+from kcodec.consumer.group.modern.reconciliation import Reconciliation, Release
+from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
+from kcodec.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.offsets import ConsumerGroupMetadata
+from kcodec.protocol.error_codes import note_final
+
+log = logging.getLogger("kcodec.client")
+#: Seconds for a last heartbeat that nobody waits for.
+LONGEST_GOODBYE = 5.0
+
+
+class State(Enum):
+    """See the module. LEFT: the end."""
+
+    IDLE = "idle"
+    JOINING = "joining"
+    MEMBER = "member"
+    RETIRING = "retiring"
+    RELEASING = "releasing"
+    FATAL = "fatal"
+    LEFT = "left"
+
+
+class ConsumerMembership:
+    """A `kcodec.consumer.group.rebalance.Membership`.
+
+    clock: monotonic seconds; random: for the member id and pauses.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler, *, clock: Clock, random: Random
+    ) -> None:
+        if settings.group_id is None:
+            raise ValueError("group_id is not set: without one there is no group to join")
+        self.changed = Signal()
+        self.gate = Gate(clock)
+        self.error: BaseException | None = None
+        self.state = State.IDLE
+        self.member_id = make_member_id(random)
+        self.member_epoch = JOIN_EPOCH
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        #: What is wanted, and what the group is told: the same, but for one that is about to leave.
+        self._wanted = self._subscription = Subscription()
+        self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
+        self._identity = Identity(
+            settings.group_id,
+            settings.group_instance_id,
+            settings.client_rack or None,
+            settings.group_remote_assignor,
+            int(settings.max_poll_interval * 1000),
+        )
+        self._fields = HeartbeatFields(self._identity)
+        self._reconciliation = Reconciliation(
+            cluster,
+            handler,
+            settings.retry_backoff,
+            random,
+            on_ack=self._on_ack,
+            on_released=self._on_released,
+            on_error=self._on_handler_error,
+        )
+        self._polled_at = clock()
+        self._wake = Signal()
+        self._answered = Signal()
+        #: Heartbeats that were sent, and the last of them that was answered without an error.
+        self._sent_number = self._answered_number = 0
+        #: Another one after each loss: what was sent before tells nothing of now.
+        self._incarnation = 0
+        #: Number of times in a row that the group dropped us before a heartbeat of a member succeeded.
+        self._rejoins = 0
+        #: Why the last heartbeat failed, None after one that succeeded.
+        self.last_error: BaseException | None = None
+        self._is_due = self._has_joined = self._is_fatal = self._is_retired = False
+        self._told: BaseException | None = None
+        self._not_before = 0.0
+        self._pace = HeartbeatPace()
+        self._attempt = 0
+
+    # What is asked of a membership
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who we are, or were last: after a loss commits with it are refused, and nobody takes them for a stranger's.
+        The generation is the member epoch; -1 before the first."""
+        return self._metadata
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether we own what the group gave, and it has heard so."""
+        return self.state is State.MEMBER and self._reconciliation.is_done and not self._is_due
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
+        """What to read: names, and those that the regular expression finds (RE2 on the broker). Neither: leave, after
+        what is owned was revoked. After an error for good: try again."""
+        self._wanted = Subscription(frozenset(topics), pattern)
+        self.error, self._is_fatal = None, False
+        if self._wanted.is_empty:
+            if self.state in (State.MEMBER, State.JOINING):
+                self.state = State.RETIRING
+                self._reconciliation.release(Release.REVOKED)
+            elif self.state is State.FATAL:
+                self.state = State.IDLE
+        elif self.state in (State.IDLE, State.FATAL):
+            self._settle()
+        elif self.state in (State.JOINING, State.MEMBER):
+            self._subscription = self._wanted
+        self._changed()
+
+    def request_rejoin(self, reason: str) -> None:
+        """Only logged: in this protocol the broker decides when partitions are given out again (Kafka's own consumer
+        does not do it either)."""
+        log.warning("group %r: %s: no rejoin, the broker assigns by itself", self._identity.group_id, reason)
+
+    def note_poll(self, now: float) -> None:
+        """The application polled; any thread."""
+        self._polled_at = max(self._polled_at, now)
+
+    def run(self) -> Flow[None]:
+        """Be a member until `leave`."""
+        worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._identity.group_id!r}")
+        worker.when_done(self._worker_ended)
+        try:
+            yield from self._beat()
+        finally:
+            worker.cancel()
+
+    def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
+        """Ask the coordinator now. REASSIGNED: the answer brought another target than the one that was known, or
+        something that we own is about to be taken; a higher epoch alone is OK."""
+        if self.state is not State.MEMBER:
+            return Heartbeat.UNKNOWN if self.state in (State.IDLE, State.JOINING) else Heartbeat.LOST
+        deadline = self._clock() + timeout
+        incarnation, version = self._incarnation, self._reconciliation.version
+        wanted = self._sent_number + 1
+        self._on_ack()
+        while self._answered_number < wanted and self.state is State.MEMBER and self._incarnation == incarnation:
+            left = deadline - self._clock()
+            if left <= 0:
+                return Heartbeat.UNKNOWN
+            yield from wait(self._answered, left)
+        if self.state is not State.MEMBER or self._incarnation != incarnation:
+            return Heartbeat.LOST
+        if self._reconciliation.version != version or self._reconciliation.is_taking_away:
+            return Heartbeat.REASSIGNED
+        return Heartbeat.OK
+
+    def leave(self, timeout: float, reason: str) -> Flow[None]:
+        """Say good-bye (a static member: that it comes again), and end. Never raises: a broker that does not hear it
+        waits for the session to end."""
+        log.info("group %r: member %s leaves: %s", self._identity.group_id, self.member_id, reason)
+        self.state = State.LEFT
+        self._incarnation += 1
+        self._changed()
+        yield from self._goodbye(timeout)
+
+    # Heartbeats
+
+    def _beat(self) -> Flow[None]:
+        while self.state is not State.LEFT:
+            if self.state in (State.IDLE, State.RELEASING, State.FATAL):
+                yield from wait(self._wake)
+            elif self._is_retired:
+                yield from self._goodbye(LONGEST_GOODBYE)
+                self._is_retired = False
+                self._incarnation += 1
+                self._settle()
+            elif self._clock() - self._polled_at > self._settings.max_poll_interval:
+                yield from self._leave_unpolled()
+            elif (pause := self._seconds_to_next()) > 0:
+                yield from wait(self._wake, pause)
+            else:
+                yield from self._heartbeat()
+
+    def _seconds_to_next(self) -> float:
+        now = self._clock()
+        is_now = self._is_due or self.state is State.JOINING or self._fields.is_news(self._subscription)
+        due = max(now if is_now else self._pace.next_at, self._not_before)
+        # A little later than the limit, so that it is over then.
+        return min(due, self._polled_at + self._settings.max_poll_interval + 0.001) - now
+
+    def _heartbeat(self) -> Flow[None]:
+        incarnation = self._incarnation
+        try:
+            node = yield from self._cluster.coordinator("group", self._identity.group_id, self._cluster.times.request)
+            is_held = yield from self.gate.acquire(self._pace.interval)
+            try:
+                if self._incarnation == incarnation and self.state is not State.LEFT:
+                    reply = yield from self._ask(node)
+                    self._take(reply.message, incarnation)
+            finally:
+                if is_held:
+                    self.gate.release()
+        except UnsupportedError:
+            self._fail(without_protocol(self._identity.group_id, self._subscription.pattern), incarnation)
+        except AuthenticationError as error:
+            self._fail(error, incarnation)
+        except BrokerError as error:
+            self._refused(error, incarnation)
+        except (TransportError, DecodeError) as error:
+            log.info("group %r: a heartbeat was not answered: %s", self._identity.group_id, error)
+            self.last_error = error
+            self._cluster.forget_coordinator("group", self._identity.group_id)
+            self._again(incarnation)
+
+    def _ask(self, node: int) -> Flow[Reply]:
+        self._sent_number += 1
+        owned = self._reconciliation.owned
+        request = self._fields.build(self.member_id, self.member_epoch, self._subscription, owned, is_ack=self._is_due)
+        self._is_due = False
+        self._has_joined = True
+        self._pace.sent(self._clock())
+        lowest = 0 if self._subscription.pattern is None else REGEX_VERSION
+        timeout = self._cluster.times.request
+        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel=CHANNEL)
+        return reply
+
+    def _take(self, answer: Any, incarnation: int) -> None:
+        """An answer to a heartbeat of this incarnation."""
+        if self._incarnation != incarnation or self.state is State.LEFT:
+            return
+        if answer.error_code:
+            raise heartbeat_error(answer.error_code, self._identity.group_id, answer.error_message)
+        if answer.member_epoch <= 0:
+            raise DecodeError(f"ConsumerGroupHeartbeat: the answer names member epoch {answer.member_epoch}")
+        self._attempt, self._not_before = 0, 0.0
+        self.last_error = None
+        if self.state is not State.JOINING:
+            self._rejoins = 0
+        self._answered_number = self._sent_number
+        if self.error is self._told:
+            self.error = self._told = None
+        self.member_id = answer.member_id or self.member_id
+        is_changed = self.state is State.JOINING or answer.member_epoch != self.member_epoch
+        self.member_epoch = answer.member_epoch
+        self._metadata = ConsumerGroupMetadata(
+            self._identity.group_id, self.member_epoch, self.member_id, self._identity.instance_id
+        )
+        self._pace.answered(self._clock(), answer.heartbeat_interval_ms, is_join=self.state is State.JOINING)
+        if self.state is State.JOINING:
+            self.state = State.MEMBER
+        partitions = assigned(answer)
+        if partitions is not None and self.state is State.MEMBER:
+            self._reconciliation.aim(partitions)
+        self._answered.set()
+        if is_changed or partitions is not None:
+            self.changed.set()
+
+    # Errors
+
+    def _refused(self, error: BrokerError, incarnation: int) -> None:
+        """A code other than 0, of the heartbeat or of FindCoordinator."""
+        what = treatment(error.code, self.member_epoch)
+        if what is Treatment.FATAL:
+            self._fail(error, incarnation)
+            return
+        log.info("%s", error)
+        self.last_error = error
+        if what is Treatment.REJOIN:
+            if self._incarnation == incarnation:
+                self._drop(Release.LOST)
+                if self._rejoins:  # at once, but not again and again
+                    pause = self._settings.retry_backoff(self._rejoins - 1, self._random.random())
+                    self._not_before = self._clock() + pause
+                self._rejoins += 1
+            return
+        if what is Treatment.MOVED:
+            self._cluster.forget_coordinator("group", self._identity.group_id)
+        if what is Treatment.TELL and self._incarnation == incarnation:
+            self.error = self._told = error
+            self.changed.set()
+        self._again(incarnation)
+
+    def _again(self, incarnation: int) -> None:
+        """Say all once more, after a pause."""
+        self._fields.forget()
+        if self._incarnation == incarnation:
+            self._is_due = True
+            self._not_before = self._clock() + self._settings.retry_backoff(self._attempt, self._random.random())
+            self._attempt += 1
+
+    def _fail(self, error: BaseException, incarnation: int) -> None:
+        """An error for good: what is owned is lost, and nothing is sent any more."""
+        if self._incarnation != incarnation or self.state is State.LEFT:
+            return
+        log.error("group %r: %s", self._identity.group_id, error)
+        note_final(error)
+        self.error, self._is_fatal = error, True
+        self._drop(Release.LOST)
+
+    def _worker_ended(self, worker: Task[None]) -> None:
+        if worker.error is not None and not isinstance(worker.error, CancelledFlow):
+            self._fail(worker.error, self._incarnation)
+
+    def _on_handler_error(self, error: Exception) -> None:
+        self.error = error
+        self.changed.set()
+
+    # Losing and leaving
+
+    def _drop(self, release: Release) -> None:
+        """We are no member any more: what is owned goes, then all begins anew."""
+        self._incarnation += 1
+        self.member_epoch = JOIN_EPOCH
+        self._fields.forget()
+        self._is_due = self._is_retired = False
+        self._not_before = 0.0
+        self.state = State.RELEASING
+        self._reconciliation.release(release)
+        self._changed()
+
+    def _leave_unpolled(self) -> Flow[None]:
+        """Kafka: the consumer is STALE. Its partitions go to others, and it joins again when it polls."""
+        log.warning(
+            "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms): what one poll gives "
+            "takes longer to process; take fewer records (max_poll_records) or allow more time",
+            self._identity.group_id,
+            self._settings.max_poll_interval,
+        )
+        self._drop(Release.STALE)
+        yield from self._goodbye(LONGEST_GOODBYE)
+
+    def _goodbye(self, timeout: float) -> Flow[None]:
+        """Tell the group, if it has heard of us."""
+        if self._has_joined:
+            self._has_joined = False
+            request = self._fields.goodbye(self.member_id)
+            deadline, backoff = self._clock() + timeout, self._settings.retry_backoff
+            yield from say_goodbye(self._cluster, self.gate, request, deadline, backoff, self._random)
+
+    # What the reconciliation tells
+
+    def _on_ack(self) -> None:
+        """Send a heartbeat now."""
+        if self.state in (State.MEMBER, State.RETIRING):
+            self._is_due = True
+            self._changed()
+
+    def _on_released(self) -> None:
+        """Nothing is owned any more."""
+        if self.state is State.RETIRING:
+            self._is_retired = True
+        elif self.state is State.RELEASING:
+            if self._is_fatal:
+                self.state = State.FATAL
+            else:
+                self._settle()
+        self._changed()
+
+    def _settle(self) -> None:
+        """Join again, if something is subscribed."""
+        if self.state is State.LEFT:
+            return
+        self.member_epoch = JOIN_EPOCH
+        self._fields.forget()
+        self._subscription = self._wanted
+        self.state = State.IDLE if self._wanted.is_empty else State.JOINING
+        self._polled_at = max(self._polled_at, self._clock())
+        self._changed()
+
+    def _changed(self) -> None:
+        self._wake.set()
+        self._answered.set()
+        self.changed.set()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings what a member reads to what its group wants it to read (KIP-848; Kafka: AbstractMembershipManager).
+
+One step at a time, and only here the consumer (`RebalanceHandler`) is awaited: first what is to be given away, which is
+acknowledged at once, as another member waits for it; then what is new. A newer target is taken up when the step before
+it is over. Partitions whose topic's name is not known yet are left for later. While a step waits for the application,
+heartbeats go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.group.modern.heartbeat import TopicIdPartitions
+from kcodec.consumer.group.modern.topic_ids import TopicNames
+from kcodec.consumer.group.rebalance import RebalanceHandler
+from kcodec.flow import Flow, Signal, wait
+from kcodec.offsets import TopicPartition
+
+log = logging.getLogger("kcodec.client")
+NOTHING: TopicIdPartitions = frozenset()
+
+
+class Release(Enum):
+    """Why all is given up. LOST: the group dropped us. STALE: the same, by our own leave, as the application did not
+    poll; it goes on with the next poll. REVOKED: we are about to leave in good order."""
+
+    LOST = "lost"
+    STALE = "stale"
+    REVOKED = "revoked"
+
+
+class Reconciliation:
+    """See the module.
+
+    on_ack:      called when the group should hear what is owned now.
+    on_released: called when nothing is owned any more, after `release`.
+    on_error:    called with what the consumer raised; the step counts as done.
+    owned:       what was reconciled; `version`: another one with each new target.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        handler: RebalanceHandler,
+        backoff: Callable[[int, float], float],
+        random: Random,
+        *,
+        on_ack: Callable[[], None],
+        on_released: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.owned = NOTHING
+        self.version = 0
+        self._handler = handler
+        self._backoff = backoff
+        self._random = random
+        self._on_ack, self._on_released, self._on_error = on_ack, on_released, on_error
+        self._names = TopicNames(cluster)
+        self._target: TopicIdPartitions | None = None
+        self._done_version = 0
+        self._release: Release | None = None
+        self._attempt = 0
+        self._work = Signal()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the target is reached; also while there is none."""
+        return self._release is None and self._done_version == self.version
+
+    @property
+    def is_taking_away(self) -> bool:
+        """Whether something that is owned is to be given up."""
+        return self._release is not None or (self._target is not None and not self.owned <= self._target)
+
+    def aim(self, partitions: TopicIdPartitions) -> None:
+        """What the group wants us to read from now on."""
+        if self._release is None and partitions != self._target:
+            self._target = partitions
+            self.version += 1
+            self._attempt = 0
+            self._work.set()
+
+    def release(self, release: Release) -> None:
+        """Give all up, after the step that is under way."""
+        self._target = None
+        self._release = release
+        self._work.set()
+
+    def run(self) -> Flow[None]:
+        """The flow that does it, for ever."""
+        while True:
+            if self._release is not None:
+                yield from self._give_all_up(self._release)
+            elif self._target is not None and self._done_version != self.version:
+                yield from self._step(self._target, self.version)
+            else:
+                yield from wait(self._work)
+
+    def _step(self, target: TopicIdPartitions, version: int) -> Flow[None]:
+        revoked = self.owned - target
+        if revoked:
+            yield from self._tell(self._handler.revoke(self._named(revoked)))
+            if self._is_over():
+                return
+            self.owned -= revoked
+            self._on_ack()
+        is_complete = yield from self._names.learn({topic_id for topic_id, _ in target})
+        if self._is_over() or self.version != version:
+            return
+        known = frozenset(one for one in target if self._names.name(one[0]) is not None)
+        added = known - self.owned
+        if added or revoked or is_complete:
+            yield from self._tell(self._handler.assign(self._named(added), self._named(known)))
+            if self._is_over():
+                return
+            self.owned = known
+            if is_complete:
+                self._done_version = version
+                self._names.keep({topic_id for topic_id, _ in target})
+            self._on_ack()
+        elif self.version == version:
+            yield from wait(self._work, self._backoff(self._attempt, self._random.random()))
+            self._attempt += 1
+
+    def _is_over(self) -> bool:
+        """Whether the step under way must not go on: all is to be given up."""
+        return self._release is not None
+
+    def _give_all_up(self, release: Release) -> Flow[None]:
+        owned = self._handler.owned
+        if owned and release is Release.REVOKED:
+            yield from self._tell(self._handler.revoke(sorted(owned)))
+        owned = self._handler.owned
+        if owned and self._release is not Release.REVOKED:
+            yield from self._tell(self._handler.lose(sorted(owned)))
+        if self._release is Release.STALE:
+            yield from self._tell(self._handler.until_polled())
+        self.owned, self._target = NOTHING, None
+        self._done_version = self.version
+        self._names.keep(())
+        self._release = None
+        self._on_released()
+
+    def _named(self, partitions: TopicIdPartitions) -> list[TopicPartition]:
+        names = ((self._names.name(topic_id), partition) for topic_id, partition in partitions)
+        return sorted(TopicPartition(name, partition) for name, partition in names if name is not None)
+
+    def _tell(self, flow: Flow[None]) -> Flow[None]:
+        """A step of the consumer. What it raises must not stop the member: the group would wait for it."""
+        try:
+            yield from flow
+        except Exception as error:
+            log.error("a step of a rebalance failed and counts as done: %s", error, exc_info=error)
+            self._on_error(error)

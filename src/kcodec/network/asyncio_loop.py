@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a client on a running asyncio loop: its transports, its timers, its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.flow import Address, CancelledFlow, Done, Flow, Task
+from kcodec.network.client import Client
+from kcodec.network.connection import Connection
+
+T = TypeVar("T")
+log = logging.getLogger("kcodec.client")
+GRACE_SECONDS = 0.5
+
+
+class Carrier:
+    """One client on the loop that runs where the first call is made; all calls come from that loop's thread."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_scheduled = False
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
+
+    # For the loop's own thread; `post` for any
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop, soon."""
+        self._check()
+        loop = self._begin()
+
+        def run() -> None:
+            action()
+            self.turn()
+
+        loop.call_soon_threadsafe(run)
+
+    async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        """Run a flow to its end. timeout: seconds its own deadline allows; a little later it is cancelled and
+        DeliveryTimeoutError raised. Cancelling the await cancels the flow."""
+        self._check()
+        loop = self._begin()
+        waiter: asyncio.Future[T] = loop.create_future()
+
+        def ended(task: Task[T]) -> None:
+            if not waiter.done():
+                if isinstance(task.error, CancelledFlow):
+                    waiter.set_exception(TransportError("the client was closed before the call ended"))
+                elif task.error is not None:
+                    waiter.set_exception(task.error)
+                else:
+                    waiter.set_result(task.result)  # type: ignore[arg-type]
+
+        task = self.client.scheduler.spawn(flow, "call")
+        task.when_done(ended)
+        self._running.add(waiter)
+        self.turn()
+        try:
+            return await asyncio.wait_for(waiter, None if timeout is None else timeout + GRACE_SECONDS)
+        except TimeoutError as error:
+            if task.done:
+                raise
+            raise DeliveryTimeoutError(f"the call did not end within {timeout:g} s") from error
+        finally:
+            self._running.discard(waiter)
+            if not task.done:
+                task.cancel()
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """End the client; flows that still run are cancelled. Idempotent."""
+        if self._is_closing or self._process != os.getpid():
+            return
+        if self._loop is not None:
+            self.check_wait()
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loop is not None:
+            self.client.stop()
+            self.client.scheduler.run_ready()
+            self._give_up(TransportError("the client was closed"))
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.sleep(0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close was called, or the loop failed, or this is another process than the client's."""
+        return self._is_closing or self._error is not None or self._process != os.getpid()
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise TransportError(
+                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
+            )
+        if self._error is not None:
+            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
+        if self._is_closing:
+            raise TransportError("the client is closed")
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self.client.start(self, self.run_blocking)
+        else:
+            self.check_wait()
+        return self._loop
+
+    def check_wait(self) -> None:
+        """Raise RuntimeError in another event loop than the client's: nothing there would wake the caller."""
+        running = asyncio._get_running_loop()
+        if running is not self._loop is not None and (running is not None or self._loop.is_closed()):
+            state = "is closed" if self._loop.is_closed() else "is another one"
+            raise RuntimeError(
+                f"this client belongs to the event loop of its first call, which {state}: make a client in the event"
+                " loop that uses it, and close it there"
+            )
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the client belongs to; None before its first call."""
+        return self._loop
+
+    def turn(self) -> None:
+        """Let the flows go on, and be woken when the next of them must."""
+        if self._is_closing or self._error is not None or self._loop is None:
+            return
+        try:
+            self.client.scheduler.run_ready()
+        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it
+            self._error = error
+            self.client.crash(error)
+            self._give_up(error)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        when = self.client.scheduler.next_wakeup()
+        if when is not None:
+            self._timer = self._loop.call_later(max(when - self.client.clock(), 0.0), self.turn)
+
+    def _give_up(self, error: BaseException) -> None:
+        for waiter in list(self._running):
+            if not waiter.done():
+                waiter.set_exception(TransportError(f"the call was given up: {error}"))
+
+    def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
+        """Run a function on the loop's executor; `done` hears of it on the loop."""
+        assert self._loop is not None
+        future = self._loop.run_in_executor(None, function)
+        self._keep(future)
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            if future.cancelled() or self.is_closed:
+                return
+            error = future.exception()
+            done(None if error else future.result(), error)
+            self.turn()
+
+        future.add_done_callback(ended)
+
+    def _keep(self, future: asyncio.Future[Any]) -> None:
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    def open(self, address: Address, connection: Connection) -> None:
+        """Let asyncio resolve and dial."""
+        assert self._loop is not None
+        self._keep(self._loop.create_task(self._open(address, connection)))
+
+    async def _open(self, address: Address, connection: Connection) -> None:
+        assert self._loop is not None
+        try:
+            await self._loop.create_connection(lambda: _Protocol(self, connection), address.host, address.port)
+        except (OSError, ValueError, OverflowError) as error:  # a host or a port that a broker made up
+            connection.closed(error)
+            self.turn()
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """Between asyncio's transport and a connection."""
+
+    def __init__(self, carrier: Carrier, connection: Connection) -> None:
+        self._carrier = carrier
+        self._connection = connection
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connection.connected(self)
+        self._carrier.turn()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.received(nbytes)
+        self._carrier.turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.closed(exc)
+        self._carrier.turn()
+
+    # What the connection calls
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send, as soon as may be."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def close(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection to one broker, without its socket: what arrives goes in, what is to be sent comes out.
+
+    opening -> (TLS) -> negotiating: ApiVersions, SASL -> ready -> closed
+                                        ^ again before the SASL session ends (KIP-368): requests wait, answers go on
+
+A carrier opens the transport and calls `connected`, `received`, `closed`; it is told to `write` and to `close`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
+from kcodec.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
+from kcodec.network.negotiation import authenticate, negotiate
+from kcodec.network.tls_layer import TlsLayer
+from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
+from kcodec.protocol.versions import BrokerVersions
+
+if TYPE_CHECKING:
+    from kcodec.network.connections import Network
+    from kcodec.network.scheduler import Timer
+
+MAX_CORRELATION_ID = 2**31 - 1
+#: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
+#: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
+MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
+#: A frame that no request is outstanding for ends the connection; a longer one is not even received.
+UNREQUESTED_BYTES = 64 * 1024
+
+
+class Transport(Protocol):
+    """A carrier's end of a connection."""
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send these bytes, in order, as soon as may be; never blocks."""
+
+    def close(self) -> None:
+        """Close at once; no more calls come from it."""
+
+
+class _Pending:
+    """A call on its way through the connection."""
+
+    __slots__ = ("call", "correlation_id", "done", "is_over", "is_sent", "renewal", "started", "timer", "version")
+
+    def __init__(self, call: Call, done: Done, started: float) -> None:
+        self.call = call
+        self.done = done
+        self.started = started
+        self.timer: Timer | None = None
+        self.is_sent = False
+        self.is_over = False
+        self.correlation_id = self.version = -1
+
+    def finish(self, reply: Reply | None, error: BaseException | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.is_over:
+            self.is_over = True
+            self.done(reply, error)
+
+
+class Connection:
+    """See the module. node_id: the broker's, or negative for a bootstrap address."""
+
+    def __init__(self, network: Network, node_id: int, address: Address, channel: str) -> None:
+        self.network = network
+        self.node_id = node_id
+        self.address = address
+        self.channel = channel
+        self.versions: BrokerVersions | None = None
+        self.is_ready = False
+        self.is_closed = False
+        self.last_used = network.clock()
+        self._transport: Transport | None = None
+        self._tls: TlsLayer | None = None
+        self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
+        if network.options.max_response_bytes > MAX_UNAUTHENTICATED_RESPONSE_BYTES:
+            self._reader.set_limit(MAX_UNAUTHENTICATED_RESPONSE_BYTES, "MAX_UNAUTHENTICATED_RESPONSE_BYTES")
+        self._waiting: deque[_Pending] = deque()
+        self._in_flight: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._muted_until = 0.0
+        self._negotiation: Task[None] | None = None
+        self._timers: set[Timer] = set()
+        self._unmute: Timer | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
+        return f"<connection to {self.name}, {state}, {len(self._in_flight)} in flight>"
+
+    @property
+    def name(self) -> str:
+        """How errors and logs call the other end."""
+        return f"broker {self.node_id} ({self.address})" if self.node_id >= 0 else f"bootstrap server {self.address}"
+
+    @property
+    def load(self) -> int:
+        """Requests that wait or are not answered."""
+        return len(self._in_flight) + len(self._waiting)
+
+    # Calls
+
+    def submit(self, call: Call, done: Done) -> Callable[[], None]:
+        """Send a call as soon as the connection is ready; returned is how to give it up."""
+        pending = self._start(call, done)
+        self._waiting.append(pending)
+        self._send_waiting()
+
+        def give_up() -> None:
+            pending.is_over = True
+            if not pending.is_sent and pending in self._waiting:
+                self._waiting.remove(pending)
+                pending.finish(None, None)
+
+        return give_up
+
+    def _start(self, call: Call, done: Done) -> _Pending:
+        now = self.network.clock()
+        pending = _Pending(call, done, now)
+        self.last_used = now
+        pending.timer = self.network.scheduler.call_at(now + call.timeout, lambda: self._timed_out(pending))
+        return pending
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self.is_ready and len(self._in_flight) < self.network.options.max_pipelined_requests:
+            if self._muted_until > self.network.clock():
+                if self._unmute is None:
+                    self._unmute = self.call_at(self._muted_until, self._unmuted)
+                return
+            self._send(self._waiting.popleft())
+
+    def _unmuted(self) -> None:
+        """The throttling is over, unless a response has prolonged it meanwhile."""
+        self._unmute = None
+        self._send_waiting()
+
+    def _send(self, pending: _Pending) -> None:
+        call = pending.call
+        self._correlation_id = self._correlation_id % MAX_CORRELATION_ID + 1
+        pending.correlation_id = self._correlation_id
+        try:
+            if pending.version < 0:
+                if self.versions is None:
+                    raise TransportError(f"{self.name}: its versions are not known yet")
+                pending.version = self.versions.choose(call.kind, call.lowest, call.highest, self.name)
+            request = call.request.build(pending.version) if type(call.request) is ByVersion else call.request
+            parts = encode_request_parts(
+                request, pending.version, pending.correlation_id, self.network.options.client_id
+            )
+        except (KcodecError, ValueError, TypeError, OverflowError) as error:
+            pending.finish(None, error)
+            return
+        pending.is_sent = True
+        self.network.observe("request", self, request, pending.version, pending.correlation_id)
+        self.network.metrics.count("request.sent", api=call.kind.__name__, node=self.node_id)
+        if call.expects_reply:
+            self._in_flight.append(pending)
+        self._write(parts)
+        if not call.expects_reply:
+            pending.finish(None, None)
+
+    def _timed_out(self, pending: _Pending) -> None:
+        if pending.is_over and not pending.is_sent:
+            return
+        seconds = self.network.clock() - pending.started
+        what = pending.call.kind.__name__
+        if not pending.is_sent:
+            if pending in self._waiting:
+                self._waiting.remove(pending)
+            reason = f"{self.name}: {what} was not sent within {seconds:.1f} s"
+            pending.finish(None, RequestTimedOutError(reason))
+        elif pending in self._in_flight:
+            # Answers come in order: behind one that does not come, none will. A new connection begins afresh.
+            self._in_flight.remove(pending)
+            reason = f"{self.name}: no answer to {what} within {seconds:.1f} s"
+            pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
+            self.close(TransportError(f"{reason}; the connection was given up"))
+
+    # What the carrier calls
+
+    def connected(self, transport: Transport) -> None:
+        """The transport is open."""
+        if self.is_closed:
+            transport.close()
+            return
+        self._transport = transport
+        context = self.network.options.security.tls_context()
+        if context is None:
+            self._negotiate()
+            return
+        try:
+            self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
+        except (ValueError, TypeError) as error:  # a name that cannot be asked for, such as an empty one
+            self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
+            return
+        self._run_tls(b"")
+
+    def room(self) -> memoryview:
+        """Where the transport puts the next bytes that come; `received` says how many."""
+        return self._reader.room() if self._tls is None else self._tls.room
+
+    def received(self, count: int) -> None:
+        """Bytes came into `room`."""
+        if self.is_closed:
+            return
+        self.network.metrics.count("bytes.received", count, node=self.node_id)
+        if self._tls is not None:
+            self._run_tls(bytes(self._tls.room[:count]))
+        else:
+            self._take(lambda: self._reader.arrived(count))
+
+    def closed(self, error: BaseException | None) -> None:
+        """The other side closed, or the transport could not be opened."""
+        if self._negotiation is not None and not self._negotiation.done:
+            # A broker that refuses a login says why and closes in one breath: its answer is taken first.
+            self.network.scheduler.call_soon(lambda: self._ended(error))
+        else:
+            self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if self.is_closed:
+            return
+        if isinstance(error, KcodecError):
+            self.close(error)
+            return
+        doing = "the connection was closed" if self.is_ready else self._stage()
+        hint = self._hint(error)
+        self.close(TransportError(f"{self.name}: {doing}{f': {_told(error)}' if error else ''}{hint}"))
+
+    def _stage(self) -> str:
+        if self._transport is None:
+            return "no connection"
+        if self._tls is not None and not self._tls.is_established:
+            return "the connection ended during the TLS handshake (does this listener speak TLS?)"
+        return "the connection ended while versions and authentication were negotiated"
+
+    def _hint(self, error: BaseException | None) -> str:
+        if self._transport is None or error is not None or self.address in self.network.spoken_with:
+            return ""
+        if not self.is_ready and self._tls is None:
+            return " (does this listener expect TLS? security_protocol says plaintext)"
+        if self.is_ready and not self.network.options.security.mechanism_name:
+            return " (does this listener demand SASL? security_protocol is without it)"
+        return ""
+
+    def close(self, error: BaseException) -> None:
+        """Close for this reason; every call that is not answered hears of it."""
+        if self.is_closed:
+            return
+        self.is_closed, was_ready, self.is_ready = True, self.is_ready, False
+        if self._transport is not None:
+            self._transport.close()
+        if self._negotiation is not None and not self._negotiation.done:
+            negotiation = self._negotiation
+            negotiation.when_done(lambda _: None)
+            self.network.scheduler.call_soon(negotiation.cancel)
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self.network.connection_closed(self, error, was_ready)
+        in_flight, self._in_flight = self._in_flight, deque()
+        waiting, self._waiting = self._waiting, deque()
+        for pending in in_flight:
+            pending.finish(None, _as_sent(error))
+        for pending in waiting:
+            pending.finish(None, error)
+
+    # Bytes
+
+    def _run_tls(self, data: bytes) -> None:
+        tls = self._tls
+        assert tls is not None and self._transport is not None
+        was_established = tls.is_established
+        try:
+            plain = tls.receive(data)
+        except ssl.SSLError as error:
+            self._flush_tls()
+            self.close(self.network.options.security.tls_error(error, self.name))
+            return
+        self._flush_tls()
+        if tls.is_established and not was_established:
+            self._negotiate()
+        if plain:
+            self._take(lambda: self._reader.feed(plain))
+        if tls.is_ended:
+            self.closed(None)
+
+    def _flush_tls(self) -> None:
+        if self._tls is not None and self._transport is not None and (out := self._tls.outgoing()):
+            self._transport.write([out])
+
+    def _write(self, parts: list[bytes | memoryview]) -> None:
+        assert self._transport is not None
+        self.network.metrics.count("bytes.sent", sum(len(part) for part in parts), node=self.node_id)
+        if self._tls is None:
+            self._transport.write(parts)
+            return
+        for part in parts:
+            self._tls.send(part)
+        self._flush_tls()
+
+    def _take(self, frames: Callable[[], list[bytes | memoryview]]) -> None:
+        try:
+            for frame in frames():
+                self._answered(frame)
+                if self.is_closed:
+                    return
+        except KcodecError as error:
+            self.close(_because(error, f"{self.name}: {error}"))  # above a limit, say: who asked can ask for less
+
+    def _response_limit(self, behind: int) -> int | None:
+        """The most bytes of a response, by the request that it belongs to: responses come in order."""
+        if behind < len(self._in_flight):
+            return self._in_flight[behind].call.max_response_bytes
+        return UNREQUESTED_BYTES
+
+    def _answered(self, frame: bytes | memoryview) -> None:
+        correlation_id = correlation_id_of(frame)
+        if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
+            wanted = self._in_flight[0].correlation_id if self._in_flight else "none"
+            self.close(TransportError(f"{self.name}: answer {correlation_id} came, expected was {wanted}"))
+            return
+        pending = self._in_flight.popleft()
+        self.last_used = self.network.clock()
+        if self.is_ready:
+            self.network.spoken_with.add(self.address)
+        request_class = pending.call.kind
+        try:
+            message = decode_response(frame, request_class, pending.version)
+        except KcodecError as error:
+            reason = f"{self.name}: its answer to {request_class.__name__} v{pending.version} cannot be read: {error}"
+            failure = TransportError(reason, possibly_sent=True)
+            pending.finish(None, failure)
+            self.close(failure)
+            return
+        self.network.observe("response", self, message, pending.version, correlation_id)
+        self.network.metrics.latency("request", self.last_used - pending.started, api=request_class.__name__)
+        throttle = getattr(message, "throttle_time_ms", 0)
+        if throttle > 0:
+            self._muted_until = self.last_used + throttle / 1000
+        pending.finish(Reply(message, pending.version, self.node_id), None)
+        self._send_waiting()
+
+    # Negotiation
+
+    def _negotiate(self) -> None:
+        self._run_negotiation(negotiate(self), f"negotiation with {self.name}")
+
+    def renew_session(self) -> None:
+        """Authenticate again on this connection: no request goes out meanwhile, answers may come in (KIP-368)."""
+        self.is_ready = False
+        self._run_negotiation(authenticate(self), f"re-authentication with {self.name}")
+
+    def _run_negotiation(self, flow: Flow[None], name: str) -> None:
+        self._negotiation = self.network.scheduler.spawn(flow, name)
+        self._negotiation.when_done(self._negotiated)
+
+    def _negotiated(self, task: Task[None]) -> None:
+        if self.is_closed:
+            return
+        if task.error is not None:
+            error = task.error
+            self.close(error if isinstance(error, KcodecError) else TransportError(f"{self.name}: {error}"))
+            return
+        self.is_ready = True
+        self._reader.set_limit(self.network.options.max_response_bytes)
+        self.network.connection_ready(self)
+        self._watch_idleness()
+        self._send_waiting()
+
+    def start_here(self, call: Call, done: Done) -> Callable[[], None]:
+        """Send a call of the negotiation at once, before the connection is ready for others."""
+        pending = self._start(call, done)
+        if call.lowest == call.highest:
+            pending.version = call.lowest
+        self._send(pending)
+        return lambda: setattr(pending, "is_over", True)
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Timer:
+        """Call `action` at a time of the clock, unless the connection is closed before."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            action()
+
+        timer = self.network.scheduler.call_at(when, due)
+        self._timers.add(timer)
+        return timer
+
+    def _watch_idleness(self) -> None:
+        limit = self.network.options.connections_max_idle_ms / 1000
+        now = self.network.clock()
+        if self.is_closed:
+            return
+        if not self.load and now - self.last_used >= limit:
+            self.close(TransportError(f"{self.name}: idle for {limit:.0f} s"))
+            return
+        again = max(self.last_used, now if self.load else 0.0) + limit
+        self.call_at(again, self._watch_idleness)
+
+
+def _told(error: BaseException) -> str:
+    """What the system calls the error, however the carrier words it."""
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        return os.strerror(error.errno)
+    return str(error)
+
+
+def _as_sent(error: BaseException) -> BaseException:
+    """The same failure for a request whose bytes may have arrived. A refused login (of a session to be renewed) is no
+    exception: AuthenticationError says that nothing was sent, and the repeat of the request will meet it."""
+    return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
+
+
+def _because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+    error = TransportError(reason, possibly_sent=possibly_sent)
+    error.__cause__ = cause
+    return error

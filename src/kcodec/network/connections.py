@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of a client: one for each broker and channel, opened when something is to be sent over it.
+
+A call waits for its connection, and fails with it: after a failed attempt to connect, all that waited hear of it, and
+the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kcodec.errors import AuthenticationError, TransportError
+from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
+from kcodec.network.connection import Connection, Transport
+from kcodec.network.options import ClientOptions
+
+if TYPE_CHECKING:
+    from kcodec.network.scheduler import Scheduler
+    from kcodec.protocol.versions import BrokerVersions
+
+log = logging.getLogger("kcodec.client")
+FIRST_BOOTSTRAP_NODE = -2
+
+
+class Directory(Protocol):
+    """Who the brokers are: `kcodec.cluster.metadata.Cluster`."""
+
+    @property
+    def addresses(self) -> Mapping[int, Address]:
+        """Broker id -> address; empty before the first metadata."""
+
+    def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
+        """A broker said what it takes and which features are finalized."""
+
+
+class Opener(Protocol):
+    """A carrier opens transports."""
+
+    def open(self, address: Address, connection: Connection) -> None:
+        """Resolve, dial the addresses in turn; then `connection.connected(transport)` or `connection.closed(error)`."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One request or response, for those who watch. message: as sent or received."""
+
+    kind: str
+    time: float
+    node_id: int
+    channel: str
+    message: Any
+    version: int
+    correlation_id: int
+
+
+class _Backoff:
+    """How often a broker could not be reached in a row, and when it may be dialled again."""
+
+    __slots__ = ("attempts", "not_before")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.not_before = 0.0
+
+
+class Network:
+    """See the module. clock: monotonic seconds; random: for jitter and choice."""
+
+    def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
+        self.options = options
+        self.clock = clock
+        self.random = random
+        self.metrics = options.metrics
+        self.scheduler: Scheduler
+        self.directory: Directory
+        self.opener: Opener
+        self.bootstrap_addresses: tuple[Address, ...] = options.addresses
+        self.watchers: list[Callable[[Trace], None]] = []
+        self.is_closed = False
+        #: Where a request was answered once: whatever goes wrong there later, it is not the kind of listener.
+        self.spoken_with: set[Address] = set()
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._retired: list[Connection] = []
+        self._backoffs: dict[int, _Backoff] = {}
+
+    def wire(self, scheduler: Scheduler, directory: Directory, opener: Opener) -> None:
+        """Make the parts known to each other; before the first call."""
+        self.scheduler = scheduler
+        self.directory = directory
+        self.opener = opener
+
+    # Calls
+
+    def start_call(self, call: Call, done: Done) -> Callable[[], None]:
+        """Begin a call; see `Call` for what `done` may hear."""
+        if self.is_closed:
+            self.scheduler.call_soon(lambda: done(None, TransportError("the client is closed")))
+            return lambda: None
+        node_id = self._any_node() if call.node == ANY_NODE else call.node
+        address = self._address(node_id)
+        if address is None:
+            reason = f"broker {node_id} is not in the metadata: {sorted(self.directory.addresses)} are"
+            self.scheduler.call_soon(lambda: done(None, TransportError(reason)))
+            return lambda: None
+        return self._connection(node_id, address, call.channel).submit(call, done)
+
+    def _address(self, node_id: int) -> Address | None:
+        if node_id <= FIRST_BOOTSTRAP_NODE:
+            index = FIRST_BOOTSTRAP_NODE - node_id
+            return self.bootstrap_addresses[index] if index < len(self.bootstrap_addresses) else None
+        return self.directory.addresses.get(node_id)
+
+    def _any_node(self) -> int:
+        """A ready connection with the least to do; else the broker that may be dialled soonest."""
+        candidates = list(self.directory.addresses) or [
+            FIRST_BOOTSTRAP_NODE - index for index in range(len(self.bootstrap_addresses))
+        ]
+        ready = [
+            connection
+            for node_id in candidates
+            if (connection := self._connections.get((node_id, ""))) is not None and connection.is_ready
+        ]
+        if ready:
+            return min(ready, key=lambda connection: connection.load).node_id
+        self.random.shuffle(candidates)
+        return min(candidates, key=self._not_before)
+
+    def _not_before(self, node_id: int) -> float:
+        backoff = self._backoffs.get(node_id)
+        return max(backoff.not_before - self.clock(), 0.0) if backoff else 0.0
+
+    # Connections
+
+    def _connection(self, node_id: int, address: Address, channel: str) -> Connection:
+        connection = self._connections.get((node_id, channel))
+        if connection is not None and connection.address != address:
+            self._retire(connection)
+            connection = None
+        if connection is None:
+            connection = Connection(self, node_id, address, channel)
+            self._connections[node_id, channel] = connection
+            opening = connection
+            delay = self._not_before(node_id)
+            if delay > 0:
+                self.scheduler.call_at(self.clock() + delay, lambda: self._open(opening))
+            else:
+                self._open(opening)
+        return connection
+
+    def _open(self, connection: Connection) -> None:
+        if connection.is_closed:
+            return
+        seconds = self.options.socket_connection_setup_timeout_ms / 1000
+
+        def late() -> None:
+            if not connection.is_ready:
+                connection.close(TransportError(f"{connection.name}: not connected within {seconds:g} s"))
+
+        connection.call_at(self.clock() + seconds, late)
+        self.opener.open(connection.address, connection)
+
+    def _retire(self, connection: Connection) -> None:
+        """The broker has another address now: new calls go there, what is on its way here may still be answered."""
+        del self._connections[connection.node_id, connection.channel]
+        if connection.load:
+            self._retired.append(connection)
+        else:
+            connection.close(TransportError(f"{connection.name}: the broker moved to another address"))
+
+    def connection_ready(self, connection: Connection) -> None:
+        """Negotiation is over."""
+        self._backoffs.pop(connection.node_id, None)
+        self.metrics.count("connection.opened", node=connection.node_id)
+        if connection.versions is not None:
+            self.directory.note_versions(connection.node_id, connection.versions)
+
+    def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
+        """A connection ended; the next one to this broker waits a little."""
+        key = (connection.node_id, connection.channel)
+        if self._connections.get(key) is connection:
+            del self._connections[key]
+        if connection in self._retired:
+            self._retired.remove(connection)
+        if self.is_closed:
+            return
+        backoff = self._backoffs.setdefault(connection.node_id, _Backoff())
+        seconds = self.options.reconnect_backoff(backoff.attempts, self.random.random())
+        backoff.not_before = self.clock() + seconds
+        backoff.attempts += 1
+        self.metrics.count("connection.failed", node=connection.node_id)
+        level = logging.WARNING if isinstance(error, AuthenticationError) else logging.INFO
+        log.log(level, "%s (was %s)", error, "ready" if was_ready else "not ready")
+
+    def versions_of(self, node_id: int) -> BrokerVersions | None:
+        """What a connected broker takes; None while there is no connection."""
+        for connection in self._connections.values():
+            if connection.node_id == node_id and connection.versions is not None:
+                return connection.versions
+        return None
+
+    def drop_connections(self, nodes: Iterable[int], reason: str) -> None:
+        """Close the connections to these brokers, e.g. because they lead us nowhere."""
+        wanted = set(nodes)
+        for connection in list(self._connections.values()):
+            if connection.node_id in wanted:
+                connection.close(TransportError(f"{connection.name}: {reason}"))
+
+    def close(self) -> None:
+        """Close everything; calls that are not answered fail."""
+        self.is_closed = True
+        for connection in [*self._connections.values(), *self._retired]:
+            connection.close(TransportError("the client is closed"))
+
+    # For those who watch
+
+    def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
+        """Tell the watchers, if there are any."""
+        if self.watchers:
+            trace = Trace(kind, self.clock(), connection.node_id, connection.channel, message, version, correlation_id)
+            for watcher in self.watchers:
+                watcher(trace)
+
+
+__all__ = ["Connection", "Network", "Trace", "Transport"]

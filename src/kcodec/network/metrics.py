@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client counts and times, for an object of the application (`metrics=`)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+log = logging.getLogger("kcodec.client")
+
+
+class Metrics(Protocol):
+    """Give an object with these two methods as `metrics=`; they are called on the client's I/O thread (asyncio: in its
+    event loop) and must be quick. An exception that one of them raises is logged, once for each method, and ignored.
+
+    Names are dotted: ``connection.opened``, ``connection.failed``, ``connection.authenticated``, ``request.sent``,
+    ``request.failed``, ``bytes.sent``, ``bytes.received``, ``metadata.refreshed``, ``producer.records``,
+    ``producer.retries``, ``consumer.fetched_bytes``, ``consumer.fetch_errors``, ``consumer.fetch_failed``; latencies in
+    seconds: ``request``, ``producer.delivery``, ``transaction``. Labels are Kafka's names (``api="Produce"``,
+    ``node=1``); none of them holds a secret or a record.
+    """
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """Something happened, `value` times."""
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """Something took so long."""
+
+
+class NoMetrics:
+    """Ignore everything: the default."""
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """Nothing."""
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """Nothing."""
+
+
+class _GuardedMetrics:
+    """Calls the application's object; what it raises must not stop the client."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._failed: set[str] = set()
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """See Metrics."""
+        try:
+            self._metrics.count(name, value, **labels)
+        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+            self._log_once("count", error)
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """See Metrics."""
+        try:
+            self._metrics.latency(name, seconds, **labels)
+        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+            self._log_once("latency", error)
+
+    def _log_once(self, method: str, error: Exception) -> None:
+        if method not in self._failed:
+            self._failed.add(method)
+            kind = type(self._metrics).__name__
+            log.error("%s.%s of metrics= raised; further errors of it are not logged", kind, method, exc_info=error)
+
+
+def checked_metrics(metrics: Metrics | None) -> Metrics:
+    """Return what a client calls in place of the option `metrics`. Raise TypeError naming a method that it lacks."""
+    if metrics is None:
+        return NoMetrics()
+    if type(metrics) in {NoMetrics, _GuardedMetrics}:
+        return metrics
+    for method in ("count", "latency"):
+        if not callable(getattr(metrics, method, None)):
+            what = f"{type(metrics).__name__} has no method {method!r}"
+            raise TypeError(
+                f"metrics: {what}; it takes an object with count and latency (kcodec.network.metrics.Metrics)"
+            )
+    return _GuardedMetrics(metrics)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every client can be told: where brokers are, how long to wait, how much to keep. Names are Kafka's own.
+
+Each face (Producer, Admin ...) takes its own options first and gives the rest to `ClientOptions.take`; what is left
+then is nobody's, and `refuse_unknown` says so with a suggestion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar
+
+from kcodec.flow import Address
+from kcodec.network.metrics import Metrics, NoMetrics, checked_metrics
+from kcodec.network.option_names import refuse_unknown
+from kcodec.security import SECURITY_OPTIONS, Security
+
+__all__ = ["ClientOptions", "OptionSet", "parse_bootstrap_servers", "refuse_unknown"]
+
+DEFAULT_PORT = 9092
+Options = TypeVar("Options", bound="OptionSet")
+
+
+def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
+    """Return the addresses of "host:port,host:port" or of a list of such; ``[::1]:9092`` for IPv6; the default port is
+    9092.
+
+    Raise ValueError for an entry that is not an address, TypeError for anything but text.
+    """
+    entries: list[Any] = servers.split(",") if isinstance(servers, str) else _listed(servers)
+    addresses = tuple(_address(entry.strip()) for entry in entries if entry.strip())
+    if not addresses:
+        raise ValueError('bootstrap_servers is empty: expected "host:port", or a list of such')
+    return addresses
+
+
+def _listed(servers: object) -> list[str]:
+    """The entries of a list. A (host, port) pair is a list of text and a number, or an entry that is a pair."""
+    expected = 'bootstrap_servers: expected "host:port", or a list of such'
+    if isinstance(servers, bytes) or not isinstance(servers, Iterable):
+        raise TypeError(f"{expected}, got {servers!r}")
+    entries = list(servers)
+    for pair in (entries, *entries):
+        if isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int):
+            raise TypeError(f'{expected}, got {tuple(pair)!r}; write "{pair[0]}:{pair[1]}"')
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise TypeError(f"{expected}, got the entry {entry!r} of type {type(entry).__name__}")
+    return entries
+
+
+def _address(entry: str) -> Address:
+    scheme, is_url, rest = entry.partition("://")
+    if is_url:  # what comes before an @ may be a password
+        host = rest.rpartition("@")[2].partition("/")[0]
+        raise ValueError(
+            f"bootstrap_servers: {scheme}://{host} is a URL, expected host:port; write {host!r}, and choose TLS and "
+            "SASL by security_protocol"
+        )
+    host, colon, port = entry.rpartition(":")
+    if not colon or entry.endswith("]"):
+        host, port = entry, str(DEFAULT_PORT)
+    elif ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"bootstrap_servers: {entry!r} is ambiguous: write an IPv6 address in brackets, [::1]:9092")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"bootstrap_servers: {entry!r} is no host:port")
+    return Address(host, int(port))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptionSet:
+    """Options that check themselves: a number below MINIMUM is a ValueError, as is a word not in CHOICES."""
+
+    MINIMUM: ClassVar[dict[str, float]] = {}
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def __post_init__(self) -> None:
+        for name, least in self.MINIMUM.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
+                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
+        for name, choices in self.CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                near = difflib.get_close_matches(str(value), choices, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """What can be set."""
+        return {field.name for field in dataclasses.fields(cls) if field.init}
+
+    @classmethod
+    def take(cls: type[Options], options: dict[str, Any]) -> Options:
+        """Take one's own out of `options`; the rest stays in it."""
+        return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientOptions(OptionSet):
+    """What all clients share. Times are milliseconds, sizes bytes, defaults those of Kafka's Java client.
+
+    bootstrap_servers:          "host:port,host:port" or a list; any of the cluster's brokers, asked first.
+    client_id:                  how brokers name us in logs, quotas and metrics.
+    request_timeout_ms:         how long one request may stay unanswered.
+    default_api_timeout_ms:     how long a call without a deadline of its own may take, retries included.
+    retry_backoff_ms, retry_backoff_max_ms:           pause before a request is repeated: doubled each time, jitter.
+    reconnect_backoff_ms, reconnect_backoff_max_ms:   the same before a broker is dialled again.
+    socket_connection_setup_timeout_ms:               for TCP, TLS, version negotiation and SASL together.
+    connections_max_idle_ms:    a connection nobody uses is closed after so long.
+    metadata_max_age_ms:        metadata older than this is asked for again.
+    metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): with no broker to be reached, begin at
+                                bootstrap_servers again; "none": go on with the brokers known.
+    metadata_recovery_rebootstrap_trigger_ms:         the same after so long without an answer to metadata requests.
+    unknown_topic_timeout_ms:   how long `send`, `partitions_for` and others wait for a topic that brokers call unknown,
+                                from the first such response on; a broker also does so while it creates a topic.
+    client_dns_lookup:          "use_all_dns_ips", or "resolve_canonical_bootstrap_servers_only".
+    max_response_bytes:         a longer answer is refused (Kafka: socket.request.max.bytes of the other side).
+    max_pipelined_requests:     requests sent to a broker and not answered yet; more wait on our side.
+    security:                   TLS and SASL, as a `kcodec.client.Security`.
+    metrics:                    an object with the methods of `kcodec.client.Metrics`, called with counts and
+                                latencies; None: no metrics. What it raises is logged once for each method.
+    """
+
+    MINIMUM: ClassVar[dict[str, float]] = {
+        "request_timeout_ms": 1,
+        "default_api_timeout_ms": 1,
+        "retry_backoff_ms": 0,
+        "retry_backoff_max_ms": 0,
+        "reconnect_backoff_ms": 0,
+        "reconnect_backoff_max_ms": 0,
+        "socket_connection_setup_timeout_ms": 1,
+        "connections_max_idle_ms": 1,
+        "metadata_max_age_ms": 1,
+        "metadata_recovery_rebootstrap_trigger_ms": 0,
+        "unknown_topic_timeout_ms": 0,
+        "max_response_bytes": 1024,
+        "max_pipelined_requests": 1,
+    }
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "metadata_recovery_strategy": ("rebootstrap", "none"),
+        "client_dns_lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    }
+
+    bootstrap_servers: str | Iterable[str]
+    client_id: str = "kcodec"
+    request_timeout_ms: float = 30_000
+    default_api_timeout_ms: float = 60_000
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1_000
+    reconnect_backoff_ms: float = 50
+    reconnect_backoff_max_ms: float = 1_000
+    socket_connection_setup_timeout_ms: float = 10_000
+    connections_max_idle_ms: float = 540_000
+    metadata_max_age_ms: float = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: float = 300_000
+    unknown_topic_timeout_ms: float = 5_000
+    client_dns_lookup: str = "use_all_dns_ips"
+    max_response_bytes: int = 100 * 1024 * 1024
+    max_pipelined_requests: int = 64
+    security: Security = dataclasses.field(default_factory=lambda: Security.from_options({}))
+    metrics: Metrics = dataclasses.field(default_factory=NoMetrics)
+    addresses: tuple[Address, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "addresses", parse_bootstrap_servers(self.bootstrap_servers))
+        object.__setattr__(self, "metrics", checked_metrics(self.metrics))
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> ClientOptions:
+        """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
+        if "bootstrap_servers" not in options:
+            raise TypeError('bootstrap_servers is missing: "host:port" of any broker of the cluster')
+        secure = {name: options.pop(name) for name in SECURITY_OPTIONS & options.keys()}
+        taken = {name: options.pop(name) for name in cls.names() & options.keys()}
+        if secure:
+            taken["security"] = Security.from_options(secure)
+        return cls(**taken)
+
+    def retry_backoff(self, attempt: int, random: float) -> float:
+        """Seconds to wait before the attempt'th repeat (0 the first); random: 0 to 1, for jitter of 20 % (KIP-580)."""
+        return _backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, attempt, random)
+
+    def reconnect_backoff(self, attempt: int, random: float) -> float:
+        """Seconds to wait before a broker is dialled again."""
+        return _backoff(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms, attempt, random)
+
+
+def _backoff(first_ms: float, most_ms: float, attempt: int, random: float) -> float:
+    return float(min(first_ms * 2.0 ** min(attempt, 30), most_ms) * (0.8 + 0.4 * random) / 1000)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports that must be done before a client's threads start.
+
+A client's threads are daemons. If the interpreter exits while one of them is inside an import, the import lock is
+never released, and the main thread waits for it forever. So whatever the flows of a client, name lookups, logging and
+codecs import where they use it is imported here, on the thread that makes the client. tests/network/test_client_exit.py
+checks that the threads import nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from kcodec.protocol import messages
+
+#: Modules that the standard library or the extension import where they use them: UUIDs of topics, host names
+#: (getaddrinfo, and SNI of TLS), names in the order of Java strings (UTF-16), and the source lines and allocation sites
+#: of tracebacks and warnings.
+_LATE = ("uuid", "encodings.idna", "encodings.utf_16_be", "traceback", "linecache", "tokenize", "tracemalloc")
+#: Compression -> the package that the extension imports with the first batch.
+_CODECS = {"gzip": "zlib", "lz4": "lz4.block", "zstd": "zstandard"}
+
+
+def load_for_flows() -> None:
+    """Import what every client needs later; costs about 30 ms once in a process."""
+    messages.all_messages()
+    for name in _LATE:
+        import_module(name)
+
+
+def load_codec(compression_type: object) -> None:
+    """Import the package that compresses this type, if one is needed and is installed."""
+    package = _CODECS.get(str(compression_type))
+    if package is not None and package not in sys.modules:
+        import_module(package)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs flows, one step at a time, for a carrier that owns the thread, the sockets and the clock.
+
+A carrier calls `run_ready` after anything happened and not later than `next_wakeup`. Nothing here blocks, nothing is
+called from two threads: what comes from elsewhere goes through the carrier's `post`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+from kcodec.flow import (
+    Blocking,
+    Call,
+    CancelledFlow,
+    Clock,
+    Done,
+    Effect,
+    Flow,
+    Join,
+    Perform,
+    Sleep,
+    Spawn,
+    Task,
+    Wait,
+)
+
+T = TypeVar("T")
+Cancel = Callable[[], None]
+log = logging.getLogger("kcodec.client")
+# So many cancelled timers at least are swept out of the heap at once.
+LEAST_SWEEP = 256
+
+
+class Network(Protocol):
+    """What answers calls: `kcodec.network.connections.Network`, or a script in tests."""
+
+    def start_call(self, call: Call, done: Done) -> Cancel:
+        """Begin a call; `done` hears of its end once, unless the returned function was called before."""
+
+
+class Timer:
+    """Something to call at a time; `cancel()` makes it nothing."""
+
+    __slots__ = ("_scheduler", "action", "when")
+
+    def __init__(self, when: float, action: Callable[[], None], scheduler: Scheduler) -> None:
+        self.when = when
+        self.action: Callable[[], None] | None = action
+        self._scheduler = scheduler
+
+    def cancel(self) -> None:
+        """Forget it; its place in the heap is given back sooner or later."""
+        if self.action is not None:
+            self.action = None
+            self._scheduler.timer_cancelled()
+
+
+class _Suspension:
+    """Where a task waits. The first of resume and abandon counts, the others find it over."""
+
+    __slots__ = ("cancel", "scheduler", "task")
+
+    def __init__(self, scheduler: Scheduler, task: Task[Any]) -> None:
+        self.scheduler: Scheduler | None = scheduler
+        self.task = task
+        self.cancel: Cancel | None = None
+
+    def resume(self, value: Any, error: BaseException | None = None) -> None:
+        scheduler = self.scheduler
+        if scheduler is not None:
+            self.scheduler = None
+            scheduler.call_soon(lambda: scheduler.advance(self.task, value, error))
+
+    def abandon(self) -> None:
+        self.scheduler = None
+        if self.cancel is not None:
+            self.cancel()
+
+
+class Scheduler:
+    """The flows of one client. clock: monotonic seconds; network: answers calls; run_blocking: a carrier's worker."""
+
+    def __init__(
+        self, clock: Clock, network: Network, run_blocking: Callable[[Callable[[], Any], Done], None] | None = None
+    ) -> None:
+        self.clock = clock
+        self.network = network
+        self.run_blocking = run_blocking
+        self._ready: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._cancelled_timers = 0
+        self._numbers = count()
+        self._suspensions: dict[Task[Any], _Suspension] = {}
+
+    # What carriers and the network use
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Call `action` in this round of run_ready, or in the next."""
+        self._ready.append(action)
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Timer:
+        """Call `action` at a time of the clock."""
+        timer = Timer(when, action, self)
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def timer_cancelled(self) -> None:
+        """For timers. Nearly every request is answered long before its time-out: the heap must not keep them all."""
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(LEAST_SWEEP, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if entry[2].action is not None]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def run_ready(self) -> None:
+        """Run what is due: timers, then whatever is ready, until nothing is."""
+        while True:
+            now = self.clock()
+            while self._timers and (self._timers[0][2].action is None or self._timers[0][0] <= now):
+                timer = heapq.heappop(self._timers)[2]
+                action, timer.action = timer.action, None
+                if action is not None:
+                    action()
+                else:
+                    self._cancelled_timers -= 1
+            if not self._ready:
+                return
+            for _ in range(len(self._ready)):
+                self._ready.popleft()()
+
+    def next_wakeup(self) -> float | None:
+        """The time of the clock by which run_ready must be called again; None: not before something happens."""
+        if self._ready:
+            return self.clock()
+        while self._timers and self._timers[0][2].action is None:
+            heapq.heappop(self._timers)
+            self._cancelled_timers -= 1
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def tasks(self) -> list[Task[Any]]:
+        """The tasks that wait for something."""
+        return list(self._suspensions)
+
+    def cancel_all(self) -> None:
+        """Close every flow; for a carrier that ends."""
+        for task in self.tasks:
+            task.cancel()
+
+    # Flows
+
+    def spawn(self, flow: Flow[T], name: str) -> Task[T]:
+        """Start a flow; it runs in run_ready."""
+        task: Task[T] = Task(flow, name, self._cancel)
+        suspension = _Suspension(self, task)
+        self._suspensions[task] = suspension
+        suspension.resume(None)
+        return task
+
+    def _cancel(self, task: Task[Any]) -> None:
+        suspension = self._suspensions.pop(task, None)
+        if suspension is None:
+            raise RuntimeError(f"the flow {task.name!r} cannot cancel itself while it runs")
+        suspension.abandon()
+        task.flow.close()
+        task.finish(None, CancelledFlow(f"{task.name} was cancelled"))
+
+    def advance(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
+        """Send a flow what it waited for, and begin what it asks for next."""
+        if self._suspensions.pop(task, None) is None:
+            return
+        try:
+            while True:
+                effect = task.flow.send(value) if error is None else task.flow.throw(error)
+                value = error = None
+                if type(effect) is Spawn:
+                    value = self.spawn(effect.flow, effect.name)
+                    continue
+                break
+        except StopIteration as stop:
+            task.finish(stop.value, None)
+        except Exception as failure:
+            if not task.is_observed:
+                log.error("%s ended with an error that nobody waited for: %s", task.name, failure, exc_info=failure)
+            task.finish(None, failure)
+        else:
+            suspension = _Suspension(self, task)
+            self._suspensions[task] = suspension
+            suspension.cancel = self._begin(effect, suspension)
+
+    def _begin(self, effect: Effect, suspension: _Suspension) -> Cancel | None:
+        """Start an effect; what comes of it resumes the suspension. Returned: how to give it up."""
+        if isinstance(effect, Call):
+            return self.network.start_call(effect, suspension.resume)
+        if isinstance(effect, Sleep):
+            return self.call_at(self.clock() + effect.seconds, lambda: suspension.resume(None)).cancel
+        if isinstance(effect, Wait):
+            return self._begin_wait(effect, suspension)
+        if isinstance(effect, Join):
+            return self._begin_join(effect, suspension)
+        if isinstance(effect, Perform):
+            return effect.start(suspension.resume)
+        if isinstance(effect, Blocking):
+            if self.run_blocking is None:
+                raise RuntimeError("this scheduler has no worker for blocking functions")
+            self.run_blocking(effect.function, suspension.resume)
+            return None
+        raise TypeError(f"{suspension.task.name} yielded {effect!r}, which is no effect")
+
+    def _begin_wait(self, effect: Wait, suspension: _Suspension) -> Cancel:
+        def wake() -> None:
+            if timer is not None:
+                timer.cancel()
+            suspension.resume(True)
+
+        def late() -> None:
+            effect.signal.drop_waiter(wake)
+            suspension.resume(False)
+
+        def cancel() -> None:
+            effect.signal.drop_waiter(wake)
+            if timer is not None:
+                timer.cancel()
+
+        timer = None if effect.timeout is None else self.call_at(self.clock() + effect.timeout, late)
+        effect.signal.add_waiter(wake)
+        return cancel
+
+    def _begin_join(self, effect: Join, suspension: _Suspension) -> Cancel:
+        def ended(task: Task[Any]) -> None:
+            if timer is not None:
+                timer.cancel()
+            suspension.resume(task.result, task.error)
+
+        def late() -> None:
+            effect.task.drop_observer(ended)
+            suspension.resume(None, TimeoutError(f"{effect.task.name} did not end within {effect.timeout} s"))
+
+        def cancel() -> None:
+            effect.task.drop_observer(ended)
+            if timer is not None:
+                timer.cancel()
+
+        timer = None if effect.timeout is None else self.call_at(self.clock() + effect.timeout, late)
+        effect.task.when_done(ended)
+        return cancel

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch on its way to one partition: filled by senders, closed and numbered by the sender, kept until it is settled.
+
+The bytes are made once. A retry sends them again as they are: encoding anew could cut or compress differently, and a
+broker that remembers a sequence never looks at what is behind it. Only a new identity rewrites the header, in a copy,
+as a request that holds the old bytes may still be on its way.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from kcodec._fast import RecordBatchBuilder, batches
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.producer.identity import NO_PRODUCER
+from kcodec.record.rewrite import set_producer_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kcodec.producer.delivery import Callback, Delivery, TableDelivery
+    from kcodec.producer.failures import BatchOwner, Failure
+
+#: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
+RECORD_OVERHEAD = 36
+HEADER_OVERHEAD = 10
+BATCH_OVERHEAD = 61
+#: Behind it sequence numbers begin at 0 again.
+LAST_SEQUENCE = 0x7FFFFFFF
+#: In place of an index: all records of a batch.
+WHOLE = -1
+
+
+class ProducerBatch:
+    """Records of one partition that share one fate.
+
+    order:     where it stands among the batches of its partition; a tuple, as pieces of a split batch take its place.
+    reserved:  bytes of `buffer_memory` it holds.
+    created, deadline:   of the producer's clock; past the deadline it fails.
+    attempts:  times it was sent; not_before: not again before this time.
+    identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
+    last_error: of the last attempt.
+    uncertain: an attempt went unanswered, so it may be in the log.
+    is_fixed:  it may be in the log in a way that nobody can find out any more: it fails rather than get other numbers.
+    callbacks: whom to tell at the end, under the lock; table: what it is a part of.
+    pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
+    is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
+    owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
+    failure, retrieved: once it failed, where its records are counted, and the indexes of those whose error was
+               retrieved (WHOLE for all of a table's batch).
+    """
+
+    __slots__ = (
+        "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
+        "error", "failure", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before",
+        "order", "owner", "partition", "pieces", "records_count", "reserved", "retrieved", "table", "topic",
+        "uncertain",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lock: AbstractContextManager[Any],
+        *,
+        order: tuple[int, ...] = (),
+        owner: BatchOwner | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lock = lock
+        self.order = order
+        self.owner = owner
+        self.builder: RecordBatchBuilder | None = None
+        self.append: Callable[..., int] | None = None
+        self.data: bytes | bytearray | None = None
+        self.records_count = 0
+        self.reserved = 0
+        self.created = self.deadline = self.not_before = 0.0
+        self.attempts = 0
+        self.identity = NO_PRODUCER
+        self.base_sequence = -1
+        self.uncertain = self.is_fixed = False
+        self.callbacks: list[tuple[Callback, Delivery]] = []
+        self.table: TableDelivery | None = None
+        self.pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
+        self.is_done = False
+        self.error: BaseException | None = None
+        self.last_error: BaseException | None = None
+        self.base_offset = self.log_append_time = -1
+        self.failure: Failure | None = None
+        self.retrieved: set[int] | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it has a sequence number."""
+        return self.base_sequence >= 0
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes as they will be sent; before it is closed, as they are without compression."""
+        if self.data is not None:
+            return len(self.data)
+        return self.builder.size_in_bytes if self.builder is not None else 0
+
+    def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
+        """Give it its identity and sequence number: in the builder, or in the bytes; in a copy of those if it had a
+        number before, as a request may hold them."""
+        was_numbered = self.is_numbered
+        self.identity, self.base_sequence = identity, base_sequence
+        if self.data is None:
+            if self.builder is not None:
+                self.builder.set_producer_state(*identity, base_sequence, is_transactional)
+            return
+        data = self.data if isinstance(self.data, bytearray) and not was_numbered else bytearray(self.data)
+        set_producer_state(data, *identity, base_sequence, is_transactional)
+        self.data = data
+
+    def close(self) -> None:
+        """Make the bytes: compression and CRC. Nothing can be appended any more."""
+        if self.data is None and self.builder is not None:
+            self.records_count = self.builder.records_count
+            self.data = self.builder.close()
+            self.builder = self.append = None
+
+    def place_of(self, index: int) -> tuple[ProducerBatch, int]:
+        """Where a record is that moved."""
+        first, batch, there = next(piece for piece in reversed(self.pieces) if piece[0] <= index)
+        return batch, index - first + there
+
+    def move_to(self, batch: ProducerBatch, index: int) -> None:
+        """Under the lock: this one record is in another batch now, at that index."""
+        self.pieces = ((0, batch, index),)
+        batch.callbacks += self.callbacks
+
+    def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
+        """Batches with the same records in the same order, none above `most_bytes` before compression unless it is a
+        single record. A numbered batch was refused, so its numbers are free: the pieces take them over, one after the
+        other. `hand_over` makes them take its place."""
+        pieces: list[ProducerBatch] = []
+        is_transactional = False
+        for whole in batches(self.data if self.data is not None else b""):
+            is_transactional = whole.is_transactional
+            for record in whole.records():
+                size = BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+                if not pieces or _builder_of(pieces[-1]).size_in_bytes + size > most_bytes:
+                    pieces.append(self._piece(new_builder(), len(pieces)))
+                _builder_of(pieces[-1]).append(record.key, record.value, record.headers, record.timestamp)
+        first = 0
+        for piece in pieces:
+            if self.is_numbered:
+                piece.number(self.identity, (self.base_sequence + first) & LAST_SEQUENCE, is_transactional)
+            piece.close()
+            piece.reserved = piece.size_in_bytes
+            first += piece.records_count
+        return pieces
+
+    def _piece(self, builder: RecordBatchBuilder, at: int) -> ProducerBatch:
+        piece = ProducerBatch(self.topic, self.partition, self.lock, order=(*self.order, at), owner=self.owner)
+        piece.builder = builder
+        piece.created, piece.deadline = self.created, self.deadline
+        piece.attempts, piece.uncertain, piece.is_fixed = self.attempts, self.uncertain, self.uncertain
+        piece.table = self.table
+        return piece
+
+    def hand_over(self, pieces: Sequence[ProducerBatch]) -> None:
+        """Under the lock: deliveries, callbacks and the table belong to the pieces of `split` now."""
+        first, placed = 0, []
+        for piece in pieces:
+            placed.append((first, piece, 0))
+            first += piece.records_count
+        self.pieces = tuple(placed)
+        for callback, delivery in self.callbacks:
+            delivery.current_batch.callbacks.append((callback, delivery))
+        if self.table is not None:
+            self.table.replace(self, pieces)
+
+    def finish(
+        self, base_offset: int, log_append_time: int, error: BaseException | None
+    ) -> Sequence[tuple[Callback, Delivery | TableDelivery]]:
+        """Under the lock: the outcome, for good; returned is whom to tell. The bytes are let go."""
+        if error is None:
+            self.owner = None  # a Delivery that is kept does not keep its producer
+        else:
+            self._count_failed(error)
+        self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
+        self.is_done = True
+        self.builder = self.append = self.data = None
+        told, self.callbacks = self.callbacks, []
+        return told if self.table is None else [*told, *self.table.ended()]
+
+    # Failures that nothing has retrieved
+
+    @property
+    def unfinished_records(self) -> int:
+        """The number of records in it, before it is done."""
+        return self.builder.records_count if self.builder is not None else max(self.records_count, 1)
+
+    def _count_failed(self, error: BaseException) -> None:
+        """Count the records that no caller waits for and no callback is there for."""
+        if self.owner is None or self.owner.failures is None:
+            return
+        self.records_count = self.unfinished_records
+        if self.table is not None:
+            self.retrieved = {WHOLE} if self.table.is_awaited else set()
+            count = 0 if self.table.is_awaited else self.records_count
+        else:
+            self.retrieved = {delivery.current_index for _, delivery in self.callbacks}
+            count = self.records_count - len(self.retrieved)
+        self.failure = self.owner.failures.add(self.topic, error, count)
+
+    def retrieve(self, index: int) -> None:
+        """Under the lock: the error of this record (WHOLE: of all) was retrieved."""
+        if self.failure is not None and self.retrieved is not None and index not in self.retrieved:
+            self.retrieved.add(index)
+            self.failure.retrieved(self.records_count if index == WHOLE else 1)
+
+    def not_retrieved(self, index: int) -> None:
+        """Under the lock: the caller that waited for this record (WHOLE: for all) went away without its error."""
+        if self.retrieved is None or index not in self.retrieved or self.error is None:
+            return
+        if self.owner is not None and self.owner.failures is not None:
+            self.retrieved.discard(index)
+            count = self.records_count if index == WHOLE else 1
+            self.failure = self.owner.failures.add(self.topic, self.error, count)
+
+
+def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:
+    if batch.builder is None:
+        raise RuntimeError(f"the batch of {batch.topic}-{batch.partition} is closed")
+    return batch.builder

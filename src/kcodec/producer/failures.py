@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that failed and whose error nothing has retrieved: counted for `flush` and `close`, and for the log.
+
+Counts are kept by topic and kind of error, never by record, so their memory is bounded. A batch counts its records when
+it fails, except those that a caller waits for or that have a callback; a Delivery whose error is read later takes its
+record off the count again. Batches that succeed are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError
+
+if TYPE_CHECKING:
+    from kcodec.producer.batch import ProducerBatch
+
+#: Seconds between a failure and its line in the log: until then a program may retrieve the error.
+REPORT_DELAY_SECONDS = 1.0
+#: Seconds between two such lines of one producer.
+REPORT_INTERVAL_SECONDS = 30.0
+#: Topics that a line of the log names; the others are counted.
+MAX_SHOWN = 5
+
+
+class Failure:
+    """Records of one topic that failed with one kind of error. count: those that nothing has retrieved; logged: how
+    many of them the log has reported."""
+
+    __slots__ = ("count", "error", "kind", "logged", "topic")
+
+    def __init__(self, topic: str, kind: str, error: BaseException) -> None:
+        self.topic = topic
+        self.kind = kind
+        self.error = error
+        self.count = self.logged = 0
+
+    def retrieved(self, count: int) -> None:
+        """Take records off the count."""
+        self.count -= count
+        self.logged = min(self.logged, self.count)
+
+    def describe(self, count: int) -> str:
+        """What happened to `count` of its records."""
+        return f"topic {self.topic!r}: {records_text(count)} failed with {self.kind}: {self.error}"
+
+    def as_error(self) -> TopicDeliveryError:
+        """The member of DeliveryErrors."""
+        remedy = self.error.remedy if isinstance(self.error, KcodecError) else None
+        error = TopicDeliveryError(
+            self.describe(self.count), topic=self.topic, kind=self.kind, count=self.count, remedy=remedy
+        )
+        error.__cause__ = self.error
+        return error
+
+
+class Failures:
+    """The failures of one producer since the last `take`. Every method needs the producer's lock.
+
+    is_news: there may be failures that the log has not reported.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], Failure] = {}
+        self.is_news = False
+        self._report_at: float | None = None
+        self._reported_at = float("-inf")
+
+    def add(self, topic: str, error: BaseException, count: int) -> Failure:
+        """Count records that failed with this error."""
+        kind = error.name if isinstance(error, BrokerError) else type(error).__name__
+        failure = self._open.get((topic, kind))
+        if failure is None:
+            failure = self._open[topic, kind] = Failure(topic, kind, error)
+        if not failure.count:
+            failure.error = error
+        failure.count += count
+        self.is_news = self.is_news or count > 0
+        return failure
+
+    def take(self) -> DeliveryErrors | None:
+        """Return what is to be raised for all failures since the last call, and begin to count again."""
+        found = [failure for failure in self._open.values() if failure.count > 0]
+        self._open, self.is_news, self._report_at = {}, False, None
+        if not found:
+            return None
+        total = records_text(sum(failure.count for failure in found))
+        return DeliveryErrors(
+            f"{total} not delivered: {_shown([failure.describe(failure.count) for failure in found])}",
+            [failure.as_error() for failure in found],
+        )
+
+    def report(self, now: float) -> tuple[str | None, float]:
+        """Return the line for the log that is due now, if any, and when the next one will be (infinity: none)."""
+        if not self.is_news:
+            return None, float("inf")
+        if self._report_at is None:
+            self._report_at = max(now + REPORT_DELAY_SECONDS, self._reported_at + REPORT_INTERVAL_SECONDS)
+        if now < self._report_at:
+            return None, self._report_at
+        self.is_news, self._report_at = False, None
+        text = self.report_now()
+        if text is not None:
+            self._reported_at = now
+        return text, float("inf")
+
+    def report_now(self) -> str | None:
+        """Return the line for the log about what it has not reported yet; None if there is nothing."""
+        news = [failure for failure in list(self._open.values()) if failure.count > failure.logged]
+        if not news:
+            return None
+        lines = [failure.describe(failure.count - failure.logged) for failure in news]
+        total = records_text(sum(failure.count - failure.logged for failure in news))
+        for failure in news:
+            failure.logged = failure.count
+        return f"{total} not delivered, and nothing has retrieved the error: {_shown(lines)}"
+
+
+class BatchOwner(Protocol):
+    """What a batch, and through it a Delivery, needs of its producer: `kcodec.producer.accumulator.Accumulator`.
+
+    failures:    where records that fail are counted; None in transactions, whose commit raises the error.
+    check_wait:  raises RuntimeError where the caller must not wait for a record.
+    why_waiting: why a batch is not acknowledged yet, as far as it is known.
+    """
+
+    failures: Failures | None
+    check_wait: Callable[[], None]
+    why_waiting: Callable[[ProducerBatch], str | None]
+
+
+def records_text(count: int) -> str:
+    """Return "1 record" or "7 records"."""
+    return f"{count} record" if count == 1 else f"{count} records"
+
+
+def _shown(lines: Iterable[str]) -> str:
+    found = list(lines)
+    more = f"; and {len(found) - MAX_SHOWN} more topics or kinds of error" if len(found) > MAX_SHOWN else ""
+    return "; ".join(found[:MAX_SHOWN]) + more

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a producer logs at WARNING while it runs: records that cannot be delivered at present and why, and records that
+failed and whose error nothing has retrieved. Both are rare: the intervals are here and in `kcodec.producer.failures`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kcodec.producer.failures import MAX_SHOWN, records_text
+
+if TYPE_CHECKING:
+    from kcodec.producer.accumulator import Accumulator
+    from kcodec.producer.batch import ProducerBatch
+
+log = logging.getLogger("kcodec.producer")
+#: A record that is not acknowledged after this time is reported, if a cause is known.
+STALLED_SECONDS = 3.0
+#: Seconds between two such reports: the first interval, doubled each time up to the second.
+FIRST_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 5.0, 300.0
+
+
+class Reports:
+    """The log of one producer. Called on the I/O thread, without the lock."""
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self._interval = FIRST_INTERVAL_SECONDS
+        self._stalled_at = self._stalled_due = float("-inf")
+
+    def look(self, now: float) -> float:
+        """Log what is due; return when to look again (infinity: not before something happens)."""
+        accumulator, failures = self._accumulator, self._accumulator.failures
+        if failures is None or not failures.is_news:  # the usual case, in every round
+            if not accumulator.unfinished:
+                return float("inf")
+            if now < self._stalled_due:  # newer batches are due later
+                return self._stalled_due
+        failed, text, due = None, None, float("inf")
+        with accumulator.lock:
+            if failures is not None:
+                failed, due = failures.report(now)
+            if accumulator.unfinished:
+                text, self._stalled_due = self._stalled(next(iter(accumulator.unfinished)), now)
+                due = min(due, self._stalled_due)
+        for line in (failed, text):
+            if line is not None:
+                log.warning("%s", line)
+        return due
+
+    def _stalled(self, oldest: ProducerBatch, now: float) -> tuple[str | None, float]:
+        if oldest.created > self._stalled_at:
+            self._interval = FIRST_INTERVAL_SECONDS
+            due = oldest.created + STALLED_SECONDS
+        else:
+            due = self._stalled_at + self._interval
+        if now < due:
+            return None, due
+        why = self._accumulator.why_waiting(oldest)
+        if why is None:
+            return None, now + STALLED_SECONDS
+        if oldest.created <= self._stalled_at:
+            self._interval = min(2 * self._interval, MAX_INTERVAL_SECONDS)
+        self._stalled_at = now
+        waiting = waiting_text(self._accumulator.unfinished)
+        return f"{waiting} not acknowledged after {now - oldest.created:.3g} s: {why}", now + self._interval
+
+
+def waiting_text(batches: Collection[ProducerBatch]) -> str:
+    """Return how many records these batches hold, and their topics."""
+    count = sum(batch.unfinished_records for batch in batches)
+    topics = list(dict.fromkeys(batch.topic for batch in batches))
+    names = ", ".join(repr(topic) for topic in topics[:MAX_SHOWN])
+    more = f" and {len(topics) - MAX_SHOWN} more" if len(topics) > MAX_SHOWN else ""
+    return f"{records_text(count)} of topic{'s' if len(topics) > 1 else ''} {names}{more}"
+
+
+def log_lost(accumulator: Accumulator, who: str) -> None:
+    """Log what a producer that was not closed loses: records that are unfinished, and failures that nothing has
+    retrieved. Does not take the lock, as the garbage collector may call it in a thread that holds it."""
+    unfinished = list(accumulator.unfinished)
+    if unfinished:
+        log.warning("%s was not closed: what it had not sent is lost: %s", who, waiting_text(unfinished))
+    failed = accumulator.failures.report_now() if accumulator.failures is not None else None
+    if failed is not None:
+        log.warning("%s was not closed: %s", who, failed)

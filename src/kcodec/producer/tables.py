@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables to batches for `send_arrow`: columns go straight into the compiled encoder, no row becomes a Python object."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec._fast import check_arrow_columns, encode, partition_for
+from kcodec.errors import EncodeError
+from kcodec.producer.batch import BATCH_OVERHEAD, RECORD_OVERHEAD
+from kcodec.producer.settings import ProducerSettings
+from kcodec.record.rewrite import set_base_offset
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+#: Bytes of a batch before compression, where `batch_size` is not larger: a table is there at once, nothing lingers.
+ARROW_BATCH_BYTES = 256 * 1024
+#: Bytes of a table that are encoded at a time.
+WINDOW_BYTES = 4 * 1024 * 1024
+COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
+ANY_PARTITION = -1
+
+
+class TableBatch(NamedTuple):
+    """One batch of a table. partition: ANY_PARTITION for rows that go wherever records without a key go."""
+
+    partition: int
+    data: bytearray
+    records_count: int
+
+
+def table_batches(
+    source: Any, partitions: int, settings: ProducerSettings, timestamp: int, framing: str | None
+) -> Iterable[TableBatch]:
+    """The batches of a table for a topic of so many partitions, rows of a partition in their order.
+
+    The column `partition`, where there and not null, decides; else the key, by murmur2; rows with neither go to
+    ANY_PARTITION. timestamp: of rows without one. Raises EncodeError with the row, TypeError, ValueError.
+
+    Where a look at the columns proves that every row makes a record, batches are made by and by, as they are taken;
+    else all are made before the first is given out, so that a table with a wrong row sends nothing.
+    """
+    table = _table(source)
+    rows = _partitions_of(table, partitions)
+    most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
+    made = _encode_windows(table, rows, settings, timestamp, framing, most)
+    return made if _makes_records(table, most) else list(made)
+
+
+def _makes_records(table: pyarrow.Table, most: int) -> bool:
+    """Whether each row surely makes a record of at most so many bytes."""
+    import pyarrow.compute as compute
+
+    size = BATCH_OVERHEAD + RECORD_OVERHEAD
+    for name in table.column_names:
+        if name in {"key", "value"}:
+            size += compute.max(compute.binary_length(table[name])).as_py() or 0
+        elif name != "partition":
+            return False
+    return size <= most
+
+
+def _encode_windows(
+    table: pyarrow.Table,
+    rows: numpy.ndarray[Any, Any] | None,
+    settings: ProducerSettings,
+    timestamp: int,
+    framing: str | None,
+    most_bytes: int,
+) -> Iterator[TableBatch]:
+    """So many rows at a time that memory goes round: what is encoded is soon sent and given back."""
+    names = [name for name in COLUMNS if name in table.column_names]
+    step = max(WINDOW_BYTES * len(table) // max(table.nbytes, 1), 1)
+    for start in range(0, len(table), step):
+        window = table.slice(start, step).select(names)
+        for partition, part, numbers in _by_partition(window, None if rows is None else rows[start : start + step]):
+            try:
+                encoded = encode(
+                    part,
+                    compression=settings.compression_type,  # type: ignore[arg-type]
+                    compression_level=settings.compression_level,
+                    timestamp=timestamp,
+                    framing=framing,  # type: ignore[arg-type]
+                    max_batch_bytes=most_bytes,
+                )
+            except EncodeError as error:
+                if error.row is not None:
+                    error.row = start + (error.row if numbers is None else int(numbers[error.row]))
+                raise
+            for batch in encoded.batches:
+                data = bytearray(batch.data)
+                set_base_offset(data, 0)  # a leader counts the records of every batch from 0
+                yield TableBatch(partition, data, batch.records_count or 0)
+
+
+def _table(source: Any) -> pyarrow.Table:
+    import pyarrow
+
+    if isinstance(source, pyarrow.RecordBatch):
+        table = pyarrow.Table.from_batches([source])
+    elif isinstance(source, pyarrow.RecordBatchReader):
+        table = source.read_all()
+    else:
+        table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
+    known = {*COLUMNS, "partition"}
+    if "key" not in table.column_names and "value" not in table.column_names:
+        raise ValueError(f"the table has neither key nor value; its columns are {', '.join(table.column_names)}")
+    foreign = [name for name in table.column_names if name not in known]
+    if foreign:
+        raise ValueError(f"send_arrow knows no column {foreign[0]!r}; it takes {', '.join(sorted(known))}")
+    _check(table)
+    return table
+
+
+def _check(table: pyarrow.Table) -> None:
+    """Raise EncodeError unless the columns are valid.
+
+    pyarrow does not validate what it reads from a file, and trusts its offsets when it gathers the rows of a partition.
+    """
+    check_arrow_columns(table, ("key", "value", "headers"))
+    for index, name in enumerate(table.column_names):
+        if name in {"key", "value", "headers"}:
+            continue
+        try:
+            table.column(index).validate(full=True)
+        except ValueError as error:  # pyarrow.ArrowInvalid
+            reason = f"column {name!r} is invalid: {error}; look for what wrote it, or drop the column"
+            raise EncodeError(reason, field=name) from error
+
+
+def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] | None:
+    """The partition of each row, ANY_PARTITION where neither column nor key says; None: of all rows nobody says."""
+    import numpy
+
+    rows: numpy.ndarray[Any, Any] | None = None
+    if "key" in table.column_names:
+        found = partition_for(table["key"], count)
+        if found.null_count < len(found):
+            rows = numpy.asarray(found)
+    if "partition" in table.column_names:
+        wanted = table["partition"].cast("int32")
+        given = wanted.fill_null(ANY_PARTITION).to_numpy()
+        wrong = ((given < 0) | (given >= count)) & wanted.is_valid().to_numpy()
+        if wrong.any():
+            row = int(wrong.argmax())
+            reason = f"partition {given[row]} is not one of the topic's: it has {count}, 0 to {count - 1}"
+            raise EncodeError(reason, field="partition", value=int(given[row]), row=row)
+        rows = given if rows is None else numpy.where(given >= 0, given, rows)
+    return rows
+
+
+def _by_partition(
+    table: pyarrow.Table, rows: numpy.ndarray[Any, Any] | None
+) -> Iterator[tuple[int, pyarrow.Table, numpy.ndarray[Any, Any] | None]]:
+    """(partition, its rows, their numbers in the whole table); None: they are the whole table."""
+    import numpy
+
+    if not len(table):
+        return
+    if rows is None or (rows == rows[0]).all():
+        yield ANY_PARTITION if rows is None else int(rows[0]), table, None
+        return
+    order = numpy.argsort(rows, kind="stable")
+    gathered = table.take(order)
+    ordered = rows[order]
+    edges = [0, *(numpy.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+    for first, end in itertools.pairwise(edges):
+        yield int(ordered[first]), gathered.slice(first, end - first), order[first:end]

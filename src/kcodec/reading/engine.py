@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading partitions from one offset to another, with no group and nobody's position: the flows of `read_topic`.
+
+Each partition is fetched by a flow of its own, ahead of the caller: the headers of an answer tell where the next one
+begins. A request names one partition and no session, so that an empty answer says something: nothing lies between the
+offset asked for and the end of the log. That is what makes ends exact where the last records before them are gone
+(compaction), and it is why this is not `Fetcher`, whose sessions leave out what has not changed (KIP-227).
+
+What is fetched and not taken yet is bounded by `fetch_ahead_max_bytes`: a request sets the size of its response aside,
+which is held until the response is taken, and waits in line where there is no space for it. A response that claims more
+is refused before it is received, and requested again with that size (a batch larger than `max_partition_fetch_bytes`
+comes whole); one response may always be under way, however large. So memory does not depend on how long a topic is, how
+many partitions it has or what brokers send.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kcodec import _fast
+from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.consumer.settings import ConsumerSettings
+from kcodec.errors import (
+    AuthenticationError,
+    DecodeError,
+    DeliveryTimeoutError,
+    KcodecError,
+    LimitExceededError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    TransportError,
+    UnsupportedError,
+)
+from kcodec.flow import ByVersion, Flow, Signal, call, sleep, spawn, wait
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.frame import RESPONSE_LIMIT
+from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_ID = 100
+INCONSISTENT_TOPIC_ID = 103
+#: After these another broker may lead, or the topic is gone.
+NOT_THE_LEADER = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 100, 103})
+#: A topic that metadata does not know for so long is gone; a broker that has just started may know nothing yet.
+TOPIC_PATIENCE_SECONDS = 2.0
+#: The last version with names of topics in place of ids.
+LAST_VERSION_BY_NAME = 12
+#: What a response of one partition holds next to its records, aborted transactions included.
+RESPONSE_OVERHEAD_BYTES = 64 * 1024
+#: Large batches are set aside for in full at first, and then by this part less with each response.
+SHRINK = 16
+#: Longest pause between two looks at a log whose end is not where it should be yet.
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a partition; next_offset: behind the last one that was delivered or passed over."""
+
+    start: int
+    end: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class FetchedAnswer:
+    """What a broker gave of one partition, to be decoded by whoever takes it."""
+
+    partition: PartitionRead
+    data: memoryview
+    aborted: list[tuple[int, int]]
+    last_stable_offset: int
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class PartitionRead:
+    """How far one partition is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
+
+    damage: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
+    """
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    topic_id: UUID | None
+    fetch_bytes: int
+    fetch_offset: int = field(init=False)
+    next_offset: int = field(init=False)
+    last_epoch: int = -1
+    attempt: int = 0
+    deadline: float = 0.0
+    unknown_since: float | None = None
+    is_empty_once: bool = False
+    must_pause: bool = False
+    last_error: KcodecError | None = None
+    damage: DecodeError | None = None
+
+    def __post_init__(self) -> None:
+        self.fetch_offset = self.next_offset = self.start
+        self.end = max(self.start, self.end)
+
+    @property
+    def range(self) -> Range:
+        """As the caller sees it."""
+        return Range(self.start, self.end, self.next_offset)
+
+
+class BoundedRead:
+    """Fetches [start, end) of partitions of one topic, side by side.
+
+    ranges:   partition -> (start, end); `partitions` has them in this order.
+    settings: isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (how long a
+              partition may make no progress), client_rack.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        ranges: Mapping[int, tuple[int, int]],
+        settings: ConsumerSettings,
+        random: Random,
+    ) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.settings = settings
+        self._random = random
+        size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
+        topic_id = cluster.topic_id(topic)
+        self.partitions = [
+            PartitionRead(TopicPartition(topic, number), start, end, topic_id, size)
+            for number, (start, end) in ranges.items()
+        ]
+        self.bytes_fetched = 0
+        self._left = 0
+        self._answers: deque[FetchedAnswer] = deque()
+        self._arrived = Signal()
+        self._error: BaseException | None = None
+        self._held = 0
+        #: What responses claim that are larger than what was requested, as the batches of the topic are.
+        self._large = 0
+        self._line: deque[tuple[int, Signal]] = deque()
+
+    # For the face
+
+    def start(self) -> Flow[None]:
+        """Begin to fetch."""
+        for partition in self.partitions:
+            if partition.start < partition.end:
+                self._left += 1
+                yield from spawn(self._read(partition), f"read of {partition.topic_partition}")
+
+    def next_answer(self) -> Flow[FetchedAnswer | None]:
+        """What came next, of any partition; None: all is delivered. Raises what ended the reading, after all that came
+        before it."""
+        while not self._answers:
+            if self._error is not None:
+                raise self._error
+            if not self._left:
+                self._check_damage()
+                return None
+            yield from wait(self._arrived)
+        answer = self._answers.popleft()
+        self._give_space(answer.size)
+        return answer
+
+    def _check_damage(self) -> None:
+        """Whoever decodes has met what stopped the fetching, and has not come back for more."""
+        for partition in self.partitions:
+            if partition.damage is not None:
+                raise partition.damage
+
+    # Space for responses
+
+    def _take_space(self, size: int) -> Flow[None]:
+        if not self._line and self._fits(size):
+            self._held += size
+            return
+        turn = Signal()
+        self._line.append((size, turn))
+        yield from wait(turn)  # `_give_space` has counted it
+
+    def _give_space(self, size: int) -> None:
+        self._held -= size
+        while self._line and self._fits(self._line[0][0]):
+            wanted, turn = self._line.popleft()
+            self._held += wanted
+            turn.set()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= self.settings.fetch_ahead_max_bytes
+
+    # One partition
+
+    def _read(self, partition: PartitionRead) -> Flow[None]:
+        try:
+            self._progressed(partition)
+            while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
+                self.cluster.topics_wanted([self.topic])
+                size = max(partition.fetch_bytes, self._large)
+                waiting_since = self.cluster.clock()
+                yield from self._take_space(size)
+                # Until it is this partition's turn its time does not run: the caller may be slow to take records.
+                partition.deadline += self.cluster.clock() - waiting_since
+                partition.must_pause = True
+                answer = yield from self._fetch(partition, size)
+                if answer is not None:
+                    answer.size = size
+                    self._answers.append(answer)
+                    self._arrived.set()
+                    continue
+                self._give_space(size)
+                if partition.must_pause:
+                    yield from self._pause(partition)
+        except Exception as error:  # noqa: BLE001  told to whoever takes the records, after all that came before it
+            self._error = self._error or error
+        finally:
+            self._left -= 1
+            self._arrived.set()
+
+    def _progressed(self, partition: PartitionRead) -> None:
+        partition.deadline = self.cluster.clock() + self.settings.default_api_timeout
+        partition.attempt = 0
+        partition.unknown_since = partition.last_error = None
+
+    def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedAnswer | None]:
+        """One request; None where it brought nothing."""
+        topic, number = partition.topic_partition
+        self._check_topic(partition)
+        leader = self.cluster.leader(topic, number)
+        if leader is None:
+            self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
+            return None
+        timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
+        try:
+            reply = yield from call(
+                leader,
+                ByVersion(FetchRequest, lambda version: self._request(partition, version)),
+                timeout=timeout,
+                lowest=4,
+                highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
+                channel="fetch",
+                max_response_bytes=size + RESPONSE_OVERHEAD_BYTES,
+            )
+        except AuthenticationError:
+            raise
+        except (TransportError, UnsupportedError) as error:
+            # A request that the deadline cut short says less than what the one before met.
+            if partition.last_error is None or timeout >= self.settings.request_timeout:
+                partition.last_error = error
+            cause = error.__cause__
+            if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
+                partition.must_pause = self._large > 0  # not at once where it claims more each time
+                self._large = max(self._large, cause.claimed)
+                return None
+            self.cluster.forget_leader(topic, number)
+            return None
+        told = _of_partition(reply.message, number)
+        code = reply.message.error_code or (told.error_code if told is not None else 0)
+        if code:
+            self._refused(partition, code, reply.message, told)
+            return None
+        if told is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
+            return None
+        if told.diverging_epoch.end_offset >= 0:
+            raise self._truncated(partition, told.diverging_epoch)
+        return self._took(partition, told)
+
+    def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
+        topic, number = partition.topic_partition
+        wanted = FetchPartition(
+            partition=number,
+            current_leader_epoch=self.cluster.leader_epoch(topic, number),
+            fetch_offset=partition.fetch_offset,
+            last_fetched_epoch=partition.last_epoch if version >= 12 else -1,
+            partition_max_bytes=partition.fetch_bytes,
+        )
+        return FetchRequest(
+            # An empty answer is asked for once more with some patience: a broker that has to get records from tiered
+            # storage may come back without them.
+            max_wait_ms=int(self.settings.fetch_max_wait * 1000) if partition.is_empty_once else 0,
+            min_bytes=1,
+            max_bytes=partition.fetch_bytes,
+            isolation_level=int(self.settings.isolation_level),
+            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[wanted])],
+            rack_id=self.settings.client_rack,
+        )
+
+    def _took(self, partition: PartitionRead, told: Any) -> FetchedAnswer | None:
+        data = memoryview(told.records if told.records is not None else b"")
+        limit = told.last_stable_offset if self.settings.is_committed_only else told.high_watermark
+        if not data.nbytes:
+            self._nothing(partition, limit, told.high_watermark)
+            return None
+        self.bytes_fetched += data.nbytes
+        if self._large:  # such batches may have been few: a little less with each response, down to what they bring
+            self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
+            self._large = 0 if self._large <= partition.fetch_bytes else self._large
+        partition.is_empty_once = False
+        offset, epoch, damage = behind(data)
+        if offset is None and damage is None:  # a cut batch alone, as brokers before KIP-74 gave
+            if partition.fetch_bytes >= self.settings.fetch_max_bytes:
+                raise DecodeError(
+                    f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is longer than "
+                    f"fetch_max_bytes ({self.settings.fetch_max_bytes})"
+                )
+            partition.fetch_bytes = min(2 * partition.fetch_bytes, self.settings.fetch_max_bytes)
+            partition.must_pause = False
+            return None
+        self._progressed(partition)
+        partition.damage = damage
+        if offset is not None:
+            partition.fetch_offset = max(partition.fetch_offset + 1, offset)
+            partition.last_epoch = epoch
+        aborted = [(one.producer_id, one.first_offset) for one in told.aborted_transactions or ()]
+        return FetchedAnswer(partition, data, aborted, told.last_stable_offset)
+
+    def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
+        """An empty answer: the end, where the log goes as far; else the log is still on its way."""
+        if limit >= partition.end:
+            if partition.is_empty_once:
+                partition.fetch_offset = partition.end
+            partition.is_empty_once = True
+            partition.must_pause = False
+            return
+        partition.is_empty_once = False
+        held = ""
+        if limit < high_watermark:
+            held = f" of {high_watermark}: an open transaction holds back what follows"
+        partition.last_error = KcodecError(f"what can be read ends at {limit}{held}")
+
+    # What goes wrong
+
+    def _refused(self, partition: PartitionRead, code: int, message: Any, told: Any) -> None:
+        topic, number = partition.topic_partition
+        doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
+        error = broker_error(code, doing, resource=partition.topic_partition)
+        if code == OFFSET_OUT_OF_RANGE:
+            raise self._gone(partition)
+        if code not in NOT_THE_LEADER and not error_code(code).retriable:
+            raise error
+        partition.last_error = error
+        if code in NOT_THE_LEADER:
+            leader = told.current_leader if told is not None else None
+            self.cluster.learn_brokers(message.node_endpoints)
+            self.cluster.forget_leader(topic, number)
+            if leader is not None and leader.leader_id >= 0:
+                self.cluster.learn_leader(topic, number, leader.leader_id, leader.leader_epoch)
+
+    def _gone(self, partition: PartitionRead) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"{partition.topic_partition}: offset {partition.fetch_offset} is no longer in the log: it was deleted "
+            "(retention, DeleteRecords) or cut while it was read",
+            partition=partition.topic_partition,
+            position=partition.fetch_offset,
+        )
+
+    def _truncated(self, partition: PartitionRead, diverging: Any) -> LogTruncationError:
+        return LogTruncationError(
+            f"{partition.topic_partition}: a new leader cut the log at {diverging.end_offset} (epoch "
+            f"{diverging.epoch}): of what was read up to {partition.fetch_offset} the rest is gone",
+            partition=partition.topic_partition,
+            position=partition.fetch_offset,
+            position_epoch=partition.last_epoch,
+            divergent_offset=diverging.end_offset,
+            divergent_epoch=diverging.epoch,
+        )
+
+    def _check_topic(self, partition: PartitionRead) -> None:
+        """Raises BrokerError where metadata says that the topic is gone, or that another has its name."""
+        found = self.cluster.topics.get(self.topic)
+        if found is None:
+            return
+        if not found.error and partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id):
+            told = f"topic {self.topic!r} was deleted and made again while it was read"
+            raise broker_error(INCONSISTENT_TOPIC_ID, told, resource=self.topic, remedy="stop")
+        if found.error not in (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID):
+            partition.unknown_since = None
+            return
+        now = self.cluster.clock()
+        partition.unknown_since = now if partition.unknown_since is None else partition.unknown_since
+        if now - partition.unknown_since >= TOPIC_PATIENCE_SECONDS:
+            told = f"topic {self.topic!r} was deleted while it was read"
+            raise broker_error(UNKNOWN_TOPIC_OR_PARTITION, told, resource=self.topic, remedy="stop")
+
+    def _pause(self, partition: PartitionRead) -> Flow[None]:
+        """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""
+        left = partition.deadline - self.cluster.clock()
+        if left <= 0:
+            why = f"; at last: {partition.last_error}" if partition.last_error is not None else ""
+            raise DeliveryTimeoutError(
+                f"{partition.topic_partition}: offset {partition.fetch_offset}, on the way to {partition.end}, could "
+                f"not be read within {self.settings.default_api_timeout:g} s{why}"
+            )
+        pause = min(self.settings.retry_backoff(partition.attempt, self._random.random()), LONGEST_PAUSE_SECONDS)
+        partition.attempt += 1
+        yield from sleep(min(pause, left))
+
+
+def _of_partition(message: Any, number: int) -> Any:
+    for topic in message.responses:
+        for told in topic.partitions:
+            if told.partition_index == number:
+                return told
+    return None
+
+
+def behind(data: memoryview) -> tuple[int | None, int, DecodeError | None]:
+    """(the offset behind the last whole batch, its leader epoch, what is wrong with the header after it).
+
+    Headers alone are read; None: there is no whole batch.
+    """
+    found: Any = None
+    damage = None
+    try:
+        for found in _fast.batches(data):  # noqa: B007  the last one counts
+            pass
+    except DecodeError as error:
+        damage = error
+    if found is None:
+        return None, -1, damage
+    return found.last_offset + 1, found.partition_leader_epoch, damage

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Header fields of a batch changed where it lies, without touching its records (Kafka: DefaultRecordBatch).
+
+    buffer = bytearray(batch)
+    set_base_offset(buffer, 512)                 # what a leader assigns; outside the CRC
+    set_partition_leader_epoch(buffer, 3)        # likewise
+    set_log_append_time(buffer, now_ms)          # the CRC is computed anew
+    set_producer_state(buffer, 9001, 3, 0)       # likewise
+
+`buffer` is anything writable and bytes-like that holds one or more whole batches of magic 2; `position` is the byte at
+which the batch meant begins. Each function writes all it has to or nothing. Raised are TypeError (not bytes-like, or
+read-only), EncodeError (a value that does not fit, named by field), TruncatedError (the buffer ends before the batch
+does), UnsupportedError (another magic, an unknown compression id) and DecodeError (a length that no batch has). A CRC
+that was wrong is wrong no more once it is computed anew: call ensure_valid() of the batch first where that matters.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kcodec._fast import crc32c
+from kcodec.constants import NO_PRODUCER_ID, TimestampType
+from kcodec.errors import DecodeError, EncodeError, TruncatedError, UnsupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from typing_extensions import Buffer
+
+# Where the fields lie: the table is in _fast/codec/header.h.
+_BASE_OFFSET = 0
+_BATCH_LENGTH = 8
+_PARTITION_LEADER_EPOCH = 12
+_MAGIC = 16
+_CRC = 17
+_ATTRIBUTES = 21
+_LAST_OFFSET_DELTA = 23
+_MAX_TIMESTAMP = 35
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_POSITION = 43
+_LOG_OVERHEAD = 12
+_HEADER_BYTES = 61
+_LEAST_LENGTH = _HEADER_BYTES - _LOG_OVERHEAD
+
+_COMPRESSION, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
+_HIGHEST_COMPRESSION = 4
+
+_INT16_MAX, _INT32_MAX, _INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
+
+
+def _batch_at(buffer: Buffer, position: int) -> memoryview:
+    """The bytes of the batch at `position`, writable."""
+    view = memoryview(buffer)
+    if view.readonly:
+        raise TypeError(f"the buffer must be writable, and {type(buffer).__name__} is not: pass bytearray(data)")
+    if not view.contiguous:
+        raise TypeError("the buffer must be contiguous")
+    view = view.cast("B")
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise TypeError(f"position must be an int, not {type(position).__name__}")
+    if not 0 <= position < max(len(view), 1):
+        raise ValueError(f"position {position} is outside the buffer of {len(view)} bytes")
+    available = len(view) - position
+    length = 0
+    if available >= _HEADER_BYTES:
+        length = struct.unpack_from(">i", view, position + _BATCH_LENGTH)[0]
+        if view[position + _MAGIC] != 2:
+            raise UnsupportedError(f"magic {view[position + _MAGIC]} cannot be rewritten, only 2", position=position)
+        if length < _LEAST_LENGTH:
+            reason = f"batch_length {length} is below {_LEAST_LENGTH}, the least a batch can have"
+            raise DecodeError(reason, position=position)
+    needed = _LOG_OVERHEAD + max(length, _LEAST_LENGTH)
+    if available < needed:
+        reason = f"{needed} bytes are needed but {available} are there"
+        raise TruncatedError(reason, needed=needed, available=available, position=position)
+    return view[position : position + needed]
+
+
+def _number(field: str, value: int, least: int, most: int) -> int:
+    """`value` if it is a number between the two, both included."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{field} must be an int, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise EncodeError(f"{field} {value} is outside {least}..{most}", field=field, value=value)
+    return value
+
+
+def _attributes(batch: memoryview) -> int:
+    """The attribute bits that have a meaning: Kafka's writer sets the rest to 0 whenever it writes the field."""
+    attributes: int = struct.unpack_from(">h", batch, _ATTRIBUTES)[0]
+    compression = attributes & _COMPRESSION
+    if compression > _HIGHEST_COMPRESSION:
+        raise UnsupportedError(f"compression id {compression} is unknown, the highest is {_HIGHEST_COMPRESSION}")
+    return attributes & (_COMPRESSION | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON)
+
+
+def _put_attributes(batch: memoryview, attributes: int) -> None:
+    struct.pack_into(">h", batch, _ATTRIBUTES, attributes)
+    struct.pack_into(">I", batch, _CRC, crc32c(batch[_ATTRIBUTES:]))
+
+
+def set_base_offset(buffer: Buffer, base_offset: int, *, position: int = 0) -> None:
+    """Give the batch its place in the partition; its last offset moves along. The CRC does not cover this field.
+
+    `base_offset` is at least 0, and the last record's offset must fit into int64. What a leader does to every batch it
+    appends (MutableRecordBatch.setLastOffset).
+    """
+    batch = _batch_at(buffer, position)
+    last_offset_delta: int = struct.unpack_from(">i", batch, _LAST_OFFSET_DELTA)[0]
+    _number("base_offset", base_offset, 0, _INT64_MAX - max(last_offset_delta, 0))
+    struct.pack_into(">q", batch, _BASE_OFFSET, base_offset)
+
+
+def set_partition_leader_epoch(buffer: Buffer, partition_leader_epoch: int, *, position: int = 0) -> None:
+    """Stamp the epoch of the leader that appends the batch, -1 for none. The CRC does not cover this field."""
+    batch = _batch_at(buffer, position)
+    _number("partition_leader_epoch", partition_leader_epoch, -1, _INT32_MAX)
+    struct.pack_into(">i", batch, _PARTITION_LEADER_EPOCH, partition_leader_epoch)
+
+
+def set_max_timestamp(
+    buffer: Buffer,
+    max_timestamp: int,
+    timestamp_type: TimestampType | Literal["CreateTime", "LogAppendTime"] = TimestampType.CREATE_TIME,
+    *,
+    position: int = 0,
+) -> None:
+    """Write max_timestamp (ms, -1 for none) and the timestamp type; the CRC is computed anew.
+
+    With LogAppendTime it is the timestamp of every record. A leader corrects a producer's fields this way. Where both
+    are so already nothing is written; where they are not, attribute bits without a meaning become 0
+    (DefaultRecordBatch.setMaxTimestamp).
+    """
+    batch = _batch_at(buffer, position)
+    _number("max_timestamp", max_timestamp, -1, _INT64_MAX)
+    if timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+        raise ValueError(f"unknown timestamp_type {timestamp_type!r}; possible: CreateTime, LogAppendTime")
+    raw: int = struct.unpack_from(">h", batch, _ATTRIBUTES)[0]
+    found: int = struct.unpack_from(">q", batch, _MAX_TIMESTAMP)[0]
+    appended = timestamp_type == TimestampType.LOG_APPEND_TIME
+    if bool(raw & _LOG_APPEND_TIME) == appended and found == max_timestamp:
+        return
+    attributes = _attributes(batch) & ~_LOG_APPEND_TIME | (_LOG_APPEND_TIME if appended else 0)
+    struct.pack_into(">q", batch, _MAX_TIMESTAMP, max_timestamp)
+    _put_attributes(batch, attributes)
+
+
+def set_log_append_time(buffer: Buffer, timestamp: int, *, position: int = 0) -> None:
+    """Make `timestamp` (ms) the timestamp of every record, as a leader does where message.timestamp.type=LogAppendTime.
+
+    Sets the type in the attributes and max_timestamp, and computes the CRC anew: the records stay as they are.
+    """
+    _number("timestamp", timestamp, 0, _INT64_MAX)
+    set_max_timestamp(buffer, timestamp, TimestampType.LOG_APPEND_TIME, position=position)
+
+
+def set_producer_state(
+    buffer: Buffer,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    is_transactional: bool = False,
+    *,
+    position: int = 0,
+) -> None:
+    """Write producer id, epoch, the first record's sequence number and the transactional bit; the CRC is computed anew.
+
+    As Kafka's writer has it (MemoryRecordsBuilder.setProducerState): a transactional batch needs a producer id, a
+    producer id an epoch, and, unless it is a control batch, a sequence number. Without a producer all three are -1.
+    A batch that was sent keeps its numbers: changing them risks duplicates.
+    """
+    batch = _batch_at(buffer, position)
+    _number("producer_id", producer_id, NO_PRODUCER_ID, _INT64_MAX)
+    _number("producer_epoch", producer_epoch, -1 if producer_id == NO_PRODUCER_ID else 0, _INT16_MAX)
+    attributes = _attributes(batch)
+    has_sequence = producer_id != NO_PRODUCER_ID and not attributes & _CONTROL
+    _number("base_sequence", base_sequence, 0 if has_sequence else -1, _INT32_MAX)
+    if is_transactional and producer_id == NO_PRODUCER_ID:
+        raise EncodeError("a transactional batch needs a producer_id", field="is_transactional", value=is_transactional)
+    _PRODUCER.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    _put_attributes(batch, attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if is_transactional else 0))

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SASL mechanisms a client can be told to use: the options each takes, and how it begins a login.
+
+To add one: an `Exchange` in `kcodec.protocol`, a class here, a row in MECHANISMS and one in `names`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from kcodec.errors import AuthenticationError
+from kcodec.flow import Clock, Flow, blocking
+from kcodec.security.aws_credentials import provider_of
+from kcodec.security.aws_msk_iam import aws_msk_iam, region_of
+from kcodec.security.oauthbearer import check_extensions, oauthbearer
+from kcodec.security.option_names import MECHANISM_OPTIONS, OAUTHBEARER_OPTIONS, SASL_OPTIONS
+from kcodec.security.sasl import authenticate, plain
+from kcodec.security.saslprep import saslprep
+from kcodec.security.scram import NONCE_BYTES, Scram
+from kcodec.security.secret import Secret
+from kcodec.security.tls import make_context
+from kcodec.security.tokens import TokenSource, from_provider
+
+_PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
+
+
+class Mechanism(ABC):
+    """One way to log in. SHOWS_SECRET: whether what it sends is of use to a listener; who: for reprs and error texts.
+
+    Its constructor takes the mechanism's name and the options; ValueError or TypeError for what cannot be used.
+    """
+
+    SHOWS_SECRET: ClassVar[bool]
+    who = ""
+
+    @abstractmethod
+    def __init__(self, name: str, options: Mapping[str, object]) -> None: ...
+
+    @abstractmethod
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """The flow that logs in and returns for how many seconds the session holds, None for ever."""
+
+
+def _text(options: Mapping[str, object], name: str) -> str:
+    """An option that must be there, as text."""
+    value = options.get(name)
+    if value is None or value == "":
+        raise ValueError(f"{name} is missing, which sasl_mechanism={options.get('sasl_mechanism')!r} needs")
+    return _optional_text(options, name) or ""
+
+
+def _optional_text(options: Mapping[str, object], name: str) -> str | None:
+    value = options.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return value
+
+
+def _secret(options: Mapping[str, object], name: str) -> Secret:
+    """An option that must be there and that nobody is to see."""
+    value = options.get(name)
+    if isinstance(value, Secret):
+        return value
+    try:
+        return Secret(_text(options, name))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+class Plain(Mechanism):
+    """PLAIN: user name and password."""
+
+    SHOWS_SECRET = True
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        self._name = name
+        self._username = _text(options, "sasl_plain_username")
+        self._password = _secret(options, "sasl_plain_password")
+        if "\0" in self._username or "\0" in self._password.reveal():
+            raise ValueError("sasl_plain_username and sasl_plain_password may not hold a NUL character with PLAIN")
+        self.who = f"user {self._username!r}"
+
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """See Mechanism."""
+        return authenticate(
+            self._name,
+            plain(self._username, self._password),
+            who=self.who,
+            host=host,
+            remedy=_PASSWORD_REMEDY,
+            timeout=timeout,
+            secrets=(self._password,),
+        )
+
+
+class ScramPassword(Mechanism):
+    """SCRAM-SHA-256, SCRAM-SHA-512: user name and password, which is not sent."""
+
+    SHOWS_SECRET = False
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        self._name = name
+        username, password = _text(options, "sasl_plain_username"), _secret(options, "sasl_plain_password")
+        if options.get("sasl_scram_saslprep"):
+            username, password = _prepared(username, password)
+        self._scram = Scram(name, username, password)
+        self._password = password
+        self.who = f"user {username!r}"
+
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """See Mechanism."""
+        return authenticate(
+            self._name,
+            self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES)),
+            who=self.who,
+            host=host,
+            remedy=_PASSWORD_REMEDY,
+            timeout=timeout,
+            secrets=(self._password,),
+        )
+
+
+def _prepared(username: str, password: Secret) -> tuple[str, Secret]:
+    try:
+        name = saslprep(username, stored=False)
+    except ValueError as error:
+        raise ValueError(f"sasl_plain_username: {error}") from None
+    try:
+        return name, Secret(saslprep(password.reveal()))
+    except ValueError as error:
+        raise ValueError(f"sasl_plain_password: {error}") from None
+
+
+class OAuthBearer(Mechanism):
+    """OAUTHBEARER: a token, from a callable or from an OpenID provider."""
+
+    SHOWS_SECRET = True
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        self._name = name
+        extensions = options.get("sasl_oauthbearer_extensions") or {}
+        if not isinstance(extensions, Mapping):
+            raise TypeError(f"sasl_oauthbearer_extensions must be a dict, not {type(extensions).__name__}")
+        check_extensions(extensions)
+        self._extensions = dict(extensions)
+        self._tokens = _token_source(options)
+
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """See Mechanism."""
+        token = yield from self._tokens.get(clock)
+        remedy = f"check the token from {self._tokens.name}: issuer, audience, scope, and whether it has expired"
+        exchange = oauthbearer(token, self._extensions)
+        try:
+            return (
+                yield from authenticate(
+                    self._name, exchange, who=self.who, host=host, remedy=remedy, timeout=timeout, secrets=(token,)
+                )
+            )
+        except AuthenticationError:
+            self._tokens.reject(token)
+            raise
+
+
+def _token_source(options: Mapping[str, object]) -> TokenSource:
+    provider, url = options.get("sasl_oauth_token_provider"), options.get("sasl_oauthbearer_token_endpoint_url")
+    if (provider is None) == (url is None):
+        raise ValueError(
+            "OAUTHBEARER needs either sasl_oauth_token_provider, or sasl_oauthbearer_token_endpoint_url with"
+            f" sasl_oauthbearer_client_id and _client_secret; {'both are' if url else 'neither is'} set"
+        )
+    if provider is not None:
+        others = sorted(name for name in OAUTHBEARER_OPTIONS if options.get(name) is not None)
+        unused = [name for name in others if name not in ("sasl_oauth_token_provider", "sasl_oauthbearer_extensions")]
+        if unused:
+            raise ValueError(f"{', '.join(unused)} would have no effect beside sasl_oauth_token_provider")
+        return TokenSource(from_provider(provider), "sasl_oauth_token_provider")
+    from kcodec.security.oidc import ClientCredentials
+
+    credentials = ClientCredentials(
+        _text(options, "sasl_oauthbearer_token_endpoint_url"),
+        _text(options, "sasl_oauthbearer_client_id"),
+        _secret(options, "sasl_oauthbearer_client_secret"),
+        scope=_optional_text(options, "sasl_oauthbearer_scope"),
+        context=_endpoint_context(options),
+        allow_http=bool(options.get("sasl_oauthbearer_allow_http", False)),
+    )
+    return TokenSource(credentials, credentials.name)
+
+
+def _endpoint_context(options: Mapping[str, object]) -> ssl.SSLContext | None:
+    cafile = options.get("sasl_oauthbearer_ssl_cafile")
+    if cafile is None:
+        return None
+    try:
+        return make_context({"ssl_cafile": cafile})
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"sasl_oauthbearer_{error}") from None
+
+
+class AwsMskIam(Mechanism):
+    """AWS_MSK_IAM: a signature by credentials of AWS."""
+
+    SHOWS_SECRET = False
+
+    def __init__(self, name: str, options: Mapping[str, object], wall_clock: Callable[[], float] = time.time) -> None:
+        self._name = name
+        self._region = _optional_text(options, "sasl_aws_region")
+        self._credentials = provider_of(options.get("sasl_aws_credentials_provider"))
+        self._wall_clock = wall_clock
+
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """See Mechanism."""
+        region = self._region or region_of(host) or _environment_region()
+        if region is None:
+            raise AuthenticationError(
+                f"SASL AWS_MSK_IAM on {host}: its name tells no region; set sasl_aws_region or AWS_REGION"
+            )
+        credentials = yield from blocking(self._credentials)
+        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._wall_clock()))
+        exchange = aws_msk_iam(host, region, credentials, timestamp, "kcodec")
+        return (
+            yield from authenticate(
+                self._name,
+                exchange,
+                who=f"access key {credentials.access_key_id}",
+                host=host,
+                remedy="check the credentials, the policy kafka-cluster:Connect, the region, and this machine's clock",
+                timeout=timeout,
+                secrets=tuple(filter(None, (credentials.secret_access_key, credentials.session_token))),
+            )
+        )
+
+
+def _environment_region() -> str | None:
+    import os
+
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "PLAIN": Plain,
+    "SCRAM-SHA-256": ScramPassword,
+    "SCRAM-SHA-512": ScramPassword,
+    "OAUTHBEARER": OAuthBearer,
+    "AWS_MSK_IAM": AwsMskIam,
+}
+
+
+def make_mechanism(options: Mapping[str, object]) -> Mechanism:
+    """The mechanism that the options name. Raises ValueError if none, or with options that have no effect on it."""
+    name = options.get("sasl_mechanism")
+    if name not in MECHANISMS:
+        raise ValueError(f"sasl_mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")
+    others = SASL_OPTIONS - MECHANISM_OPTIONS[str(name)] - {"sasl_mechanism"}
+    foreign = sorted(each for each in others if options.get(each) is not None)
+    if foreign:
+        raise ValueError(f"{', '.join(foreign)} would have no effect with sasl_mechanism={name!r}")
+    return MECHANISMS[str(name)](str(name), options)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens from an OpenID provider by the client credentials grant (RFC 6749 4.4, KIP-768), with the standard library.
+
+One POST with the client's id and secret in the Authorization header. It goes over https, or over http to this machine
+only; it follows no redirect, as that would hand the secret on; what comes back is bounded in size.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, NoReturn
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+from kcodec.errors import AuthenticationError
+from kcodec.security.loopback import is_loopback
+from kcodec.security.sasl import shown
+from kcodec.security.secret import Secret
+from kcodec.security.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
+
+#: Seconds for which the provider may be silent.
+SILENCE_SECONDS = 10.0
+#: Seconds for the whole answer.
+ANSWER_SECONDS = 20.0
+#: A token has some kilobytes; what is longer is no answer to this question.
+MAXIMUM_ANSWER_BYTES = 1 << 20
+_BLOCK = 64 * 1024
+_MAY_PASS = frozenset({408, 425, 429})
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class ClientCredentials:
+    """Somebody who asks a token endpoint as itself. Callable: blocks until there is a token.
+
+    allow_http: let the secret go over plain http to other machines.
+
+    Raises ValueError for an endpoint that is no such URL. When called: AuthenticationError if the endpoint refuses or
+    answers nonsense, TransientTokenError if it cannot be reached or has a problem of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        client_secret: Secret,
+        *,
+        scope: str | None = None,
+        context: ssl.SSLContext | None = None,
+        allow_http: bool = False,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"https", "http"} or not parts.hostname or parts.username or parts.fragment:
+            raise ValueError(
+                "sasl_oauthbearer_token_endpoint_url must be https://host[:port]/path, without user or fragment"
+            )
+        local = is_loopback(parts.hostname)
+        if parts.scheme == "http" and not local and not allow_http:
+            raise ValueError(
+                "sasl_oauthbearer_token_endpoint_url: http would show the client secret to the network; use https"
+                " (or, if the network is trusted, sasl_oauthbearer_allow_http=True)"
+            )
+        self.name = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        self._url = url
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._scope = scope
+        self._wall_clock = wall_clock
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if parts.scheme == "https":
+            handlers.append(urllib.request.HTTPSHandler(context=context or ssl.create_default_context()))
+        if local:
+            handlers.append(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def __repr__(self) -> str:
+        return f"<ClientCredentials {self._client_id!r} at {self.name}>"
+
+    def __call__(self) -> FetchedToken:
+        """Ask, wait, and check what came."""
+        try:
+            with self._opener.open(self._request(), timeout=SILENCE_SECONDS) as response:
+                answer = self._read(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                self._refused(error.code, self._read(error))
+        except AuthenticationError:  # ours; it is an OSError, too
+            raise
+        except urllib.error.URLError as error:
+            self._unreachable(error.reason)
+        except (OSError, http.client.HTTPException) as error:
+            self._unreachable(error)
+        return self._token(answer)
+
+    def _request(self) -> urllib.request.Request:
+        form = {"grant_type": "client_credentials"}
+        if self._scope:
+            form["scope"] = self._scope
+        # RFC 6749 2.3.1: both are form-encoded before they are joined.
+        pair = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret.reveal())}"
+        request = urllib.request.Request(self._url, data=urlencode(form).encode(), method="POST")
+        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
+        request.add_header("Content-Type", "application/x-www-form-urlencoded")
+        request.add_header("Accept", "application/json")
+        request.add_header("User-Agent", "kcodec")
+        return request
+
+    def _read(self, response: Any) -> bytes:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        parts: list[bytes] = []
+        while sum(map(len, parts)) <= MAXIMUM_ANSWER_BYTES:
+            block = response.read1(_BLOCK)
+            if not block:
+                return b"".join(parts)
+            parts.append(block)
+            if time.monotonic() > deadline:
+                raise TransientTokenError(f"{self.name} did not finish its answer within {ANSWER_SECONDS:g} s")
+        raise AuthenticationError(
+            f"{self.name} answered more than {MAXIMUM_ANSWER_BYTES} bytes; is it a token endpoint?"
+        )
+
+    def _refused(self, status: int, answer: bytes) -> NoReturn:
+        fields = _object(answer) or {}
+        words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
+        # A provider that quotes our secret back must not bring it into an error text.
+        reason = shown(words, (self._client_secret,)) or "no reason given"
+        text = f"token endpoint {self.name} answered {status} to client {self._client_id!r}: {reason}"
+        if status >= 500 or status in _MAY_PASS:
+            raise TransientTokenError(text)
+        if 300 <= status < 400:
+            raise AuthenticationError(
+                f"{text}; a redirect is not followed: set its target as sasl_oauthbearer_token_endpoint_url"
+            )
+        raise AuthenticationError(f"{text}; check sasl_oauthbearer_client_id, _client_secret and _scope")
+
+    def _unreachable(self, error: object) -> NoReturn:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise AuthenticationError(
+                f"the certificate of token endpoint {self.name} is refused: {error.verify_message}"
+                f" [OpenSSL {error.verify_code}]; check sasl_oauthbearer_ssl_cafile"
+            )
+        words = error.strerror if isinstance(error, OSError) else None
+        raise TransientTokenError(f"token endpoint {self.name}: {words or error or type(error).__name__}")
+
+    def _token(self, answer: bytes) -> FetchedToken:
+        fields = _object(answer) or {}
+        token = fields.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise AuthenticationError(f"token endpoint {self.name} answered no JSON object with an access_token")
+        try:
+            secret = Secret(token)
+        except ValueError as error:
+            raise AuthenticationError(f"token endpoint {self.name} answered a token that is none: {error}") from None
+        expires_in = fields.get("expires_in")
+        # RFC 6749 wants a number; providers have been seen to write it as a string.
+        lifetime = as_number(int(expires_in) if isinstance(expires_in, str) and expires_in.isdecimal() else expires_in)
+        if lifetime is None or lifetime <= 0:
+            lifetime = lifetime_of(secret, self._wall_clock())
+        return FetchedToken(secret, lifetime)
+
+
+def _object(answer: bytes) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None

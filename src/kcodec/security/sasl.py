@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SASL inside Kafka's protocol: SaslHandshake names the mechanism, SaslAuthenticate carries its messages (KIP-43, 152).
+
+A mechanism is an `Exchange`: a generator that yields what the client says, is sent what the server says, and returns
+once it is content with the server. It knows no frame and no host; `authenticate` carries it over a connection and puts
+every refusal, of either side, into one `AuthenticationError`. Authenticating again on the same connection (KIP-368) is
+the same flow once more.
+
+Not here: where passwords and tokens come from (`kcodec.security`), and mechanisms with more to say
+(`sasl_scram`, `sasl_oauth`, `sasl_aws`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from kcodec.errors import AuthenticationError, one_line
+from kcodec.flow import ANY_NODE, MAX_HOST_CHARACTERS, Flow, call
+from kcodec.protocol.error_codes import error_code
+from kcodec.security.secret import Secret, hide
+
+#: What the client says -> what the server says to it.
+Exchange = Generator[bytes, bytes, None]
+
+#: The longest exchange that is known takes three messages each way; a server that goes on asking is refused.
+MAX_EXCHANGE_MESSAGES = 8
+#: Of a broker's own words, this many characters are shown.
+MAX_MESSAGE_CHARACTERS = 500
+#: Of the mechanisms a broker offers, so many are named.
+MAX_MECHANISMS = 16
+
+#: Proofs, signatures and tokens in what we send: long, and in base64 or hexadecimal. Errors must not repeat them.
+_PROOF = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
+
+_UNSUPPORTED_SASL_MECHANISM = 33
+_ILLEGAL_SASL_STATE = 34
+_SASL_AUTHENTICATION_FAILED = 58
+
+
+class ExchangeRefused(Exception):
+    """An exchange that cannot go on: what the server said, or failed to prove, and what to do about it.
+
+    reason: may contain ``{quoted}``, where the server's own words belong. quoted: these words, as they came.
+    """
+
+    def __init__(self, reason: str, remedy: str, quoted: str | bytes = "") -> None:
+        self._reason = reason
+        self._quoted = quoted.decode(errors="backslashreplace") if isinstance(quoted, bytes) else quoted
+        self.remedy = remedy
+        self.reason = self.reason_without(())
+        super().__init__(self.reason)
+
+    def reason_without(self, secrets: Sequence[Secret]) -> str:
+        """Return the reason with the server's words in it, without any secret that they quote."""
+        return self._reason.replace("{quoted}", shown(self._quoted, secrets))
+
+
+def plain(username: str, password: Secret) -> Exchange:
+    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Prepared by nobody, as Kafka's own.
+
+    Raises ExchangeRefused for a NUL in either, which the mechanism cannot say.
+    """
+    revealed = password.reveal()
+    if "\0" in username or "\0" in revealed:
+        raise ExchangeRefused("a NUL character cannot be sent by PLAIN", "choose another user name or password")
+    yield f"\0{username}\0{revealed}".encode()
+
+
+def shown(text: str | None, secrets: Sequence[Secret] = ()) -> str:
+    """Return a peer's words for one line of an error: without our secrets, unprintable characters escaped, cut at
+    MAX_MESSAGE_CHARACTERS."""
+    return one_line(hide(text or "", secrets), MAX_MESSAGE_CHARACTERS)
+
+
+def authenticate(
+    mechanism: str,
+    exchange: Exchange,
+    *,
+    who: str,
+    host: str,
+    remedy: str,
+    timeout: float,
+    secrets: Sequence[Secret] = (),
+) -> Flow[float | None]:
+    """Log in on the connection that carries this flow: the seconds for which the session holds, None for ever.
+
+    who:     for error texts: "user 'alice'"; empty if the mechanism has no name to show.
+    remedy:  what to look at when the broker refuses.
+    timeout: seconds for each request.
+    secrets: what the exchange sends or proves. A broker that quotes one in its messages does not get it into an error.
+
+    Raises AuthenticationError if either side refuses the other, TransportError if the connection fails.
+    """
+    name = f"SASL {mechanism}{' as ' + who if who else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
+    failure: AuthenticationError | None = None
+    secrets = list(secrets)
+    try:
+        yield from _handshake(mechanism, name, timeout, secrets)
+        lifetime_ms = yield from _converse(exchange, name, remedy, timeout, secrets)
+    except ExchangeRefused as refused:
+        failure = AuthenticationError(f"{name}: {refused.reason_without(secrets)}; {refused.remedy}")
+    finally:
+        exchange.close()
+    if failure is not None:
+        raise failure  # outside of the except clause: its context would be the refusal, which quotes the server
+    return lifetime_ms / 1000 if lifetime_ms > 0 else None
+
+
+def _handshake(mechanism: str, name: str, timeout: float, secrets: Sequence[Secret]) -> Flow[None]:
+    from kcodec.protocol.messages.auth import SaslHandshakeRequest
+
+    # Version 0 would mean that the exchange follows without frames of its own, and without errors in words.
+    reply = yield from call(ANY_NODE, SaslHandshakeRequest(mechanism=mechanism), timeout=timeout, lowest=1)
+    code = reply.message.error_code
+    if code == 0:
+        return
+    offered = ", ".join(shown(each, secrets) for each in reply.message.mechanisms[:MAX_MECHANISMS]) or "nothing"
+    advice = {
+        _UNSUPPORTED_SASL_MECHANISM: f"this listener offers {offered}: set sasl_mechanism to one of these",
+        _ILLEGAL_SASL_STATE: "SASL does not belong here: is this a listener without it? security_protocol must say so",
+    }
+    raise AuthenticationError(f"{name}: {advice.get(code, error_code(code).text)} [{error_code(code).name}, {code}]")
+
+
+def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secrets: list[Secret]) -> Flow[int]:
+    """Exchange messages until both sides agree; `secrets` grows by what is sent."""
+    from kcodec.protocol.messages.auth import SaslAuthenticateRequest
+
+    said = next(exchange)
+    for _ in range(MAX_EXCHANGE_MESSAGES):
+        secrets += [Secret(proof) for proof in _PROOF.findall(said.decode("latin-1"))]
+        request = SaslAuthenticateRequest(auth_bytes=said)
+        answer = (yield from call(ANY_NODE, request, timeout=timeout)).message
+        if answer.error_code:
+            raise AuthenticationError(_refusal(answer, name, remedy, secrets))
+        try:
+            said = exchange.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return int(answer.session_lifetime_ms)
+    raise AuthenticationError(f"{name}: after {MAX_EXCHANGE_MESSAGES} messages the broker asks on; no mechanism does")
+
+
+def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
+    row = error_code(answer.error_code)
+    reason = f"{name}: {shown(answer.error_message, secrets) or row.text}"
+    if answer.error_code == _SASL_AUTHENTICATION_FAILED:
+        reason += f"; {remedy}"
+    return f"{reason} [{row.name}, {row.code}]"

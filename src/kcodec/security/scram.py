@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the password proved without being said, by both sides.
+
+    client  n,,n=<name>,r=<nonce>
+    server  r=<nonce + its own>,s=<salt>,i=<iterations>
+    client  c=biws,r=<both nonces>,p=<proof that we know the password>
+    server  v=<proof that it does>            or e=<error>
+
+No channel binding: Kafka has none. What a server says is held to the RFC's grammar before anything is computed from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from typing import NamedTuple
+
+from kcodec.security.sasl import Exchange, ExchangeRefused
+from kcodec.security.saslprep import saslprep
+from kcodec.security.secret import Secret
+
+#: Mechanism -> hash. Kafka has these two.
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+#: RFC 7677 and Kafka's ScramMechanism: fewer make a stolen exchange too quick to guess from.
+MINIMUM_ITERATIONS = 4096
+#: A broker of Kafka stores at most 16384. Sixteen times that takes a quarter of a second here; whoever asks for more
+#: wants our time, not our password.
+MAXIMUM_ITERATIONS = 262_144
+#: A message of a server has some 100 bytes; its salt, 16 to 64.
+MAXIMUM_MESSAGE_BYTES = 4096
+#: Random bytes of our nonce.
+NONCE_BYTES = 24
+
+_FIRST = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,[A-Za-z]=[^,]*)*")
+_FINAL = re.compile(rb"(?:v=([A-Za-z0-9+/=]+)|e=([^,]*))(?:,[A-Za-z]=[^,]*)*")
+_NOT_SCRAM = "check that this is a Kafka broker, and nobody between"
+
+
+class Challenge(NamedTuple):
+    """The server's first message. nonce: both sides' together."""
+
+    nonce: str
+    salt: bytes
+    iterations: int
+
+
+class Keys(NamedTuple):
+    """What RFC 5802 section 3 derives from a password; as good as the password, so kept by nobody else."""
+
+    client_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return "Keys(<secret>)"
+
+
+class Prepared(NamedTuple):
+    """A name and a password as SCRAM hashes them."""
+
+    username: str
+    password: Secret
+
+
+def prepare(username: str, password: Secret) -> Prepared:
+    """Name and password after SASLprep; ValueError (which never shows the password) for what that prohibits."""
+    try:
+        return Prepared(saslprep(username, stored=False), Secret(saslprep(password.reveal())))
+    except ValueError as error:
+        raise ValueError(f"user name or password cannot be used with SCRAM: {error}") from None
+
+
+def derive_keys(mechanism: str, password: Secret, salt: bytes, iterations: int) -> Keys:
+    """ClientKey and ServerKey: the slow part, the same for each connection while the server keeps its salt."""
+    hash_name = HASHES[mechanism]
+    salted = hashlib.pbkdf2_hmac(hash_name, password.reveal().encode(), salt, iterations)
+    return Keys(hmac.digest(salted, b"Client Key", hash_name), hmac.digest(salted, b"Server Key", hash_name))
+
+
+class Scram:
+    """A user who logs in by SCRAM, any number of times.
+
+    Keys are kept for the last salt and iteration count the server named, so that the connections after the first one
+    cost two hashes. `exchange(nonce)` begins one login; the nonce is printable, without a comma, and never used twice.
+    """
+
+    def __init__(self, mechanism: str, username: str, password: Secret) -> None:
+        self.mechanism = mechanism
+        self.username = username
+        self._password = password
+        self._derived: tuple[bytes, int, Keys] | None = None
+
+    def __repr__(self) -> str:
+        return f"Scram({self.mechanism!r}, {self.username!r}, <secret>)"
+
+    def exchange(self, nonce: str) -> Exchange:
+        """The client's side. Raises ExchangeRefused when the server breaks the rules or cannot prove itself."""
+        name = self.username.replace("=", "=3D").replace(",", "=2C")
+        client_first = f"n={name},r={nonce}".encode()
+        server_first = yield b"n,," + client_first
+        challenge = parse_challenge(server_first, nonce)
+        keys = self._keys(challenge.salt, challenge.iterations)
+        client_final = f"c=biws,r={challenge.nonce}".encode()
+        signed = client_first + b"," + server_first + b"," + client_final
+        server_final = yield client_final + b",p=" + b64encode(self._proof(keys.client_key, signed))
+        expected = hmac.digest(keys.server_key, signed, HASHES[self.mechanism])
+        check_server(server_final, expected)
+
+    def _proof(self, client_key: bytes, signed: bytes) -> bytes:
+        hash_name = HASHES[self.mechanism]
+        signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
+        return bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+
+    def _keys(self, salt: bytes, iterations: int) -> Keys:
+        if self._derived is None or self._derived[:2] != (salt, iterations):
+            self._derived = (salt, iterations, derive_keys(self.mechanism, self._password, salt, iterations))
+        return self._derived[2]
+
+
+def parse_challenge(message: bytes, client_nonce: str) -> Challenge:
+    """The server's first message, checked: our nonce continued, a salt, a sane number of iterations."""
+    match = _FIRST.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
+    if match is None:
+        raise ExchangeRefused("the first answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
+    nonce, salt, iterations = match[1].decode(), _base64(match[2], "salt"), int(match[3])
+    if not nonce.startswith(client_nonce) or len(nonce) == len(client_nonce):
+        raise ExchangeRefused(
+            "the broker's nonce does not continue ours: an answer to somebody else's login", _NOT_SCRAM
+        )
+    if iterations < MINIMUM_ITERATIONS:
+        raise ExchangeRefused(
+            f"the broker asks for {iterations} iterations; fewer than {MINIMUM_ITERATIONS} protect no password",
+            "store the user's credentials anew with more iterations",
+        )
+    if iterations > MAXIMUM_ITERATIONS:
+        raise ExchangeRefused(
+            f"the broker asks for {iterations} iterations, more than {MAXIMUM_ITERATIONS}",
+            "store the user's credentials anew with fewer iterations",
+        )
+    return Challenge(nonce, salt, iterations)
+
+
+def check_server(message: bytes, expected: bytes) -> None:
+    """The server's last message: proof that it knows the password's hash, or ExchangeRefused."""
+    match = _FINAL.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
+    if match is None:
+        raise ExchangeRefused("the last answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
+    if match[1] is None:
+        remedy = "check sasl_plain_username and sasl_plain_password"
+        raise ExchangeRefused("the broker answered '{quoted}'", remedy, match[2])
+    if not hmac.compare_digest(_base64(match[1], "signature"), expected):
+        raise ExchangeRefused(
+            "the broker's signature is wrong: it does not know this user's password", "do not trust this broker"
+        )
+
+
+def _base64(text: bytes, what: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except Base64Error:
+        raise ExchangeRefused(f"the {what} is not base64", _NOT_SCRAM) from None

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transaction of a group transact session, from its begin to its end: what it has read, and whether a rebalance has
+ruled its commit out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kcodec.consumer.assignment import PartitionState
+from kcodec.errors import TransactionStateError
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.transactions.identity import OpenTransaction
+from kcodec.transactions.state import Event
+
+
+class Start(NamedTuple):
+    """Where a transaction began to read a partition. state: of the assignment it was; another one has its own start."""
+
+    state: PartitionState
+    offset: int
+    leader_epoch: int
+
+
+class SessionBlock:
+    """See the module. Its attributes change on the loop's thread, or by the block's caller.
+
+    failed:     why it can only be aborted: a rebalance took what it had read. Nobody is raised at.
+    has_read:   poll gave records out; is_reading: poll may be about to.
+    has_sent:   something was sent: it may stand for what was assigned then.
+    is_ending:  its end has begun, or is over: it polls and sends no more.
+    is_gone:    tells whether who asked for its begin was interrupted before he got it: nobody will end it.
+    starts:     where it began to read each partition.
+    """
+
+    __slots__ = ("failed", "has_read", "has_sent", "is_ending", "is_gone", "is_reading", "starts", "transaction")
+
+    def __init__(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> None:
+        self.transaction = transaction
+        self.is_gone = is_gone
+        self.failed: str | None = None
+        self.has_read = self.is_reading = self.has_sent = self.is_ending = False
+        self.starts: dict[TopicPartition, Start] = {}
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was done in it: whatever is taken away now, it does not matter to it."""
+        return not (self.has_read or self.is_reading or self.has_sent)
+
+    @property
+    def committed(self) -> bool | None:
+        """True, False, or None: still open, or EndTxn was not answered and nobody knows."""
+        return self.transaction.committed
+
+    def fail(self, why: str) -> None:
+        """Only the first reason is kept."""
+        if self.failed is None:
+            self.failed = why
+
+    def check_open(self, event: str) -> None:
+        """Raises TransactionStateError once its end has begun."""
+        if self.is_ending:
+            fate = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
+            raise TransactionStateError(
+                f"this transaction {fate}: {event} is not possible any more; begin the next one",
+                state="READY",
+                event=Event.SEND.name,
+            )
+
+    def note_starts(self, partitions: Mapping[TopicPartition, PartitionState]) -> None:
+        """Under the assignment's lock: remember where each partition begins that is new to this transaction."""
+        for name, state in partitions.items():
+            known = self.starts.get(name)
+            if (known is None or known.state is not state) and state.position is not None:
+                self.starts[name] = Start(state, state.position, state.position_epoch)
+
+    def moved(self, partitions: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Under the assignment's lock: the positions that this transaction has moved, as they are to be committed. A
+        partition whose position is not known at the moment fails the transaction: what it read there has no offset."""
+        found = {}
+        for name, start in self.starts.items():
+            state = partitions.get(name)
+            if state is not start.state:
+                continue
+            if state.position is None:
+                self.fail(f"the position in {name} was lost while it was open")
+            elif state.position != start.offset:
+                found[name] = OffsetAndMetadata(state.position, "", state.position_epoch)
+        return found

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a transaction of a group transact session ends. The order of a commit is that of franz-go's session:
+
+    flush -> TxnOffsetCommit (generation, member, instance) -> forced heartbeat -> lock -> decide -> EndTxn -> positions
+    -> unlock
+
+While it is locked nothing takes partitions away, so no other member begins before it is known what became of the
+transaction. TxnOffsetCommit does not interleave with a rebalance of our own (the membership's gate), else it could
+carry the generation of one assignment with the offsets of another. A transaction that has read nothing sends its
+EndTxn at once: there are no offsets to guard.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kcodec.consumer.group.rebalance import Heartbeat
+from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
+from kcodec.flow import Flow, sleep, spawn, wait
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.session.block import SessionBlock
+from kcodec.session.core import GroupSession
+from kcodec.session.safety import GENERATION_VERSION, SETTLE_SECONDS
+from kcodec.transactions.manager import TO_ABORT
+from kcodec.transactions.state import State
+
+#: The group has gone on without us: 22 ILLEGAL_GENERATION, 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS,
+#: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH. A rebalance, as far as the user goes.
+GROUP_CODES = frozenset({22, 25, 27, 82, 110, 113})
+#: After these the partitions are still ours; without generations only after the first.
+STILL_MEMBER = frozenset({Heartbeat.OK, Heartbeat.REBALANCE_IN_PROGRESS, Heartbeat.REASSIGNED})
+log = logging.getLogger("kcodec.session")
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+class SessionEnd:
+    """The end of one transaction."""
+
+    def __init__(self, session: GroupSession, block: SessionBlock, timeout: float | None) -> None:
+        self.session = session
+        self.manager = session.manager
+        self.block = block
+        self.timeout = session.manager.max_block if timeout is None else timeout
+        self.deadline = session.clock() + self.timeout
+        self._is_locked = False
+
+    def run(self, *, is_commit: bool, error: BaseException | None = None) -> Flow[None]:
+        """End it. error: what left its block; what the abort meets is a note on it.
+
+        Raises AbortableTransactionError and its like (not for a rebalance), ProducerFencedError, UnknownOutcomeError,
+        DeliveryTimeoutError when the commit was not sent in time.
+        """
+        block = self.block
+        if block.is_ending:
+            return
+        block.is_ending = True
+        try:
+            why = error
+            if is_commit:
+                why = yield from self._commit()
+            if not block.committed:
+                yield from self._abort(why)
+            if why is not None and why is not error:
+                raise why
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """On every way out, also when the call was given up."""
+        session, block = self.session, self.block
+        try:
+            if not block.committed:
+                if block.transaction.is_commit_unanswered and block.committed is None:
+                    session.rewind_later(block)
+                else:
+                    block.transaction.committed = False  # whatever became of the abort
+                    session.rewind(block)
+        finally:
+            try:
+                session.leave(block)
+            finally:
+                self._unlock()
+
+    # Commit
+
+    def _commit(self) -> Flow[BaseException | None]:
+        """Commit, if that is still possible. Returned: what is to be raised once it is aborted; None for a rebalance,
+        and where it was committed."""
+        session, block, manager = self.session, self.block, self.manager
+        offsets: Offsets = {}
+        beat = Heartbeat.OK
+        try:
+            yield from self._flush()
+            with session.consumer.assignment.lock:
+                offsets = block.moved(session.consumer.assignment.partitions)
+            if self._may_go_on() and offsets:
+                yield from self._send_offsets(offsets)
+                if self._may_go_on():
+                    beat = yield from self._heartbeat()
+            if self._may_go_on():
+                yield from self._lock()
+            if not self._decide(beat):
+                return None if block.failed is not None else manager.kept_error
+            yield from manager.commit(self._left())
+        except UnknownOutcomeError:
+            raise
+        except (KcodecError, ValueError) as failed:
+            if block.failed is not None:
+                log.info("beside a rebalance: %s", failed)
+                return None
+            return failed
+        if offsets:
+            yield from self._settle()
+        return None
+
+    def _left(self) -> float:
+        return max(self.deadline - self.session.clock(), 0.0)
+
+    def _may_go_on(self) -> bool:
+        return self.block.failed is None and self.manager.state is State.IN_TRANSACTION
+
+    def _flush(self) -> Flow[None]:
+        assert self.manager.records is not None
+        if self._may_go_on():
+            yield from self.manager.records.flush(self._left())
+
+    def _send_offsets(self, offsets: Offsets) -> Flow[None]:
+        """TxnOffsetCommit; no join or sync of ours comes between who we say we are and the answer."""
+        membership = self.session.consumer.membership
+        if membership is None:
+            self.block.fail("the group was left while it was open")
+            return
+        if not (yield from membership.gate.acquire(self._left())):
+            self.block.fail("the group was still rebalancing at the deadline")
+            return
+        try:
+            group = membership.group_metadata
+            if group.generation_id < 0:
+                self.block.fail("the group went on without this member")
+            if self.block.failed is None:
+                yield from self._ask_offsets(offsets, group)
+        finally:
+            membership.gate.release()
+
+    def _ask_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
+        highest = self.session.times.txn_offset_commit_highest_version
+        if not self.session.knows_generations:
+            # The versions below know no member: whoever commits last is believed.
+            yield from self.session.check_times(self.deadline)
+            group, highest = ConsumerGroupMetadata(group.group_id), min(highest, GENERATION_VERSION - 1)
+        try:
+            yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
+        except BrokerError as refused:
+            if refused.code not in GROUP_CODES:
+                raise
+            self.block.fail(str(refused))
+            yield from self.session.check_membership()
+
+    def _heartbeat(self) -> Flow[Heartbeat]:
+        """Ask the coordinator whether we still are a member. It ends with the answer, the loss of what was read, or the
+        deadline; a close cancels it."""
+        session = self.session
+        membership = session.consumer.membership
+        if membership is None:
+            return Heartbeat.LOST
+        timeout = min(self._left(), session.times.request)
+        asked = yield from spawn(membership.force_heartbeat(timeout), "forced heartbeat")
+        asked.when_done(lambda _: session.changed.set())
+        try:
+            while not asked.done and self.block.failed is None:
+                left = self._left()
+                if left <= 0:
+                    return Heartbeat.UNKNOWN
+                yield from wait(session.changed, left)
+        finally:
+            asked.cancel()
+        if self.block.failed is not None:
+            return Heartbeat.LOST
+        if asked.error is not None:
+            log.info("the forced heartbeat was not answered: %s", asked.error)
+        return asked.result or Heartbeat.UNKNOWN
+
+    def _lock(self) -> Flow[None]:
+        """From here on nothing takes partitions away."""
+        self._is_locked = yield from self.session.end_gate.acquire(self._left())
+        if not self._is_locked:
+            self.block.fail("a rebalance was under way at the deadline")
+
+    def _unlock(self) -> None:
+        if self._is_locked:
+            self._is_locked = False
+            self.session.end_gate.release()
+
+    def _decide(self, beat: Heartbeat) -> bool:
+        """Whether to commit; OK stands for no question, too. Without generations a rebalance that has begun may be over
+        before the markers are written, so it takes a plain OK."""
+        if not self._may_go_on():
+            return False
+        if beat is Heartbeat.OK or (beat in STILL_MEMBER and self.session.knows_generations):
+            return True
+        self.block.fail(f"the heartbeat before the commit: {beat.value}")
+        return False
+
+    def _settle(self) -> Flow[None]:
+        """Committed. Without KIP-447 who takes a partition over does not wait for the markers: so it is not given away
+        before they are written. Nobody waits for that here but the next end."""
+        if self._is_locked and not self.session.knows_generations:
+            self._is_locked = False
+            yield from spawn(self._unlock_later(), "markers")
+
+    def _unlock_later(self) -> Flow[None]:
+        try:
+            yield from sleep(SETTLE_SECONDS)
+        finally:
+            self.session.end_gate.release()
+
+    # Abort
+
+    def _abort(self, error: BaseException | None) -> Flow[None]:
+        """Abort what is open, in the time that the commit has left. What is not confirmed then, the next begin aborts;
+        only a producer that cannot be used any more raises an error for it."""
+        manager, transaction = self.manager, self.block.transaction
+        if manager.open is not transaction or manager.state not in TO_ABORT:
+            if manager.state is State.FATAL_ERROR and error is None and manager.kept_error is not None:
+                raise manager.kept_error.with_traceback(None)
+            return
+        try:
+            yield from manager.abort(self._left())
+        except KcodecError as failed:
+            log.warning("the abort of a transaction failed: %s", failed)
+            if error is None and manager.state is State.FATAL_ERROR:
+                raise
+            if error is not None and failed is not error:
+                error.add_note(f"the abort after it failed, too: {failed}")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the coordinator waits for a member of a KIP-848 group: a setting of the group, else of the broker.
+
+In this protocol no client names a session time-out. Who needs one to stay below (a transaction that must end before
+its member's partitions go to another) has to ask: DescribeConfigs of the group (resource type 32, which brokers fill
+up with their defaults), and where that is not allowed or not known, of the group's coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError
+from kcodec.flow import ANY_NODE, Flow, call, sleep
+from kcodec.protocol.error_codes import broker_error
+
+#: Numbers of Kafka's ConfigResource.Type.
+BROKER_RESOURCE, GROUP_RESOURCE = 4, 32
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+#: A broker's settings are the group's with this before them.
+_BROKER_PREFIX = "group."
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSessionTimeout:
+    """Seconds; None: it could not be found out, and `source` says why; else `source` is "group" or "broker": the
+    latter is what holds for groups without a setting of their own."""
+
+    session_timeout: float | None
+    heartbeat_interval: float | None
+    source: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is something to compare with."""
+        return self.session_timeout is not None
+
+
+def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Flow[GroupSessionTimeout]:
+    """What holds for the group, within `timeout` seconds. Raises AuthenticationError; all other errors: in `source`."""
+    deadline = cluster.clock() + timeout
+    try:
+        settings = yield from _describe(cluster, ANY_NODE, GROUP_RESOURCE, group_id, "", deadline)
+        if (found := _seconds(settings, SESSION_TIMEOUT)) is not None:
+            return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), "group")
+        reason = f"the group's settings do not name {SESSION_TIMEOUT}"
+    except AuthenticationError:
+        raise
+    except (BrokerError, TransportError, DecodeError) as error:
+        reason = str(error)
+    try:
+        node = yield from cluster.coordinator("group", group_id, max(deadline - cluster.clock(), 0.0))
+        settings = yield from _describe(cluster, node, BROKER_RESOURCE, str(node), _BROKER_PREFIX, deadline)
+        if (found := _seconds(settings, SESSION_TIMEOUT)) is not None:
+            return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), "broker")
+        reason += f"; the broker's do not name {_BROKER_PREFIX}{SESSION_TIMEOUT}"
+    except AuthenticationError:
+        raise
+    except (BrokerError, TransportError, DecodeError) as error:
+        reason += f"; {error}"
+    return GroupSessionTimeout(None, None, reason)
+
+
+def _describe(
+    cluster: Cluster, node: int, kind: int, name: str, prefix: str, deadline: float
+) -> Flow[dict[str, str | None]]:
+    """The two settings, without the prefix; what is lost on the way is asked again."""
+    from kcodec.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+
+    keys = [prefix + SESSION_TIMEOUT, prefix + HEARTBEAT_INTERVAL]
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    doing = f"DescribeConfigs of {'group' if kind == GROUP_RESOURCE else 'broker'} {name!r}"
+    attempt = 0
+    while True:
+        left = deadline - cluster.clock()
+        request = DescribeConfigsRequest(resources=[resource])
+        try:
+            reply = yield from call(node, request, timeout=max(min(left, cluster.times.request), 0.0), lowest=1)
+            results = reply.message.results
+            if not results:
+                raise DecodeError(f"{doing}: the answer says nothing of it")
+            if code := results[0].error_code:
+                raise broker_error(code, doing, resource=name, message=results[0].error_message)
+            return {one.name.removeprefix(prefix): one.value for one in results[0].configs}
+        except AuthenticationError:
+            raise
+        except (TransportError, BrokerError) as error:
+            pause = cluster.times.backoff(attempt, cluster.random.random())
+            is_lasting = isinstance(error, BrokerError) and not error.retriable
+            if is_lasting or cluster.clock() + pause >= deadline:
+                raise
+        yield from sleep(pause)
+        attempt += 1
+
+
+def _seconds(settings: Mapping[str, Any], name: str) -> float | None:
+    """A setting in ms, if it is a number that makes sense."""
+    try:
+        found = int(settings.get(name) or 0)
+    except ValueError:
+        return None
+    return found / 1000 if found > 0 else None

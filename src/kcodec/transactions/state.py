@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call a transactional producer allows when: one table of states and events, and how it is drawn.
+
+Rule 1: the table is all there is. `next_state` looks a pair up; a pair that is not there is a `TransactionStateError`
+with a remedy, and nothing changes.
+Rule 2: an error that made a transaction impossible is kept, and the calls of `RAISES_KEPT_ERROR` raise that one: it
+says more than "illegal state".
+Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
+
+States and their names are those of Kafka's own producer (TransactionManager.State), and one more for honesty:
+UNKNOWN_OUTCOME, a commit that was sent and not answered. UNINITIALIZED means that InitProducerId comes before the next
+transaction: at first, and whenever an epoch is spent (a request of the old flow went unanswered, its late copy could
+join the next transaction of the same epoch).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kcodec.errors import TransactionStateError
+
+
+class State(Enum):
+    """Where a transactional producer stands."""
+
+    UNINITIALIZED = "no producer id and epoch that a transaction may use: InitProducerId comes before the next begin"
+    INITIALIZING = "InitProducerId is under way"
+    READY = "a transaction may begin"
+    IN_TRANSACTION = "open: records and offsets are taken"
+    COMMITTING = "the records are flushed, then EndTxn asks for the commit"
+    ABORTING = "what is not sent is dropped, then EndTxn asks for the abort"
+    ABORTABLE_ERROR = "the transaction can only be aborted"
+    UNKNOWN_OUTCOME = "EndTxn asked for the commit and nobody answered: committed or not, nobody here knows"
+    FATAL_ERROR = "this producer can do nothing more"
+
+
+class Event(Enum):
+    """What happens to it: calls of the application first, then what comes of them."""
+
+    INITIALIZE = "init_transactions, or the first begin"
+    BEGIN = "begin_transaction"
+    SEND = "send"
+    SEND_OFFSETS = "send_offsets_to_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+
+    INITIALIZED = "InitProducerId gave a producer id and epoch"
+    NOT_INITIALIZED = "InitProducerId was not answered in time, or the epoch was spent while nothing was open"
+    COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
+    ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
+    ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
+    INTERRUPTED = "the call ended before EndTxn was sent"
+    UNANSWERED = "EndTxn was sent and not answered by the deadline"
+    ABORTABLE = "an error that an abort puts right"
+    FATAL = "an error that nothing here puts right"
+
+
+#: The calls of an application; the rest is what happens.
+CALLS = (Event.INITIALIZE, Event.BEGIN, Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.ABORT)
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.UNINITIALIZED: {
+        Event.INITIALIZE: State.INITIALIZING,
+        Event.NOT_INITIALIZED: State.UNINITIALIZED,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.INITIALIZING: {
+        Event.INITIALIZED: State.READY,
+        Event.NOT_INITIALIZED: State.UNINITIALIZED,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.READY: {
+        Event.BEGIN: State.IN_TRANSACTION,
+        Event.NOT_INITIALIZED: State.UNINITIALIZED,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.IN_TRANSACTION: {
+        Event.SEND: State.IN_TRANSACTION,
+        Event.SEND_OFFSETS: State.IN_TRANSACTION,
+        Event.COMMIT: State.COMMITTING,
+        Event.ABORT: State.ABORTING,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.COMMITTING: {
+        Event.COMMITTED: State.READY,
+        Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
+        Event.UNANSWERED: State.UNKNOWN_OUTCOME,
+        Event.INTERRUPTED: State.ABORTABLE_ERROR,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.ABORTING: {
+        Event.ABORTED: State.READY,
+        Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
+        # Never committed: InitProducerId ends what may still be open.
+        Event.UNANSWERED: State.UNINITIALIZED,
+        Event.INTERRUPTED: State.ABORTABLE_ERROR,
+        # Records that fail because they are dropped.
+        Event.ABORTABLE: State.ABORTING,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.ABORTABLE_ERROR: {
+        Event.ABORT: State.ABORTING,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.UNKNOWN_OUTCOME: {
+        # The same EndTxn once more, in the hope of an answer.
+        Event.COMMIT: State.COMMITTING,
+        Event.INITIALIZE: State.INITIALIZING,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.FATAL_ERROR: {
+        Event.ABORTABLE: State.FATAL_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+}
+
+#: Calls that raise the error which led into the state.
+RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
+    State.ABORTABLE_ERROR: (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT),
+    State.FATAL_ERROR: CALLS,
+}
+
+_REMEDIES: dict[State, str] = {
+    State.UNINITIALIZED: "begin a transaction first",
+    State.INITIALIZING: "wait until the call that initializes has returned",
+    State.READY: "begin a transaction first",
+    State.IN_TRANSACTION: "commit or abort the transaction that is open first",
+    State.COMMITTING: "wait until the commit has returned, then begin the next transaction",
+    State.ABORTING: "wait until the abort has returned, then begin the next transaction",
+    State.ABORTABLE_ERROR: "abort the transaction first",
+    State.UNKNOWN_OUTCOME: (
+        "the commit was sent and not answered: commit_transaction asks once more, "
+        "begin_transaction gives up knowing and goes on"
+    ),
+    State.FATAL_ERROR: "close this producer",
+}
+# Where what holds for the state says the wrong thing.
+_OTHER_REMEDIES: dict[tuple[State, Event], str] = {
+    (State.READY, Event.INITIALIZE): "it is initialized: go on with begin_transaction",
+}
+
+
+def remedy(state: State, event: Event) -> str:
+    """What an application should do that met an illegal pair."""
+    return _OTHER_REMEDIES.get((state, event), _REMEDIES[state])
+
+
+def illegal(state: State, event: Event, who: str = "this producer") -> TransactionStateError:
+    """The error for a pair that is not in the table; it is not raised."""
+    return TransactionStateError(
+        f"{event.value} is not possible, as {who} is in state {state.name} ({state.value}): {remedy(state, event)}",
+        state=state.name,
+        event=event.name,
+    )
+
+
+def next_state(state: State, event: Event, who: str = "this producer") -> State:
+    """Where `event` leads from `state`. Raises TransactionStateError for a pair that is not in the table.
+
+    who: is named in the error.
+    """
+    following = TRANSITIONS[state].get(event)
+    if following is None:
+        raise illegal(state, event, who)
+    return following
+
+
+def _outcome(state: State, event: Event) -> str:
+    following = TRANSITIONS[state].get(event)
+    if following is not None:
+        return following.name
+    return "raises the kept error" if event in RAISES_KEPT_ERROR.get(state, ()) else ""
+
+
+def draw_table() -> str:
+    """The table in Markdown, for the documentation: a row a state, a column an event that it allows."""
+    lines = ["| state | event | then |", "| --- | --- | --- |"]
+    for state in State:
+        outcomes = [(event, _outcome(state, event)) for event in Event]
+        lines += [f"| {state.name} | {event.name} | {outcome} |" for event, outcome in outcomes if outcome]
+    return "\n".join(lines) + "\n"
+
+
+def draw_meanings() -> str:
+    """What the states and events of `draw_table` stand for, in Markdown."""
+    lines = ["| name | what it is |", "| --- | --- |"]
+    lines += [f"| {member.name} | {member.value} |" for members in (State, Event) for member in members]
+    return "\n".join(lines) + "\n"
+
+
+def draw_diagram() -> str:
+    """The table as a Mermaid state diagram; an arrow between the same two states carries all its events."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for state, transitions in TRANSITIONS.items():
+        for event, following in transitions.items():
+            if event is not Event.FATAL:
+                arrows.setdefault((state, following), []).append(event.name)
+    lines = ["stateDiagram-v2", f"    [*] --> {State.UNINITIALIZED.name}"]
+    lines += [f"    {start.name} --> {end.name}: {', '.join(events)}" for (start, end), events in arrows.items()]
+    lines.append(f"    note right of {State.FATAL_ERROR.name}: FATAL leads here from everywhere")
+    return "\n".join(lines) + "\n"

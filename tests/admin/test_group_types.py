@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Share groups (KIP-932) and streams groups (KIP-1071): what Admin and `kcodec groups` say of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_script import AdminScript
+from cli_runner import run
+
+from kcodec import TopicPartition
+from kcodec.admin import flows
+from kcodec.cli import ExitStatus
+from kcodec.client.admin import Admin
+from kcodec.errors import BrokerError, UnsupportedError
+from kcodec.protocol import messages
+from kcodec.testing.java import find_java
+from kcodec.testing.kafka import ApacheKafka
+
+TOOLS = Path(__file__).resolve().parent.parent.parent / ".cache" / "kafka-tools"
+NOT_FOUND = 69
+GROUPS = {"classic-group": "Describe", "consumer-group": "Consumer", "share-group": "Share", "streams-group": "Streams"}
+
+
+def script() -> AdminScript:
+    """A cluster with one group of each type."""
+    made = AdminScript()
+
+    def code(name: str, kind: str) -> int:
+        return 0 if GROUPS.get(name) == kind else NOT_FOUND
+
+    assignment = messages.DescribedAssignment(
+        topic_partitions=[messages.DescribedTopicPartitions(topic_name="orders", partitions=[0, 2])]
+    )
+
+    def classic(node: int, request: Any) -> Any:
+        return messages.DescribeGroupsResponse(
+            groups=[
+                messages.DescribedGroup(group_id=name, error_code=code(name, "Describe")) for name in request.groups
+            ]
+        )
+
+    def consumer(node: int, request: Any) -> Any:
+        return messages.ConsumerGroupDescribeResponse(
+            groups=[
+                messages.DescribedConsumerGroup(group_id=name, error_code=code(name, "Consumer"))
+                for name in request.group_ids
+            ]
+        )
+
+    def share(node: int, request: Any) -> Any:
+        member = messages.DescribedShareGroupMember(
+            member_id="m", client_id="c", client_host="/h", assignment=assignment
+        )
+        return messages.ShareGroupDescribeResponse(
+            groups=[
+                messages.DescribedShareGroup(
+                    group_id=name,
+                    error_code=code(name, "Share"),
+                    group_state="Stable",
+                    assignor_name="simple",
+                    members=[member],
+                )
+                for name in request.group_ids
+            ]
+        )
+
+    def streams(node: int, request: Any) -> Any:
+        topology = messages.StreamsTopology(
+            subtopologies=[
+                messages.StreamsSubtopology(
+                    subtopology_id="0",
+                    source_topics=["orders"],
+                    repartition_source_topics=[messages.StreamsTopicInfo(name="by-key")],
+                )
+            ]
+        )
+        tasks = messages.StreamsAssignment(
+            active_tasks=[messages.StreamsTaskIds(subtopology_id="0", partitions=[1])],
+            standby_tasks=[messages.StreamsTaskIds(subtopology_id="0", partitions=[0])],
+        )
+        member = messages.DescribedStreamsGroupMember(member_id="m", client_id="c", client_host="/h", assignment=tasks)
+        return messages.StreamsGroupDescribeResponse(
+            groups=[
+                messages.DescribedStreamsGroup(
+                    group_id=name,
+                    error_code=code(name, "Streams"),
+                    group_state="Stable",
+                    topology=topology,
+                    members=[member],
+                )
+                for name in request.group_ids
+            ]
+        )
+
+    made.answers |= {
+        "DescribeGroups": classic,
+        "ConsumerGroupDescribe": consumer,
+        "ShareGroupDescribe": share,
+        "StreamsGroupDescribe": streams,
+    }
+    return made
+
+
+def test_groups_of_every_type_are_described() -> None:
+    found = script()
+    described = found.run(flows.describe_groups(found.asking, list(GROUPS)))
+    assert {name: group.type for name, group in described.items()} == {
+        "classic-group": "classic",
+        "consumer-group": "consumer",
+        "share-group": "share",
+        "streams-group": "streams",
+    }
+    shared = described["share-group"]
+    assert (shared.state, shared.protocol_type, shared.protocol) == ("Stable", "share", "simple")
+    assert shared.members[0].partitions == (TopicPartition("orders", 0), TopicPartition("orders", 2))
+    streams = described["streams-group"]
+    assert streams.members[0].partitions == (TopicPartition("orders", 1), TopicPartition("by-key", 1))
+
+
+@pytest.mark.parametrize("highest", [{}, {"ShareGroupDescribe": -1, "StreamsGroupDescribe": -1}])
+def test_a_group_that_does_not_exist_is_reported_as_such(highest: dict[str, int]) -> None:
+    """By brokers that do not know these types, too."""
+    found = script()
+    found.highest |= highest
+    with pytest.raises(BrokerError) as caught:
+        found.run(flows.describe_groups(found.asking, ["ghost"]))
+    assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
+
+
+@pytest.mark.parametrize("call", [flows.list_group_offsets, flows.describe_group_lag])
+@pytest.mark.parametrize("partitions", [None, [TopicPartition("orders", 0)]])
+def test_the_offsets_of_a_share_group_are_refused(call: Any, partitions: Any) -> None:
+    """A broker responds as if it had none."""
+    found = script()
+    found.topics["orders"] = {0: 1}
+
+    def no_offsets(node: int, request: Any) -> Any:
+        topics = (
+            []
+            if partitions is None
+            else [
+                messages.OffsetFetchResponseTopics(
+                    name="orders",
+                    partitions=[messages.OffsetFetchResponsePartitions(partition_index=0, committed_offset=-1)],
+                )
+            ]
+        )
+        group = messages.OffsetFetchResponseGroup(group_id=request.groups[0].group_id, topics=topics)
+        return messages.OffsetFetchResponse(groups=[group])
+
+    found.answers["OffsetFetch"] = no_offsets
+    found.highest["OffsetFetch"] = 9  # by name, not by id
+    with pytest.raises(UnsupportedError, match="group 'share-group' is a share group, expected one"):
+        found.run(call(found.asking, "share-group", partitions))
+    if call is flows.list_group_offsets:
+        without = {} if partitions is None else {partitions[0]: None}
+        assert found.run(call(found.asking, "consumer-group", partitions)) == without
+
+
+@pytest.fixture(scope="module")
+def share_group(apache_kafka: ApacheKafka) -> Iterator[tuple[ApacheKafka, str, str]]:
+    """(a cluster, a topic, a share group with a member: Kafka's own console consumer)."""
+    if not list(TOOLS.glob("kafka-tools-*.jar")):
+        pytest.skip("Kafka's command line tools are not in .cache/kafka-tools: run `make jars`")
+    topic, group = apache_kafka.create_topic(partitions=2), f"share-{uuid.uuid4().hex[:8]}"
+    command = [str(find_java()), "-Xmx96m", "-cp", f"{TOOLS}/*", "org.apache.kafka.tools.consumer.ConsoleShareConsumer"]
+    command += ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
+    member = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
+    try:
+        yield apache_kafka, topic, group
+    finally:
+        member.kill()
+        member.wait()
+
+
+def test_a_live_share_group_is_described(share_group: tuple[ApacheKafka, str, str]) -> None:
+    kafka, topic, group = share_group
+    wanted = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        deadline = time.monotonic() + 60
+        described = None
+        while time.monotonic() < deadline:
+            if group in admin.list_groups(types="share"):
+                described = admin.describe_groups(group)[group]
+                if {one for member in described.members for one in member.partitions} == wanted:
+                    break
+            time.sleep(0.5)
+        assert described is not None
+        assert (described.type, described.state, len(described.members)) == ("share", "Stable", 1)
+        assert set(described.members[0].partitions) == wanted
+        for call in (admin.list_group_offsets, admin.describe_group_lag):
+            with pytest.raises(UnsupportedError, match="is a share group"):
+                call(group)
+    ran = run("groups", "describe", "-b", kafka.bootstrap_servers, group)
+    assert ran.status is ExitStatus.OK, ran.err
+    assert f"{group}: Stable, share, simple, 1 member" in ran.err
+    assert "a share group commits no offsets" in ran.err
+    ran = run("groups", "describe", "-b", kafka.bootstrap_servers, "--members", group)
+    assert topic in ran.out

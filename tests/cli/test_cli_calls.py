@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: help whose examples run, suggestions, exit statuses, pipes, colour, the progress bar."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import uuid
+from pathlib import Path
+
+import pytest
+from cli_runner import long_partition, orders, partition, program, run
+from log_files import partition as write_partition
+from log_files import plain
+
+import kcodec.cli
+from kcodec import TopicPartition
+from kcodec.cli import COMMANDS, ExitStatus
+from kcodec.cli.output import Output, Progress
+from kcodec.cli.parser import Example
+from kcodec.cli.render import duration_text, size_text, time_text, write_table
+from kcodec.client import Admin, Producer
+from kcodec.testing.kafka import ApacheKafka
+
+BROKER = "localhost:9092"
+
+
+def examples() -> list[tuple[str, Example]]:
+    found = []
+    for name, (module, _) in COMMANDS.items():
+        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{module}").EXAMPLES]
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_three_examples(name: str) -> None:
+    ran = run(name, "--help")
+    assert (ran.status, ran.err) == (ExitStatus.OK, "")
+    lines = ran.out.splitlines()
+    at = lines.index("examples:")
+    calls = [line.strip() for line in lines[at + 1 :]]
+    assert len(calls) == 3
+    assert all(call.startswith(f"kcodec {name} ") and "  # " in call for call in calls)
+    assert max(map(len, lines)) <= 140
+    assert run("help", name).out == ran.out
+
+
+OF_FILES = [(name, example) for name, example in examples() if BROKER not in example.call]
+OF_BROKERS = [(name, example) for name, example in examples() if BROKER in example.call]
+
+
+@pytest.mark.parametrize(("name", "example"), OF_FILES, ids=lambda value: getattr(value, "call", value))
+def test_examples_run(name: str, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    orders(tmp_path)
+    words = shlex.split(example.call)
+    assert words[:2] == ["kcodec", name]
+    ran = run(*words[1:])
+    assert ran.status is ExitStatus.OK, ran.err
+    assert ran.data or name == "check" or (tmp_path / words[words.index("-o") + 1]).stat().st_size
+
+
+@pytest.mark.parametrize(("name", "example"), OF_BROKERS, ids=lambda value: getattr(value, "call", value))
+def test_examples_of_brokers_run(
+    name: str, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apache_kafka: ApacheKafka
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example.call)
+    assert words[:2] == ["kcodec", name]
+    ran = run(*on_broker(words, apache_kafka, tmp_path)[1:])
+    assert ran.status is ExitStatus.OK, ran.err
+    assert ran.data or ran.err or name == "produce"
+
+
+def on_broker(words: list[str], kafka: ApacheKafka, folder: Path) -> list[str]:
+    """The example on a real broker, with a topic of its own in place of orders."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    if "create" not in words:
+        kafka.create_topic(topic)
+    group = f"billing-{topic}"
+    if "billing" in words:
+        with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    (folder / "orders.txt").write_text("key:value\n")
+    (folder / "orders.jsonl").write_text('{"key":"a","value":null,"timestamp":5,"headers":[]}\n')
+    names = {BROKER: kafka.bootstrap_servers, "orders": topic, "billing": group}
+    if words[1] in ("cat", "consume"):
+        with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            producer.send(topic, b"value", key=b"key")
+    if words[1] == "consume" and "-e" not in words:
+        words += ["-c", "1"]
+    if words[1] == "restore":
+        folder = folder if "orders-0" in words else folder / "backup"
+        shutil.copytree(orders(folder), folder / f"{topic}-0")
+        shutil.rmtree(folder / "orders-0")
+        names |= {"orders-0": f"{topic}-0", "orders=copy": f"{topic}=copy-{topic}"}
+    return [names.get(word, word) for word in words]
+
+
+def test_the_overview_names_every_command() -> None:
+    for arguments in (["--help"], ["-h"], ["help"]):
+        ran = run(*arguments)
+        assert ran.status is ExitStatus.OK
+        assert all(f"  {name} " in ran.out for name in COMMANDS)
+    assert run().status is ExitStatus.ERROR
+    assert run("--version").out.startswith("kcodec ")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("dmp x", "unknown command 'dmp'; did you mean 'dump'?"),
+        ("konvert x", "unknown command 'konvert'; did you mean 'convert'?"),
+        ("xyzzy", "unknown command 'xyzzy'; possible: dump"),
+        ("dump --recrods x", "unknown option '--recrods'; did you mean '--records'?"),
+        ("dump --record x", "unknown option '--record'; did you mean '--records'?"),
+        ("cat --read-commited x", "unknown option '--read-commited'; did you mean '--read-committed'?"),
+        ("cat -q x", "unknown option '-q'"),
+        ("dump", "the following arguments are required: FILE"),
+        ("dump --offsets 5:3 x", "'5:3' ends before it begins"),
+        ("dump --offsets a:b x", "'a:b' is no range of offsets"),
+        ("dump --offsets=-3: x", "offsets are not negative"),
+        ("dump --threads 0 x", "--threads must be at least 1"),
+        ("convert x -o y.csv --columns ,", "no name is given"),
+    ],
+)
+def test_a_wrong_call_says_what_was_meant(call: str, told: str) -> None:
+    ran = run(*call.split())
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert ran.err.startswith("kcodec: ")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["dump", "cat"])
+def test_what_is_not_there_or_no_log_cannot_be_read(command: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no log")
+    for name in ("nothing", "empty", "notes.txt"):
+        ran = run(command, tmp_path / name)
+        assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+        assert str(tmp_path / name) in ran.err
+        assert ran.err.count("\n") == 1
+
+
+# -------------------------------------------------------------------------------------------------- pipes and terminals
+
+
+def test_a_pipe_that_closes_ends_the_program_quietly(tmp_path: Path) -> None:
+    directory = long_partition(tmp_path, 500)
+    for call in (["dump", "--records"], ["cat"], ["dump", "--json"]):
+        process = program(*call, directory)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=30) == ExitStatus.BROKEN_PIPE
+        assert err == b""
+
+
+def test_statuses_of_the_program(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0), plain(3)[:50]])
+    for call, status in ((["dump", str(directory)], 1), (["dump", "nothing"], 2), (["--version"], 0)):
+        process = program(*call)
+        process.communicate(timeout=30)
+        assert process.returncode == status
+
+
+def on_terminal(*arguments: str | Path, **environment: str) -> str:
+    """What a terminal shows of stdout."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "kcodec", *map(str, arguments)]
+    plain_environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    with subprocess.Popen(command, stdout=follower, env={**plain_environment, "TERM": "xterm", **environment}):
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(leader)
+    return shown.decode()
+
+
+def test_colour_only_on_a_terminal_and_never_alone() -> None:
+    path = partition("txn-java-0") / f"{7:020}.log"
+    piped = run("dump", path).out
+    coloured = on_terminal("dump", path)
+    assert "\x1b[" not in piped
+    assert "\x1b[32mCOMMIT" in coloured
+    without = on_terminal("dump", path, NO_COLOR="1")
+    assert without.replace("\r\n", "\n") == piped
+    assert on_terminal("dump", path, TERM="dumb") == without
+
+
+def test_a_progress_bar_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for stderr, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        progress = Progress(Output(stdout=io.BytesIO()), "reading")
+        progress(0, 100)
+        now[0] += 2.0
+        progress(50_000_000, 100_000_000)
+        assert (stderr.getvalue() == "\rreading [###############...............]  50% 25 MB/s\x1b[K") == is_shown
+        progress.end()
+        assert stderr.getvalue().endswith("\r\x1b[K") == is_shown
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+def test_a_progress_bar_is_not_mixed_into_data(monkeypatch: pytest.MonkeyPatch, has_data: bool) -> None:
+    monkeypatch.setattr(Output, "is_terminal", True)
+    monkeypatch.setattr(Output, "can_show_progress", True)
+    assert Progress(Output(), "reading", has_data=has_data).is_shown is not has_data
+
+
+# ------------------------------------------------------------------------------------------------------------ rendering
+
+
+def test_sizes_times_and_durations() -> None:
+    assert [size_text(size) for size in (0, 1023, 1024, 4200, 3 << 20, 1 << 30)] == [
+        *("0 B", "1023 B", "1.0 KiB", "4.1 KiB", "3.0 MiB", "1.0 GiB")
+    ]
+    assert [time_text(time) for time in (0, -1, -2, None, 1 << 60)] == [
+        *("1970-01-01T00:00:00.000Z", "-1", "1969-12-31T23:59:59.998Z", "-", str(1 << 60))
+    ]
+    assert [duration_text(ms) for ms in (250, 42_000, 840_000, 12_000_000, 443_000_000)] == [
+        *("0.250 s", "42 s", "14 min", "3 h 20 min", "5 d 3 h")
+    ]
+
+
+def test_a_table_takes_its_widths_from_its_first_rows() -> None:
+    stdout = io.BytesIO()
+    output = Output(stdout)
+    rows: list[list[object]] = [["a", 1, None], ["longer", 100, True]]
+    assert write_table(output, ["name", "n", "x"], rows) == 2
+    output.flush()
+    assert stdout.getvalue() == b"name      n  x\na         1  -\nlonger  100  yes\n"
+
+
+def test_the_script_that_an_installation_makes_is_the_program() -> None:
+    pyproject = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, function = pyproject["project"]["scripts"]["kcodec"].partition(":")
+    assert getattr(importlib.import_module(module), function) is kcodec.cli.run

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec groups`` and ``kcodec offsets`` on a real Apache Kafka, beside Kafka's own kafka-consumer-groups.sh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import Ran, run
+from confluent_kafka import Consumer
+
+from kcodec import TopicPartition
+from kcodec.cli import ExitStatus
+from kcodec.client import Admin, Producer
+from kcodec.testing.kafka import ApacheKafka
+
+TOOLS = Path(__file__).resolve().parent.parent.parent / ".cache" / "kafka-tools"
+TIME = 1_767_225_600_000  # 2026-01-01T00:00Z
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    """Two partitions; in the first, five records in a transaction and its marker, a minute apart."""
+    name = apache_kafka.create_topic(f"groups-{uuid.uuid4().hex[:8]}", partitions=2)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions()
+        with producer.transaction() as transaction:
+            for number in range(5):
+                transaction.send(name, b"%d" % number, partition=0, timestamp=TIME + number * 60_000)
+    return name
+
+
+@pytest.fixture
+def admin(apache_kafka: ApacheKafka) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as found:
+        yield found
+
+
+def call(kafka: ApacheKafka, words: str) -> Ran:
+    first, action, *rest = words.split()
+    return run(first, action, "-b", kafka.bootstrap_servers, *rest)
+
+
+def rows(ran: Ran) -> list[dict[str, Any]]:
+    assert ran.status is ExitStatus.OK, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def test_the_story_of_a_groups_offsets(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:
+    group = f"g-{topic}"
+    ran = call(apache_kafka, f"offsets reset {group} {topic} --to earliest")
+    assert ran.out.splitlines()[1].split() == [topic, "0", "-", "0", "6", "6"]
+    assert ran.err == "nothing was changed; with --execute it is\n"
+    assert group not in [row["group"] for row in rows(call(apache_kafka, "groups list -J"))]
+    ran = call(apache_kafka, f"offsets reset {group} {topic} --to s@2026-01-01T00:02 --execute")
+    assert (ran.status, ran.err) == (ExitStatus.OK, f"{group}: 2 of 2 offsets set\n")
+    found = rows(call(apache_kafka, f"groups describe {group} -J"))
+    assert [(row["partition"], row["committed"], row["lag"], row["holder"]) for row in found] == [
+        (0, 2, 4, None),
+        (1, 0, 0, None),
+    ]
+    wanted = {"--shift -1": 1, "--shift 2": 4, "--to 3": 3, "--to latest": 6, "--to 99": 6, "--ago 1d": 5}
+    for how, offset in wanted.items():  # what came in since yesterday is the marker: it has the broker's time
+        (row,) = rows(call(apache_kafka, f"offsets reset {group} {topic}:0 {how} -J"))
+        assert (row["committed"], row["offset"]) == (2, offset), how
+    assert "99 is not in the log" in call(apache_kafka, f"offsets reset {group} {topic}:0 --to 99").out
+    kept = call(apache_kafka, f"offsets reset {group} --shift 0 --csv").out
+    assert kept == f"{topic},0,2\n{topic},1,0\n"
+    (tmp_path / "kept.csv").write_text(kept.replace(",2\n", ",5\n"))
+    ran = call(apache_kafka, f"offsets reset {group} --from-file {tmp_path / 'kept.csv'} --execute")
+    assert ran.status is ExitStatus.OK
+    assert [row["committed"] for row in rows(call(apache_kafka, f"groups describe {group} -J"))] == [5, 0]
+    ran = call(apache_kafka, f"offsets delete {group} {topic}:1")
+    assert (ran.status, ran.err) == (ExitStatus.OK, f"{group}: {topic}-1: deleted\n")
+    assert call(apache_kafka, f"groups describe {group}").err == f"{group}: Empty, classic, 0 members\n"
+    assert call(apache_kafka, f"groups delete {group}").err == f"{group}: deleted\n"
+    assert call(apache_kafka, f"groups describe {group}").status is ExitStatus.ERROR
+
+
+def test_where_a_topic_begins_and_ends(apache_kafka: ApacheKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcodec.cluster.retry_driver.UNKNOWN_TOPIC_PATIENCE_SECONDS", 0.1)
+    found = rows(call(apache_kafka, f"offsets list {topic} -J"))
+    fields = ("partition", "earliest_offset", "last_stable_offset", "log_end_offset")
+    assert [tuple(row[name] for name in fields) for row in found] == [(0, 0, 6, 6), (1, 0, 0, 0)]
+    found = rows(call(apache_kafka, f"offsets list {topic} --at 2026-01-01T00:02:30 -J"))
+    assert [(row["offset"], row["timestamp"]) for row in found] == [(3, TIME + 180_000), (None, None)]
+    ran = call(apache_kafka, f"offsets list {topic}:0,7")
+    assert ran.status is ExitStatus.ERROR and f"{topic}-7" in ran.err and len(ran.out.splitlines()) == 2
+
+
+def test_members_and_what_a_transaction_holds_back(apache_kafka: ApacheKafka, topic: str, admin: Admin) -> None:
+    group, servers = f"m-{topic}", apache_kafka.bootstrap_servers
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 2})
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "client.id": "reader", "log_level": 2})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 20
+    while not consumer.assignment():
+        consumer.poll(0.05)
+        assert time.monotonic() < deadline
+    with Producer(bootstrap_servers=servers, transactional_id=group) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=1)
+        producer.flush()
+        ran = call(apache_kafka, f"groups describe {group}")
+        found = rows(call(apache_kafka, f"groups describe {group} -J"))
+        members = rows(call(apache_kafka, f"groups describe {group} --members -J"))
+        refused = call(apache_kafka, f"offsets reset {group} --to earliest --execute")
+        producer.abort_transaction()
+    consumer.close()
+    assert ran.err == f"{group}: Stable, classic, range, 1 member\n"
+    assert f"held at 0 by {group!r}, producer " in ran.out and "reader /127.0.0.1" in ran.out
+    assert [(row["committed"], row["lag"], row["stable_lag"], row["client_id"]) for row in found] == [
+        (2, 4, 4, "reader"),
+        (None, None, None, "reader"),
+    ]
+    assert found[1]["holder"]["transactional_id"] == group and found[1]["holder"]["first_offset"] == 0
+    assert [(row["client_id"], len(row["partitions"])) for row in members] == [("reader", 2)]
+    assert refused.status is ExitStatus.ERROR
+    assert "has 1 member, who has to be stopped" in refused.err and "UNKNOWN_MEMBER_ID" in refused.err
+
+
+def test_the_lag_is_what_kafkas_own_tool_says(apache_kafka: ApacheKafka, topic: str, admin: Admin) -> None:
+    """Everything is read: the last record of the partition is a marker, and the lag is 0, here as there."""
+    group = f"t-{topic}"
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 6})
+    java = Path(os.environ.get("JAVA_HOME", "/usr")) / "bin" / "java"
+    command = [str(java), "-Xmx96m", "-cp", f"{TOOLS}/*", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    given = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--describe", "--group", group]
+    ran = subprocess.run([*command, *given], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line.split() for line in ran.stdout.splitlines() if line.startswith(group)]
+    (ours,) = rows(call(apache_kafka, f"groups describe {group} -J"))
+    assert line[1:6] == [topic, "0", "6", "6", "0"]
+    assert [ours[name] for name in ("committed", "log_end_offset", "lag", "stable_lag")] == [6, 6, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("groups lst", "unknown action 'lst'; did you mean 'list'?"),
+        ("groups delete", "delete needs a GROUP"),
+        ("offsets lst", "unknown action 'lst'; did you mean 'list'?"),
+        ("offsets list", "list needs a TOPIC"),
+        ("offsets reset", "reset needs a GROUP"),
+        ("offsets reset g t", "reset needs one of --to, --shift, --ago and --from-file"),
+        ("offsets reset g t --to earliest --shift 3", "reset needs one of"),
+        ("offsets reset g t --to yesterday", "--to yesterday: expected earliest, latest, an offset, or s@TIME"),
+        ("offsets reset g t --ago 5", "'5' is no time: 90s, 15m, 2h or 7d"),
+        ("offsets reset g t --from-file x", "--from-file names the partitions"),
+        ("offsets delete g", "delete needs a GROUP and a TOPIC"),
+    ],
+)
+def test_a_wrong_call_says_what_was_meant(words: str, told: str) -> None:
+    first, action, *rest = words.split()
+    ran = run(first, action, "-b", "127.0.0.1:1", *rest)
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core refuses invalid Arrow data, calls from within its own calls and several threads on one object.
+
+The long form, under sanitizers, is tests/prove/prove_hostile_core.py.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import prove_hostile_core as hostile
+import pyarrow as pa
+import pytest
+
+import kcodec
+from kcodec import EncodeError, Record, TimestampType, _fast
+from kcodec.producer.settings import ProducerSettings
+from kcodec.producer.tables import table_batches
+
+PROGRAM = Path(hostile.__file__)
+COUNT = 40
+# what is written over the offset of one row, of columns whose rows are 10 bytes long
+FAULTS: dict[str, tuple[int, int]] = {
+    "negative": (5, -100),
+    "decreasing": (20, 3),
+    "beyond the last": (20, 5000),
+    "last beyond the buffer": (COUNT, 99_999),
+    "first negative": (0, -4),
+}
+KINDS = {"binary": pa.binary(), "string": pa.string(), "large_binary": pa.large_binary()}
+
+
+def with_offset(table: pa.Table, offsets: pa.Buffer, width: int, at: int, number: int) -> pa.Table:
+    """The table as it is read from an IPC file in which one offset was overwritten."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = bytearray(sink.getvalue().to_pybytes())
+    place = data.index(offsets.to_pybytes()[: (COUNT + 1) * width])
+    data[place + at * width : place + (at + 1) * width] = number.to_bytes(width, "little", signed=True)
+    return pa.ipc.open_file(pa.py_buffer(bytes(data))).read_all()
+
+
+def invalid_column(kind: str, fault: str, name: str = "value") -> pa.Table:
+    column = pa.array([b"%010d" % at for at in range(COUNT)]).cast(KINDS[kind])
+    width = 8 if kind.startswith("large") else 4
+    return with_offset(pa.table({name: column}), column.buffers()[1], width, *FAULTS[fault])
+
+
+def invalid_headers(fault: str, which: str, is_large: bool = False) -> pa.Table:
+    """Lists of one header, whose own offsets or whose names' are overwritten."""
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    kind = pa.large_list(pair) if is_large else pa.list_(pair)
+    rows = [[{"key": f"{at:010}", "value": b"www"}] for at in range(COUNT)]
+    headers = pa.array(rows, kind)
+    table = pa.table({"value": [b"vv"] * COUNT, "headers": headers})
+    if which == "lists":
+        return with_offset(table, headers.buffers()[1], 8 if is_large else 4, *FAULTS[fault])
+    return with_offset(table, headers.values.field("key").buffers()[1], 4, *FAULTS[fault])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_invalid_offsets_of_a_column_are_refused(kind: str, fault: str) -> None:
+    """The error names the column, and the row where pyarrow does not refuse the column as a whole."""
+    table = invalid_column(kind, fault)
+    with pytest.raises(EncodeError, match="column 'value'") as raised:
+        kcodec.encode(table, timestamp=0)
+    assert raised.value.field == "value"
+    at = FAULTS[fault][0]
+    assert raised.value.row == (None if at in (0, COUNT) else at - 1)
+    with pytest.raises(EncodeError):
+        kcodec.encode(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), timestamp=0)
+    with pytest.raises(EncodeError):
+        kcodec.encode_batch(table.to_batches()[0], timestamp=0)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_invalid_offsets_of_keys_are_refused(kind: str, fault: str) -> None:
+    with pytest.raises(EncodeError):
+        kcodec.partition_for(invalid_column(kind, fault)["value"], 12)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("which", ["lists", "names"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_invalid_offsets_of_headers_are_refused(which: str, fault: str, is_large: bool) -> None:
+    with pytest.raises(EncodeError, match="headers"):
+        kcodec.encode(invalid_headers(fault, which, is_large), timestamp=0)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_send_arrow_refuses_invalid_offsets(fault: str) -> None:
+    """Before pyarrow gathers the rows of each partition, which believes the offsets."""
+    value, keys = invalid_column("binary", fault), pa.array([b"key %d" % at for at in range(COUNT)])
+    for table in (value.append_column("key", keys), invalid_headers(fault, "names").append_column("key", keys)):
+        for source in (table, table.to_batches()[0], table.to_reader()):
+            with pytest.raises(EncodeError):
+                list(table_batches(source, 5, ProducerSettings(), 0, None))
+
+
+def test_offsets_of_null_rows_are_not_read() -> None:
+    """A null row of a valid column keeps its place, whatever its neighbors hold."""
+    column = pa.array([b"a", None, b"ccc"])
+    encoded = kcodec.encode(pa.table({"value": column}), timestamp=0)
+    assert [record.value for record in kcodec.decode(encoded).records()] == [b"a", None, b"ccc"]
+
+
+def test_valid_files_are_encoded_and_edited_ones_refused() -> None:
+    """A few hundred edits of the long form; what is accepted holds the values that pyarrow shows."""
+    counts = hostile.files(400, random.Random().randrange(1 << 30))
+    assert counts["refused by encode"] > 50
+    assert counts["encoded"] > 50
+
+
+# -------------------------------------------------------------------------------------------------- calls from within
+
+
+def test_a_record_stays_as_it_was_made() -> None:
+    made = Record(1, 2, TimestampType.CREATE_TIME, b"k", b"v")
+    (decoded,) = kcodec.decode(kcodec.encode([made])).records()
+    for record in (made, decoded):
+        with pytest.raises(TypeError, match="frozen"):
+            record.__init__(3, 4, TimestampType.CREATE_TIME, b"x", b"y")  # type: ignore[misc]
+        assert (record.key, record.value) == (b"k", b"v")
+
+
+def test_a_record_is_not_changed_while_it_is_encoded() -> None:
+    calls = hostile.Calls()
+    hostile.remake_record_while_it_is_encoded(calls)
+    assert set(calls.ended) == {"TypeError"}
+
+
+def test_a_builder_refuses_a_call_from_its_own_append() -> None:
+    """Also for a name that is read while the header's memory is held; the outer record is not changed."""
+    calls = hostile.Calls()
+    hostile.append_while_appending(calls)
+    assert set(calls.ended) == {"RuntimeError", "TypeError"}
+
+
+@pytest.mark.skipif(not hasattr(hostile.signal, "setitimer"), reason="needs an interval timer")
+def test_a_decoder_refuses_a_call_while_it_decodes() -> None:
+    """The call comes from a signal handler, which runs between two members of a gzip stream."""
+    calls = hostile.Calls()
+    hostile.interrupt_decoding(calls)
+    assert calls.ended == {"RuntimeError": 3}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_interrupt_ends_a_long_decompression(threads: int) -> None:
+    """Ctrl-C is honored between the members of a gzip stream, on several threads, too."""
+    import signal
+
+    class Interrupt(Exception):
+        pass
+
+    def raise_interrupt(*_: object) -> None:
+        raise Interrupt
+
+    data = hostile.gzip_batch(150_000)
+    before = signal.signal(signal.SIGALRM, raise_interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Interrupt):
+            kcodec.decode(data * 4, threads=threads)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_was_interrupted_can_be_read_again() -> None:
+    """An exception of a signal handler loses no record of what a consumer has fetched."""
+    import signal
+
+    class Interrupt(Exception):
+        pass
+
+    def raise_interrupt(*_: object) -> None:
+        raise Interrupt
+
+    steps = _fast.RecordSteps(hostile.gzip_batch(150_000))
+    before = signal.signal(signal.SIGALRM, raise_interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Interrupt):
+            next(steps)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(next(steps)) == 1
+
+
+def test_a_decoder_that_was_not_made_decodes_nothing() -> None:
+    half = _fast.Decoder.__new__(_fast.Decoder)
+    with pytest.raises(TypeError):
+        half.__init__(limits="none")  # type: ignore[misc]
+    with pytest.raises(TypeError, match="not made"):
+        half.feed(hostile.gzip_batch(1))
+
+
+def test_no_partitions_are_rebuilt() -> None:
+    import pickle
+
+    none = kcodec.partition_for([], 3)
+    assert list(pickle.loads(pickle.dumps(none))) == []
+    assert numpy.asarray(none).size == 0
+
+
+def test_a_message_has_the_fields_of_its_own_class() -> None:
+    from kcodec.protocol.messages import ApiVersionsRequest, FetchRequest
+
+    class Other(ApiVersionsRequest):
+        __slots__ = ()
+
+    Other._shape = FetchRequest._shape  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="not its base"):
+        Other()
+
+
+def run(*arguments: str) -> Any:
+    command = [sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_program_with_calls_and_threads_ends_well() -> None:
+    """In a process of its own, which would not survive a write into freed memory."""
+    done = run("--files", "10", "--seconds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "0 reports" in done.stdout

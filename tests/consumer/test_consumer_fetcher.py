@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fetcher on scripted brokers: sessions, fetching ahead, positions, and random histories.
+
+Scenarios of Kafka's FetcherTest and FetchSessionHandlerTest. Errors: test_consumer_fetch_errors.py; damage:
+test_consumer_damage.py.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from fetch_script import FetchScript, error, numbered
+from log_builder import LogBuilder
+
+from kcodec import TopicPartition
+from kcodec.protocol.messages.fetch import FetchPartition, FetchPartitionData
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_records_of_several_partitions_at_several_brokers_come_in_order() -> None:
+    world = FetchScript(nodes=3)
+    world.log(partitions=6)
+    expected = {n: numbered(log, 20, start=100 * n) for n, log in enumerate(world.logs())}
+    world.assign(*(("orders", n) for n in range(6)))
+    found: dict[int | None, list[bytes | None]] = {n: [] for n in range(6)}
+    until = world.now + 2
+    while world.now < until:
+        for record in world.fetcher.take(7):
+            assert record.topic == "orders" and record.leader_epoch == 0
+            found[record.partition].append(record.value)
+        world.run(0.01)
+    assert found == expected
+    assert {node for _, node, _, _ in world.fetches} == {1, 2, 3}
+    assert all(world.state("orders", n).position == 20 for n in range(6))
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_of_fetch_is_spoken(version: int) -> None:
+    world = FetchScript(version=version)
+    expected = numbered(world.log(), 10)
+    world.assign(ORDERS)
+    assert world.drain() == expected
+    more = numbered(world.logs()[0], 10, start=10)
+    assert world.drain() == more
+    assert {told for _, _, told, _ in world.fetches} == {version}
+    request = world.fetches[-1][3]
+    assert request.isolation_level == 1
+    assert (request.session_id != 0) is (version >= 7)
+
+
+def test_a_session_names_only_what_changed() -> None:
+    world = FetchScript()
+    world.log(partitions=3)
+    numbered(world.logs()[1], 5)
+    world.assign(*(("orders", n) for n in range(3)))
+    assert len(world.drain(1.0)) == 5
+    assert world.asked[0] == {TopicPartition("orders", n): 0 for n in range(3)}
+    assert world.fetches[0][3].session_epoch == 0
+    assert world.asked[1] == {TopicPartition("orders", 1): 5}
+    assert world.asked[2:] == [{}] * len(world.asked[2:])
+    epochs = [request.session_epoch for _, _, _, request in world.fetches]
+    assert epochs == list(range(len(epochs)))
+    world.assignment.pause([TopicPartition("orders", 2)], True)
+    world.run(0.5)
+    (forgotten,) = [
+        request.forgotten_topics_data for _, _, _, request in world.fetches if request.forgotten_topics_data
+    ]
+    assert [topic.partitions for topic in forgotten] == [[2]]
+    world.assignment.pause([TopicPartition("orders", 2)], False)
+    world.run(0.5)
+    assert {TopicPartition("orders", 2): 0} in world.asked[3:]
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_a_session_that_the_broker_lost_is_begun_anew_at_once(code: int) -> None:
+    world = FetchScript()
+    log = world.log()
+    numbered(log, 5)
+    world.assign(ORDERS)
+    assert len(world.drain(0.5)) == 5
+    before = len(world.fetches)
+    world.refusals.append(code)
+    numbered(log, 5, start=5)
+    assert len(world.drain(0.5)) == 5
+    full = [request for _, _, _, request in world.fetches[before:] if request.session_epoch == 0]
+    assert len(full) == 1 and len(full[0].topics) == 1
+    assert (full[0].session_id == 0) is (code == 70)
+
+
+def test_a_broker_without_sessions_is_asked_for_everything_each_time() -> None:
+    world = FetchScript()
+    world.has_sessions = False
+    expected = numbered(world.log(), 10)
+    world.assign(ORDERS)
+    assert world.drain(0.5) == expected
+    assert {request.session_epoch for _, _, _, request in world.fetches} == {0}
+    assert all(len(named) == 1 for named in world.asked)
+
+
+def test_an_answer_with_a_partition_that_nobody_asked_for_is_not_used() -> None:
+    world = FetchScript()
+    expected = numbered(world.log(partitions=2), 10)
+    edited = []
+
+    def edit(message: Any) -> None:
+        if not edited:
+            edited.append(message)
+            message.responses[0].partitions.append(FetchPartitionData(partition_index=1, high_watermark=0, records=b""))
+
+    world.edit = edit
+    world.assign(ORDERS)
+    assert world.drain(1.0) == expected
+    assert [request.session_epoch for _, _, _, request in world.fetches][:2] == [0, 0]
+
+
+def test_topics_without_ids_are_asked_for_by_name() -> None:
+    world = FetchScript()
+    world.has_topic_ids = False
+    expected = numbered(world.log(), 10)
+    world.assign(ORDERS)
+    assert world.drain(0.5) == expected
+    assert {version for _, _, version, _ in world.fetches} == {12}
+
+
+def test_a_topic_that_was_made_anew_is_read_by_its_new_id() -> None:
+    world = FetchScript()
+    numbered(world.log(), 5)
+    world.assign(ORDERS)
+    assert len(world.drain(0.5)) == 5
+    old = world.topics["orders"][0]
+    expected = numbered(world.log(), 10, start=50)
+    world.cut(1)  # the broker was restarted, and its sessions are gone
+    world.sessions.clear()
+    assert world.drain(2.0) == expected[5:]
+    ids = [topic.topic_id for _, _, _, request in world.fetches for topic in request.topics]
+    assert ids[0] == old and ids[-1] == world.topics["orders"][0] != old
+
+
+# Fetching ahead
+
+
+def test_one_answer_is_fetched_ahead_and_no_more() -> None:
+    world = FetchScript(max_partition_fetch_bytes=200)
+    expected = numbered(world.log(), 100)
+    world.assign(ORDERS)
+    world.run(3.0)
+    before = len(world.fetches)
+    assert 2 <= before <= 3
+    world.run(3.0)
+    assert len(world.fetches) == before
+    assert world.drain() == expected
+
+
+def test_a_broker_is_not_asked_while_one_of_its_partitions_is_full() -> None:
+    world = FetchScript(max_partition_fetch_bytes=200)
+    world.log(partitions=2)
+    numbered(world.logs()[0], 100)
+    world.assign(("orders", 0), ("orders", 1))
+    world.run(1.0)
+    before = len(world.fetches)
+    world.run(1.0)
+    assert len(world.fetches) == before
+    world.fetcher.take(500)
+    world.run(0.05)
+    assert len(world.fetches) > before
+    assert all(len(request.forgotten_topics_data) == 0 for _, _, _, request in world.fetches)
+
+
+def test_what_is_fetched_ahead_is_bounded() -> None:
+    world = FetchScript(max_partition_fetch_bytes=10_000, fetch_ahead_max_bytes=30_000)
+    world.log(partitions=10)
+    for log in world.logs():
+        for _ in range(20):
+            log.append_values(b"v" * 9000)
+    world.assign(*(("orders", n) for n in range(10)))
+    world.run(2.0)
+    assert all(request.max_bytes <= 30_000 for _, _, _, request in world.fetches)
+    asked = len(world.fetches)
+    assert len(world.drain(10.0)) == 200
+    assert len(world.fetches) > asked
+
+
+def test_a_paused_partition_keeps_what_was_fetched_and_holds_no_other_up() -> None:
+    world = FetchScript(max_partition_fetch_bytes=2000, fetch_ahead_max_bytes=3000)
+    world.log(partitions=2)
+    first = [numbered(log, 60, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(("orders", 0), ("orders", 1))
+    world.run(0.5)
+    world.assignment.pause([ORDERS], True)
+    assert world.drain() == first[1]
+    before = world.asked
+    world.assignment.pause([ORDERS], False)
+    assert world.fetcher.take(3) != []
+    assert world.asked == before
+    assert len(world.drain()) == 57
+
+
+def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way() -> None:
+    world = FetchScript(max_partition_fetch_bytes=200)
+    numbered(world.log(), 50)
+    world.assign(ORDERS)
+    world.run(0.5)
+    assert len(world.fetcher.take(3)) == 3
+    world.assignment.seek(ORDERS, 40)
+    assert world.fetcher.take(500) == []
+    assert world.drain() == [b"%d" % number for number in range(40, 50)]
+    world.assignment.seek(ORDERS, 20)
+    world.run(0.003)  # asked, not answered
+    world.assignment.seek(ORDERS, 45)
+    assert world.drain() == [b"%d" % number for number in range(45, 50)]
+
+
+def test_a_seek_need_not_wait_for_a_request_that_is_held() -> None:
+    world = FetchScript(fetch_max_wait=5.0, request_timeout=20.0)
+    world.log(partitions=2)
+    expected = numbered(world.log(partitions=2), 50)
+    world.assign(ORDERS)
+    assert world.drain(1.0) == expected
+    world.run(1.0)
+    world.assignment.seek(ORDERS, 45)
+    assert world.poll(seconds=0.02) == expected[45:]
+    assert [request.session_epoch for _, _, _, request in world.fetches][-1] == -1
+    numbered(world.logs()[1], 5)
+    world.assignment.add([TopicPartition("orders", 1)])
+    world.assignment.seek(TopicPartition("orders", 1), 0)
+    assert len(world.poll(seconds=0.02)) == 5
+    asked = len(world.fetches)
+    world.assignment.seek(TopicPartition("orders", 1), 5)  # nothing there: asked once, then by the next whole request
+    world.run(1.0)
+    assert len(world.fetches) == asked + 1
+
+
+def test_no_broker_takes_all_the_room() -> None:
+    world = FetchScript(nodes=3, fetch_max_wait=1.0, fetch_ahead_max_bytes=3_000_000)
+    world.log(partitions=3)
+    world.assign(*(("orders", n) for n in range(3)))
+    world.run(0.05)
+    assert {node for _, node, _, _ in world.fetches} == {1, 2, 3}
+    world.run(5.0)
+    for log in world.logs():
+        numbered(log, 5)
+    assert len(world.drain(0.1)) == 15
+
+
+def test_what_is_revoked_or_removed_is_not_given_out() -> None:
+    world = FetchScript()
+    numbered(world.log(), 50)
+    world.assign(ORDERS)
+    world.run(0.5)
+    assert len(world.fetcher.take(3)) == 3
+    world.assignment.set_revoking([ORDERS])
+    assert world.fetcher.take(500) == []
+    assert world.state().position == 3
+    world.assignment.set_revoking([ORDERS], False)
+    assert len(world.drain()) == 47
+    world.assignment.seek(ORDERS, 0)
+    world.run(0.5)
+    world.assignment.remove([ORDERS])
+    assert world.fetcher.take(500) == []
+    assert not world.fetcher.has_ready
+
+
+def test_drop_forgets_and_fetches_again() -> None:
+    world = FetchScript()
+    expected = numbered(world.log(), 10)
+    world.assign(ORDERS)
+    world.run(0.5)
+    assert world.fetcher.has_ready
+    world.fetcher.drop([ORDERS])
+    assert not world.fetcher.has_ready
+    assert world.drain() == expected
+
+
+def test_positions_pass_aborted_records_and_markers() -> None:
+    world = FetchScript()
+    log = world.log()
+    built = LogBuilder().write(1, 3).abort(1).write(2, 2).commit(2)
+    log.add(built.data, built.next_offset)
+    log.aborted = [(1, 0)]
+    world.assign(ORDERS)
+    assert world.drain() == [b"4", b"5"]
+    assert world.state().position == 7
+    assert world.state().last_stable_offset == 7
+    only = LogBuilder(7).write(1, 5).abort(1)
+    log.add(only.data, 6)
+    log.aborted = [(1, 7)]
+    assert world.drain() == []
+    assert world.state().position == 13
+
+
+def test_arrow_batches_are_of_one_partition_each_and_never_empty() -> None:
+    world = FetchScript(columns=("partition", "offset", "value"))
+    world.log(partitions=2)
+    expected = [numbered(log, 10, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(("orders", 0), ("orders", 1))
+    world.run(0.5)
+    found = [world.fetcher.take_arrow() for _ in range(2)]
+    assert sorted(list(one.column("value")) for one in found) == expected
+    assert all(len(set(one.column("partition"))) == 1 for one in found)
+    nothing = world.fetcher.take_arrow()
+    assert len(nothing) == 0 and nothing.columns == ("partition", "offset", "value")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> None:
+    """Leaders move, brokers go and come back, answers are errors or cut; pauses; portions of any size."""
+    rng = random.Random(seed)
+    world = FetchScript(nodes=3, seed=seed, request_timeout=5.0, max_partition_fetch_bytes=rng.choice([200, 1000]))
+    world.log(partitions=4)
+    expected: dict[int | None, list[bytes]] = {n: [] for n in range(4)}
+    found: dict[int | None, list[bytes | None]] = {n: [] for n in range(4)}
+    trouble = 0.15
+
+    def data_of(node: int, partition: TopicPartition, asked: FetchPartition) -> FetchPartitionData | None:
+        if rng.random() < trouble:
+            return error(partition, rng.choice([3, 5, 6, 9, 56, 74, 75, 78, -1, 100]))
+        return None
+
+    world.data_of = data_of
+    world.assign(*(("orders", n) for n in range(4)))
+    for step in range(400):
+        kind = rng.random()
+        number = rng.randrange(4)
+        log = world.logs()[number]
+        if step > 330:
+            trouble = 0.0
+            world.unreachable.clear()
+            world.assignment.pause([TopicPartition("orders", n) for n in range(4)], False)
+        elif kind < 0.5:
+            expected[number] += numbered(log, rng.randint(1, 12), start=len(expected[number]))
+        elif kind < 0.6:
+            world.move_leader(log, rng.randint(1, 3))
+        elif kind < 0.65:
+            world.unreachable = {rng.randint(1, 3)} if rng.random() < 0.5 else set()
+        elif kind < 0.7:
+            world.cut(rng.randint(1, 3))
+        elif kind < 0.75:
+            world.refusals.append(rng.choice([70, 71]))
+        elif kind < 0.85:
+            world.assignment.pause([TopicPartition("orders", number)], rng.random() < 0.5)
+        world.run(rng.choice([0.005, 0.05, 0.2]))
+        for record in world.fetcher.take(rng.choice([1, 5, 500])):
+            found[record.partition].append(record.value)
+    for _ in range(200):
+        world.run(0.05)
+        for record in world.fetcher.take(500):
+            found[record.partition].append(record.value)
+    assert found == expected

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forked processes: a child never speaks on, holds open, or closes for its parent a connection; it makes its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_runners import Looped, Make, Runner, Threaded
+from scripted_peer import Peer, Request
+
+from kcodec.client import Producer
+from kcodec.errors import TransportError
+from kcodec.flow import ANY_NODE, Flow, Reply, call
+from kcodec.network import thread_loop as sync
+from kcodec.network.client import Client
+from kcodec.network.options import ClientOptions
+from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kcodec.testing.kafka import ApacheKafka
+
+CHILD_SECONDS = 20
+# A busy machine may hold an answer back for a while.
+PATIENT: dict[str, Any] = {"request_timeout_ms": 5000}
+pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What `work` gives in a forked child, or the error it ends in; "killed" if it hangs."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(CHILD_SECONDS)
+        try:
+            told = str(work())
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            told = f"{type(error).__name__}: {error}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return told if os.WIFEXITED(status) else "killed"
+
+
+def sockets() -> set[int]:
+    """The inodes of all sockets that this process holds."""
+    found = set()
+    for number in range(3, 512):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISSOCK(status.st_mode):
+                found.add(status.st_ino)
+    return found
+
+
+def answer(peer: Peer, request: Request) -> bytes | None:
+    if request.api_key == InitProducerIdRequest.api_key:
+        return request.reply(InitProducerIdResponse(producer_id=os.getpid()))
+    return peer.usual(request)
+
+
+def ask(node: int = 1) -> Flow[Reply]:
+    return call(node, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), timeout=5.0)
+
+
+def count_asked(peer: Peer) -> int:
+    return sum(request.api_key == InitProducerIdRequest.api_key for request in peer.requests)
+
+
+def settled(runner: Runner) -> Runner:
+    """With all the connections that it is going to have, and nothing under way."""
+    for _ in range(2):
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(ask())
+    return runner
+
+
+def test_a_child_is_told_and_the_parent_goes_on_undisturbed(make: Make) -> None:
+    with Peer(answer) as peer:
+        runner = settled(make(peer.address, **PATIENT))
+        connections, asked = peer.connections, count_asked(peer)
+        for _ in range(3):
+            told = in_child(lambda: runner.run(ask()))
+            assert told.startswith("TransportError: this client belongs to process")
+            assert "must make its own" in told
+        assert count_asked(peer) == asked
+        runner.run(ask())
+        assert peer.connections == connections
+
+
+def test_a_child_holds_no_socket_of_its_parents_client() -> None:
+    before = sockets()
+    with Peer(answer) as peer:
+        peers = sockets()
+        runner = settled(Threaded(peer.address, **PATIENT))
+        ours = sockets() - before - peers
+        assert len(ours) >= 3, "a connection and its peer's end, and a pair that wakes the loop"
+        kept = in_child(lambda: sorted(sockets() & ours))
+        accepted = [os.fstat(sock.fileno()).st_ino for sock in peer._sockets]
+        assert kept == str(sorted(ours & set(accepted))), "the peer's ends are the test's own, nobody closes those"
+        runner.close()
+
+
+def test_closing_in_a_child_is_nothing_to_the_parent(make: Make) -> None:
+    with Peer(answer) as peer:
+        runner = settled(make(peer.address, **PATIENT))
+        connections = peer.connections
+        assert in_child(runner.close) == "None"
+        runner.run(ask())
+        assert peer.connections == connections
+
+
+def test_a_child_makes_its_own_client_with_the_same_options(make: Make) -> None:
+    with Peer(answer) as peer:
+        runner = settled(make(peer.address, **PATIENT))
+        connections = peer.connections
+
+        def work() -> int:
+            own = type(runner)(peer.address, **PATIENT)
+            try:
+                return int(own.run(ask(ANY_NODE)).message.producer_id)
+            finally:
+                own.close()
+
+        assert in_child(work) == str(os.getpid())
+        assert peer.connections > connections
+        runner.run(ask())
+
+
+@pytest.mark.parametrize("held", ["_lock", "selector"])
+def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
+    """Another thread may hold any lock of ours at the moment of the fork."""
+    with Peer(answer) as peer:
+        runner = settled(Threaded(peer.address, **PATIENT))
+        with runner.carrier._lock if held == "_lock" else contextlib.nullcontext():
+            began = time.monotonic()
+            assert "must make its own" in in_child(lambda: runner.run(ask()))
+            assert in_child(runner.close) == "None"
+            assert time.monotonic() - began < CHILD_SECONDS / 2
+        runner.close()
+
+
+def test_the_children_of_multiprocessing_write_with_their_own_producers(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    with Producer(**options) as producer:
+        producer.send(topic, b"parent").result(10)
+        forked = multiprocessing.get_context("fork")
+        children = [forked.Process(target=write, args=(options, topic, 100)) for _ in range(4)]
+        for child in children:
+            child.start()
+        mine = [producer.send(topic, b"parent") for _ in range(100)]
+        for child in children:
+            child.join(30)
+        offsets = [delivery.result(10).offset for delivery in mine]
+    assert [child.exitcode for child in children] == [0] * 4
+    assert offsets == sorted(offsets)
+    assert apache_kafka.end_offset(topic, 0) == 501
+
+
+def write(options: dict[str, Any], topic: str, count: int) -> None:
+    with Producer(**options) as producer:
+        deliveries = [producer.send(topic, b"child") for _ in range(count)]
+    assert all(delivery.result().offset >= 0 for delivery in deliveries)
+
+
+def test_forks_under_load_cost_no_record(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    deliveries, is_over = [], threading.Event()
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+
+        def send() -> None:
+            while not is_over.is_set():
+                deliveries.append(producer.send(topic, b"value"))
+                time.sleep(0.0005)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        told = [in_child(lambda: producer.send(topic, b"child").result(5)) for _ in range(10)]
+        told += [in_child(producer.close) for _ in range(3)]
+        is_over.set()
+        sender.join()
+        offsets = [delivery.result(10).offset for delivery in deliveries]
+    assert all("must make its own" in each for each in told[:10]), told
+    assert told[10:] == ["None"] * 3
+    assert offsets == list(range(len(deliveries)))
+    assert apache_kafka.end_offset(topic, 0) == len(deliveries)
+
+
+ENDING = """
+import os, sys
+from kcodec.client import Producer
+
+with Producer(bootstrap_servers=sys.argv[1], linger_ms=2000) as producer:
+    deliveries = [producer.send(sys.argv[2], b"value") for _ in range(100)]
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # through `with`, atexit and the end of the interpreter
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+print([delivery.result().offset for delivery in deliveries] == list(range(100)))
+"""
+
+
+def test_a_child_that_ends_as_programs_do_sends_nothing_of_its_parents(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        "-W",
+        "error::ResourceWarning",
+        "-c",
+        ENDING,
+        apache_kafka.bootstrap_servers,
+        topic,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert done.stderr == ""
+    assert apache_kafka.end_offset(topic, 0) == 100
+
+
+def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) -> None:
+    runner = Looped(apache_kafka.bootstrap_servers, **PATIENT)
+    runner.run(runner.client.cluster.refresh(5.0))
+
+    def work() -> str:
+        with pytest.raises(TransportError, match="must make its own"):
+            asyncio.new_event_loop().run_until_complete(runner.carrier.run(ask()))
+        own = sync.Carrier(Client(ClientOptions.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
+        own.run(own.client.cluster.refresh(5.0), 10)
+        return str(own.client.cluster.cluster_id)
+
+    told = in_child(work)
+    runner.run(runner.client.cluster.refresh(5.0))
+    assert told == runner.client.cluster.cluster_id
+    runner.end()

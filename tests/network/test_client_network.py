@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections and metadata, by thread and by asyncio, against peers that do what no well-behaved broker does."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from client_runners import Make, options
+from scripted_peer import Peer, Request, versions_reply
+from usual_responses import free_port, init_producer_id, usual
+
+from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
+from kcodec.flow import ANY_NODE, Flow, call, join, spawn
+from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
+from kcodec.protocol.messages.metadata import MetadataResponse
+from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+API_VERSIONS, METADATA, INIT = 18, 3, 22
+
+
+def test_a_call_is_answered(make: Make) -> None:
+    with Peer(usual) as peer:
+        reply = make(peer.address).run(init_producer_id())
+    assert reply.message.producer_id == 7 and reply.version == 5
+    assert [request.client_id for request in peer.requests] == ["kcodec"] * len(peer.requests)
+
+
+def test_error_35_names_what_the_broker_knows_and_is_asked_again(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == API_VERSIONS and request.version > 2:
+            refusal = request.reply(ApiVersionsResponse(error_code=35), 0)
+            return refusal[:-4] + bytes.fromhex("00000001001200000002")
+        if request.api_key == API_VERSIONS:
+            return versions_reply(request, {18: (0, 2), 3: (0, 9), 22: (0, 1)})
+        return usual(peer, request)
+
+    with Peer(answer) as peer:
+        reply = make(peer.address).run(init_producer_id())
+    asked = [request.version for request in peer.requests if request.api_key == API_VERSIONS]
+    assert asked[:2] == [ApiVersionsRequest.versions[1], 2]
+    assert reply.version == 1
+
+
+def test_error_35_without_a_list_falls_back_to_version_0(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == API_VERSIONS and request.version > 0:
+            return request.reply(ApiVersionsResponse(error_code=35), 0)
+        return usual(peer, request)
+
+    with Peer(answer) as peer:
+        make(peer.address).run(init_producer_id())
+    assert [request.version for request in peer.requests if request.api_key == API_VERSIONS][:2] == [4, 0]
+
+
+def test_features_become_known_and_the_highest_epoch_counts(make: Make) -> None:
+    from kcodec.protocol.messages.auth import FinalizedFeatureKey as Feature
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == API_VERSIONS:
+            features = [Feature(name="transaction.version", max_version_level=2, min_version_level=2)]
+            return versions_reply(request, finalized_features=features, finalized_features_epoch=9)
+        return usual(peer, request)
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(init_producer_id())
+        assert runner.client.cluster.transaction_version == 2
+
+
+def test_a_dead_bootstrap_server_is_passed_over(make: Make) -> None:
+    with free_port() as dead, Peer(usual) as peer:
+        for _ in range(3):
+            runner = make(f"127.0.0.1:{dead},{peer.address}")
+            runner.run(runner.client.cluster.refresh(5.0))
+            assert sorted(runner.client.cluster.brokers) == [1]
+
+
+def test_nobody_there_is_said_with_the_reason(make: Make) -> None:
+    with free_port() as dead:
+        runner = make(f"127.0.0.1:{dead}")
+        with pytest.raises(TransportError, match=f"bootstrap server 127.0.0.1:{dead}.*refused"):
+            runner.run(init_producer_id())
+        with pytest.raises(DeliveryTimeoutError, match=r"no metadata after 0.5 s.*refused"):
+            runner.run(runner.client.cluster.refresh(0.5))
+
+
+def test_a_host_that_cannot_be_resolved(make: Make) -> None:
+    with pytest.raises(TransportError, match=r"no\.such\.host\.invalid"):
+        make("no.such.host.invalid:9092").run(init_producer_id())
+
+
+def test_silence_ends_by_the_deadline_and_may_have_been_heard(make: Make) -> None:
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(peer.address)
+        began = time.monotonic()
+        with pytest.raises(RequestTimedOutError, match=r"no answer to InitProducerIdRequest within 0.3 s") as caught:
+            runner.run(init_producer_id(0.3))
+        assert 0.25 < time.monotonic() - began < 2.0
+        assert caught.value.possibly_sent
+
+
+def test_silence_to_api_versions_ends_by_the_deadline_and_nothing_was_sent(make: Make) -> None:
+    with Peer(lambda peer, request: None) as peer:
+        with pytest.raises(TransportError) as caught:
+            make(peer.address).run(init_producer_id(0.3))
+        assert not caught.value.possibly_sent
+
+
+def test_a_cut_before_the_answer_may_have_been_heard_and_the_next_call_connects_again(make: Make) -> None:
+    cuts = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT and not cuts:
+            cuts.append(request)
+            request.socket.shutdown(socket.SHUT_RDWR)
+            return None
+        return usual(peer, request)
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        with pytest.raises(TransportError) as caught:
+            runner.run(init_producer_id(node=1))
+        assert caught.value.possibly_sent
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
+
+
+def test_requests_are_pipelined_and_answers_find_their_calls(make: Make) -> None:
+    held: list[tuple[Request, bytes]] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key != INIT:
+            return peer.usual(request)
+        held.append((request, request.reply(InitProducerIdResponse(producer_id=len(held), producer_epoch=0))))
+        if len(held) == 5:
+            for request, reply in held:
+                request.socket.sendall(len(reply).to_bytes(4, "big") + reply)
+        return None
+
+    def flow() -> Flow[list[int]]:
+        tasks = []
+        for _ in range(5):
+            tasks.append((yield from spawn(init_producer_id(node=1), "one")))
+        found = []
+        for task in tasks:
+            found.append((yield from join(task)).message.producer_id)
+        return found
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        assert runner.run(flow()) == [0, 1, 2, 3, 4]
+
+
+def test_no_more_than_the_limit_is_in_flight(make: Make) -> None:
+    came: list[float] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT:
+            came.append(time.monotonic())
+            time.sleep(0.02)
+        return usual(peer, request)
+
+    def flow() -> Flow[None]:
+        tasks = []
+        for _ in range(4):
+            tasks.append((yield from spawn(init_producer_id(node=1), "one")))
+        for task in tasks:
+            yield from join(task)
+
+    sent: list[int] = []
+    with Peer(answer) as peer:
+        runner = make(peer.address, max_pipelined_requests=1)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.client.network.watchers.append(lambda trace: sent.append(1 if trace.kind == "request" else -1))
+        runner.run(flow())
+    depth = [sum(sent[: i + 1]) for i in range(len(sent))]
+    assert max(depth) == 1 and len(came) == 4
+
+
+def test_an_answer_to_another_question_ends_the_connection(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        reply = usual(peer, request)
+        if request.api_key == INIT and reply is not None:
+            return (request.correlation_id + 1).to_bytes(4, "big") + reply[4:]
+        return reply
+
+    with Peer(answer) as peer, pytest.raises(TransportError, match="expected was"):
+        make(peer.address).run(init_producer_id())
+
+
+def test_an_answer_that_cannot_be_read_may_have_been_acted_on(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        reply = usual(peer, request)
+        return reply[:-3] if request.api_key == INIT and reply is not None else reply
+
+    with Peer(answer) as peer, pytest.raises(TransportError, match="InitProducerIdRequest v5 cannot be read") as caught:
+        make(peer.address).run(init_producer_id())
+    assert caught.value.possibly_sent
+
+
+def test_a_frame_above_the_limit_is_named(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT:
+            request.socket.sendall((2_000_000).to_bytes(4, "big"))
+            return None
+        return usual(peer, request)
+
+    with Peer(answer) as peer, pytest.raises(TransportError, match="more than max_response_bytes=1000000"):
+        make(peer.address, max_response_bytes=1_000_000).run(init_producer_id())
+
+
+def test_a_web_server_is_told_apart(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        request.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        return None
+
+    with Peer(answer) as peer, pytest.raises(TransportError, match="something else: TLS, HTTP"):
+        make(peer.address).run(init_producer_id())
+
+
+def test_versions_that_do_not_meet_are_told_and_nothing_is_sent(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == API_VERSIONS:
+            return versions_reply(request, {18: (0, 4), 3: (0, 9), 22: (0, 2)})
+        return usual(peer, request)
+
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        with pytest.raises(UnsupportedError, match="offers InitProducerId versions 0 to 2, wanted is 4 to 5"):
+            runner.run(call(ANY_NODE, request, timeout=3.0, lowest=4))
+        assert INIT not in {one.api_key for one in peer.requests}
+
+
+def test_a_broker_that_throttles_is_left_in_peace(make: Make) -> None:
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT:
+            return request.reply(InitProducerIdResponse(throttle_time_ms=300, producer_id=1, producer_epoch=0))
+        return usual(peer, request)
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        began = time.monotonic()
+        runner.run(init_producer_id(node=1))
+        assert 0.2 < time.monotonic() - began < 3.0
+
+
+@pytest.mark.parametrize("how", ["asked", "unreachable"])
+def test_rebootstrap(make: Make, how: str) -> None:
+    """KIP-899 and KIP-1102: the broker says so (error 129), or no broker of the metadata can be reached."""
+    moved: list[bool] = []
+
+    def old(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == METADATA and how == "asked" and moved:
+            return request.reply(MetadataResponse(error_code=129))
+        return usual(peer, request)
+
+    with Peer(usual, node_id=2) as new:
+        with Peer(old) as peer:
+            runner = make(peer.address)
+            runner.run(runner.client.cluster.refresh(5.0))
+            assert sorted(runner.client.cluster.brokers) == [1]
+            runner.client.network.bootstrap_addresses = options(new.address).addresses
+            moved.append(True)
+            if how == "asked":
+                runner.run(runner.client.cluster.refresh(5.0))
+        if how == "unreachable":
+            runner.run(runner.client.cluster.refresh(8.0))
+        assert sorted(runner.client.cluster.brokers) == [2]
+        assert runner.client.cluster.rebootstraps >= 1
+
+
+def test_an_idle_connection_is_closed_and_the_next_call_opens_another(make: Make) -> None:
+    with Peer(usual) as peer:
+        runner = make(peer.address, connections_max_idle_ms=200)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        before = peer.connections
+        time.sleep(0.5)
+        runner.run(init_producer_id(node=1))
+        assert peer.connections > before
+
+
+def test_close_ends_what_runs(make: Make) -> None:
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.close()
+        with pytest.raises(TransportError, match="the client is closed"):
+            runner.run(init_producer_id())
+        runner.close()

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client believes of a cluster: leaders by epoch, topics that cannot be had, coordinators, in virtual time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep
+from kcodec.network.scheduler import Scheduler
+from kcodec.protocol.messages.metadata import (
+    Coordinator,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+TIMES = ClusterTimes(request=5.0, metadata_max_age=300.0, rebootstrap_trigger=60.0, backoff=lambda attempt, _: 0.1)
+ID = UUID(int=7)
+
+
+def metadata(*topics: MetadataResponseTopic, nodes: tuple[int, ...] = (1, 2), **fields: Any) -> MetadataResponse:
+    brokers = [MetadataResponseBroker(node_id=node, host="host", port=9000 + node) for node in nodes]
+    return MetadataResponse(brokers=brokers, controller_id=1, topics=list(topics), **fields)
+
+
+def topic(
+    name: str, leaders: dict[int, tuple[int, int]] | None = None, error: int = 0, topic_id: UUID = ID
+) -> MetadataResponseTopic:
+    partitions = [
+        MetadataResponsePartition(partition_index=number, leader_id=leader, leader_epoch=epoch)
+        for number, (leader, epoch) in (leaders or {}).items()
+    ]
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+
+
+class World:
+    """Answers calls from a function of the request, at once; time moves from timer to timer."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.now = 0.0
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+        self.scheduler = Scheduler(lambda: self.now, self)
+        self.cluster = Cluster(lambda: self.now, Random(1), TIMES)
+        self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
+
+    def start_call(self, call: Call, done: Done) -> Any:
+        request = call.request.build(6) if type(call.request) is ByVersion else call.request
+        self.asked.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            self.scheduler.call_soon(lambda: done(None, answer))
+        else:
+            self.scheduler.call_soon(lambda: done(Reply(answer, 12, 1), None))
+        return lambda: None
+
+    def run(self, flow: Flow[Any], until: float = 100.0) -> Any:
+        task = self.scheduler.spawn(flow, "flow")
+        task.when_done(lambda _: None)
+        self.scheduler.run_ready()
+        while not task.done and (when := self.scheduler.next_wakeup()) is not None and when <= until:
+            self.now = max(when, self.now)
+            self.scheduler.run_ready()
+        assert task.done, "the flow did not end in time"
+        if task.error:
+            raise task.error
+        return task.result
+
+
+def test_leaders_and_partitions_are_known_after_the_first_answer() -> None:
+    world = World(metadata(topic("a", {0: (1, 5), 1: (-1, 3)})))
+    found = world.run(world.cluster.ensure_topic("a", 5.0))
+    assert found.topic_id == ID and world.cluster.partitions("a") == 2
+    assert (world.cluster.leader("a", 0), world.cluster.leader("a", 1)) == (1, None)
+    assert world.cluster.available_partitions("a") == [0]
+    assert [one.name for one in world.asked[0].topics] == ["a"]
+
+
+def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_anew() -> None:
+    world = World(metadata(topic("a", {0: (1, 5)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.cluster.apply(Reply(metadata(topic("a", {0: (2, 4)})), 12, 1))
+    assert world.cluster.leader("a", 0) == 1
+    world.cluster.apply(Reply(metadata(topic("a", {0: (2, 6)})), 12, 1))
+    assert world.cluster.leader("a", 0) == 2
+    world.cluster.apply(Reply(metadata(topic("a", {0: (1, 0)}, topic_id=UUID(int=8))), 12, 1))
+    assert world.cluster.leader("a", 0) == 1
+
+
+def test_a_leader_told_by_an_answer_counts_when_its_epoch_is_newer() -> None:
+    world = World(metadata(topic("a", {0: (1, 5)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.cluster.learn_leader("a", 0, 2, 5)
+    assert world.cluster.leader("a", 0) == 1
+    world.cluster.learn_leader("a", 0, 9, 6)
+    assert world.cluster.leader("a", 0) == 1, "a broker nobody has heard of"
+    world.cluster.learn_leader("a", 0, 2, 6)
+    assert world.cluster.leader("a", 0) == 2
+
+
+def test_a_topic_that_does_not_exist_is_waited_for_until_the_deadline() -> None:
+    world = World(metadata(topic("a", error=3)))
+    with pytest.raises(DeliveryTimeoutError, match=r"topic 'a' is not in the metadata after 2 s: UNKNOWN_TOPIC"):
+        world.run(world.cluster.ensure_topic("a", 2.0))
+    assert 10 <= len(world.asked) <= 25
+
+
+@pytest.mark.parametrize(("error", "kind"), [(29, AuthorizationError), (17, BrokerError)])
+def test_a_topic_that_cannot_be_had_says_why_at_once_and_is_asked_for_anew(error: int, kind: type[BrokerError]) -> None:
+    world = World(metadata(topic("a", error=error)), metadata(topic("a", {0: (1, 0)})))
+    with pytest.raises(kind) as caught:
+        world.run(world.cluster.ensure_topic("a", 60.0))
+    assert caught.value.resource == "a" and world.now < 1.0
+    assert world.run(world.cluster.ensure_topic("a", 60.0)).partitions[0].leader == 1
+
+
+def test_a_broker_that_knows_no_brokers_is_not_believed() -> None:
+    world = World(metadata(nodes=()), metadata(topic("a", {0: (1, 0)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    assert len(world.asked) == 2
+
+
+def test_metadata_is_asked_for_again_when_it_is_old() -> None:
+    world = World(metadata(topic("a", {0: (1, 0)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    before = len(world.asked)
+    while world.now < 700.0 and (when := world.scheduler.next_wakeup()) is not None:
+        world.now = when
+        world.scheduler.run_ready()
+    assert len(world.asked) - before in (2, 3)
+    assert all(isinstance(request, MetadataRequest) for request in world.asked)
+
+
+def test_without_any_broker_the_bootstrap_servers_are_asked_again() -> None:
+    good = metadata(topic("a", {0: (1, 0)}))
+    world = World(good, *[TransportError("gone")] * 3, good)
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.run(world.cluster.refresh(5.0))
+    assert world.cluster.rebootstraps == 1
+
+
+def coordinator(node: int = 2, error: int = 0, **fields: Any) -> FindCoordinatorResponse:
+    found = Coordinator(key="id", node_id=node, host="host", port=9000 + node, error_code=error, **fields)
+    return FindCoordinatorResponse(coordinators=[found])
+
+
+class Coordinators(World):
+    """Metadata of two brokers to everybody, the script to FindCoordinator."""
+
+    def start_call(self, call: Call, done: Done) -> Any:
+        if isinstance(call.request, MetadataRequest):
+            self.scheduler.call_soon(lambda: done(Reply(metadata(), 12, 1), None))
+            return lambda: None
+        return super().start_call(call, done)
+
+
+def test_a_refused_login_is_told_at_once_and_tried_again_only_for_somebody() -> None:
+    world = World(AuthenticationError("wrong password"))
+    for calls in range(1, 4):
+        with pytest.raises(AuthenticationError, match="wrong password"):
+            world.run(world.cluster.ensure_topic("a", 60.0))
+        assert world.now < 1.0 and len(world.asked) == calls
+        world.run(sleep(0.2))
+    with pytest.raises(AuthenticationError):
+        world.run(world.cluster.refresh(60.0))
+    asked = len(world.asked)
+    world.run(sleep(60.0))
+    assert len(world.asked) == asked, "nobody asked"
+
+
+def test_a_coordinator_is_found_and_remembered_until_forgotten() -> None:
+    world = Coordinators(coordinator())
+    for _ in range(3):
+        assert world.run(world.cluster.coordinator("transaction", "id", 5.0)) == 2
+    assert len(world.asked) == 1 and world.asked[0].coordinator_keys == ["id"] and world.asked[0].key_type == 1
+    world.cluster.forget_coordinator("transaction", "id")
+    world.run(world.cluster.coordinator("transaction", "id", 5.0))
+    assert len(world.asked) == 2
+
+
+def test_errors_that_pass_are_waited_out() -> None:
+    world = Coordinators(coordinator(error=15), coordinator(error=14), TransportError("cut"), coordinator())
+    assert world.run(world.cluster.coordinator("group", "id", 5.0)) == 2
+    assert len(world.asked) == 4
+
+
+def test_a_coordinator_that_does_not_come_ends_by_the_deadline_with_the_last_reason() -> None:
+    world = Coordinators(coordinator(error=15))
+    with pytest.raises(DeliveryTimeoutError, match="COORDINATOR_NOT_AVAILABLE"):
+        world.run(world.cluster.coordinator("group", "id", 3.0))
+    assert 2.9 < world.now < 4.0
+
+
+def test_a_missing_permission_names_the_transactional_id() -> None:
+    world = Coordinators(coordinator(error=53))
+    with pytest.raises(AuthorizationError) as caught:
+        world.run(world.cluster.coordinator("transaction", "id", 60.0))
+    assert caught.value.resource == "id" and world.now < 1.0

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler of flows, in virtual time: what each effect does, and what is left when a task is cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcodec.flow import Call, CancelledFlow, Flow, Signal, Task, call, join, sleep, spawn, wait
+from kcodec.network.scheduler import Scheduler
+
+
+class Script:
+    """A network whose calls are answered by hand; and a clock that only moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[Call, Callable[[Any, BaseException | None], None]]] = []
+        self.given_up = 0
+        self.scheduler = Scheduler(lambda: self.now, self)
+
+    def start_call(self, call: Call, done: Callable[[Any, BaseException | None], None]) -> Callable[[], None]:
+        self.calls.append((call, done))
+
+        def give_up() -> None:
+            self.given_up += 1
+
+        return give_up
+
+    def run(self, until: float) -> None:
+        self.scheduler.run_ready()
+        while (when := self.scheduler.next_wakeup()) is not None and when <= until:
+            self.now = when
+            self.scheduler.run_ready()
+        self.now = until
+
+
+def test_a_flow_sleeps_calls_and_returns() -> None:
+    script = Script()
+
+    def flow() -> Flow[str]:
+        yield from sleep(2.0)
+        reply = yield from call(3, "request", timeout=1.0)
+        return f"{reply} at {script.now}"
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.run(5.0)
+    assert not task.done and script.calls[0][0].node == 3
+    script.calls[0][1]("reply", None)
+    script.run(5.0)
+    assert task.result == "reply at 5.0"
+
+
+def test_an_error_of_a_call_is_raised_where_the_flow_waits() -> None:
+    script = Script()
+
+    def flow() -> Flow[str]:
+        try:
+            yield from call(3, "request", timeout=1.0)
+        except ConnectionError as error:
+            return f"seen: {error}"
+        return "not seen"
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.run(0.0)
+    script.calls[0][1](None, ConnectionError("cut"))
+    script.run(0.0)
+    assert task.result == "seen: cut"
+
+
+@pytest.mark.parametrize(("set_at", "expected"), [(1.0, (True, 1.0)), (9.0, (False, 3.0))])
+def test_wait_ends_by_the_signal_or_by_its_time(set_at: float, expected: tuple[bool, float]) -> None:
+    script = Script()
+    signal = Signal()
+
+    def flow() -> Flow[tuple[bool, float]]:
+        came = yield from wait(signal, 3.0)
+        return came, script.now
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.scheduler.call_at(set_at, signal.set)
+    script.run(10.0)
+    assert task.result == expected
+
+
+def test_join_gives_the_result_the_error_or_the_time_out() -> None:
+    script = Script()
+
+    def child(seconds: float, error: Exception | None) -> Flow[float]:
+        yield from sleep(seconds)
+        if error:
+            raise error
+        return seconds
+
+    def flow() -> Flow[list[object]]:
+        seen: list[object] = []
+        quick: Task[float] = yield from spawn(child(1.0, None), "quick")
+        seen.append((yield from join(quick)))
+        bad: Task[float] = yield from spawn(child(1.0, ValueError("bad")), "bad")
+        try:
+            yield from join(bad)
+        except ValueError as error:
+            seen.append(str(error))
+        slow: Task[float] = yield from spawn(child(9.0, None), "slow")
+        try:
+            yield from join(slow, timeout=2.0)
+        except TimeoutError:
+            seen.append(script.now)
+        slow.cancel()
+        try:
+            yield from join(slow)
+        except CancelledFlow:
+            seen.append("cancelled")
+        return seen
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.run(20.0)
+    assert task.result == [1.0, "bad", 4.0, "cancelled"]
+    assert script.scheduler.tasks == []
+
+
+def test_cancelling_runs_the_finally_part_and_gives_the_call_up() -> None:
+    script = Script()
+    cleaned = []
+
+    def flow() -> Flow[None]:
+        try:
+            yield from call(1, "request", timeout=1.0)
+        finally:
+            cleaned.append(True)
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.run(0.0)
+    task.cancel()
+    assert task.done and cleaned == [True] and script.given_up == 1
+    script.calls[0][1]("too late", None)
+    script.run(1.0)
+    assert isinstance(task.error, CancelledFlow)
+
+
+def test_an_error_that_nobody_joins_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script()
+
+    def flow() -> Flow[None]:
+        yield from sleep(0.0)
+        raise ValueError("lost")
+
+    script.scheduler.spawn(flow(), "the flow")
+    script.run(1.0)
+    assert "the flow ended with an error that nobody waited for: lost" in caplog.text
+
+
+def test_many_flows_take_turns_in_the_order_of_their_times() -> None:
+    script = Script()
+    order: list[int] = []
+
+    def flow(number: int) -> Flow[None]:
+        yield from sleep(1.0 + number % 3)
+        order.append(number)
+
+    for number in range(9):
+        script.scheduler.spawn(flow(number), f"flow {number}")
+    script.run(10.0)
+    assert order == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    script = Script()
+    fired: list[int] = []
+    for number in range(5000):
+        timer = script.scheduler.call_at(30.0 + number, lambda: fired.append(-1))
+        if number % 500:
+            timer.cancel()
+        else:
+            timer.action = lambda number=number: fired.append(number)  # type: ignore[misc]
+    assert len(script.scheduler._timers) < 1000
+    script.run(10_000.0)
+    assert fired == list(range(0, 5000, 500))
+    assert script.scheduler._cancelled_timers == 0 and script.scheduler._timers == []

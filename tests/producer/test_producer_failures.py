@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the producer's flows make of failure, in virtual time: deadlines, epochs, refusals, ends."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
+
+from kcodec.errors import BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.offsets import TopicPartition
+from kcodec.producer.delivery import Delivery
+from kcodec.producer.idempotent import IdempotentProducerId
+from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage
+
+
+def test_what_is_not_acknowledged_in_time_fails_by_its_deadline() -> None:
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
+    world.faults = lambda node, request: Fault(is_lost=True)
+    sent = send_apart(rig, "orders", values(3))
+    world.run(9.9)
+    assert not any(delivery.done() for delivery in sent)
+    world.run(0.2)
+    for delivery in sent:
+        assert isinstance(delivery.error, DeliveryTimeoutError)
+        assert "orders-0: not acknowledged within delivery_timeout_ms (10 s)" in str(delivery.error)
+    assert sent[0].error is not None and sent[0].error.possibly_sent  # type: ignore[attr-defined]
+    world.faults = faults_for()
+    later = rig.send("orders", b"later")
+    rig.flush()
+    assert later.offset == 1 and log.values == [b"first", b"later"]
+
+
+def test_after_a_gap_the_epoch_is_raised_and_what_follows_is_renumbered() -> None:
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
+    world.faults = lambda node, request: Fault(is_lost=True)
+    expired = rig.send("orders", b"expired")
+    world.run(9.0)
+    kept = rig.send("orders", b"kept")
+    world.run(1.5)
+    assert expired.done() and not kept.done()
+    world.faults = faults_for()
+    rig.flush()
+    assert kept.error is None and log.values == [b"first", b"kept"]
+    epochs = [epoch for _, _, epoch, _ in log.records]
+    assert epochs == [0, 1] and log.records[1][3] == 0
+
+
+@pytest.mark.parametrize("code", [-1, 3, 6, 7, 20, 56])
+def test_a_batch_that_a_deposed_leader_may_have_written_keeps_its_numbers(code: int) -> None:
+    """They are answered after the append, too (Kafka: DelayedProduce). Given to the next batch, its records would pass
+    for a repeat of these: acknowledged, and nowhere."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0, retry_backoff=lambda *_: 100.0)
+    world.faults = faults_for(Fault(code=code, is_written=True))
+    expired = rig.send("orders", b"expired")
+    world.run(10.5)
+    assert expired.error is not None
+    later = rig.send("orders", b"later")
+    rig.flush()
+    assert log.values == [b"first", b"expired", b"later"]
+    assert later.offset == 2
+    assert code == -1 or expired.error.possibly_sent  # type: ignore[attr-defined]
+
+
+def test_a_late_copy_of_an_expired_batch_is_refused_by_its_epoch() -> None:
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
+    world.faults = faults_for(Fault(delay=20.0), *[Fault(is_lost=True)] * 9)
+    expired = rig.send("orders", b"expired")
+    world.run(10.5)
+    assert expired.error is not None
+    world.faults = faults_for()
+    rig.send("orders", b"kept")
+    rig.flush()
+    world.run(30.0)
+    assert log.values == [b"first", b"kept"]
+
+
+def test_epochs_end_at_32767_and_a_new_id_follows() -> None:
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    identity = rig.source.current
+    assert identity is not None
+    rig.source._current = identity._replace(producer_epoch=32767)  # type: ignore[attr-defined]
+    rig.send("orders", b"last epoch")
+    rig.flush()
+    world.faults = faults_for(Fault(code=45))
+    rig.send("orders", b"new id")
+    rig.flush()
+    assert [(pid - identity.producer_id, epoch) for _, pid, epoch, _ in log.records] == [(0, 0), (0, 32767), (1, 0)]
+
+
+@pytest.mark.parametrize("code", [45, 59, 47, 49])
+def test_a_broker_that_forgot_us_gets_the_records_under_a_new_identity(code: int) -> None:
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.faults = faults_for(Fault(code=code))
+    sent = send_apart(rig, "orders", values(8))
+    rig.flush()
+    assert [delivery.error for delivery in sent] == [None] * 8
+    assert log.values == [b"first", *values(8)]
+    assert log.records[0][1:3] != log.records[1][1:3]
+
+
+def test_an_error_names_the_partition_and_the_records() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world)
+    world.faults = faults_for(Fault(code=87))
+    world.record_errors = [BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")]
+    sent = rig.send("orders", b"x")
+    rig.flush()
+    assert isinstance(sent.error, BrokerError)
+    assert sent.error.name == "INVALID_RECORD" and sent.error.resource == ("orders", 0)
+    assert "record 1: no key" in str(sent.error) and "orders-0" in str(sent.error)
+
+
+def test_records_of_a_topic_that_does_not_exist_fail_after_max_block() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = Rig(world, max_block=5.0)
+    missing, present = rig.send("nowhere", b"x"), rig.send("orders", b"x")
+    world.run(4.5)
+    assert present.done() and not missing.done()
+    again = rig.send("nowhere", b"y")
+    world.run(1.0)
+    assert isinstance(missing.error, DeliveryTimeoutError) and not again.done()
+    assert "topic 'nowhere': no metadata within max_block_ms (5 s)" in str(missing.error)
+    world.create_topic("nowhere")
+    world.run(2.0)
+    assert again.error is None and again.offset == 0
+
+
+def test_a_topic_that_may_not_be_seen_fails_at_once_with_the_brokers_error() -> None:
+    world = ScriptedCluster()
+    world.metadata_error["secret"] = 29
+    rig = Rig(world)
+    sent = rig.send("secret", b"x")
+    world.run(1.0)
+    assert isinstance(sent.error, BrokerError) and sent.error.code == 29 and sent.error.resource == "secret"
+
+
+def test_close_with_a_deadline_fails_what_is_left() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.faults = lambda node, request: Fault(is_lost=True)
+    sent = [*send_apart(rig, "orders", values(9)), rig.send("nowhere", b"x")]
+    world.run_flow(rig.core.close(2.0), 2.2)
+    for delivery in sent:
+        assert isinstance(delivery.error, DeliveryTimeoutError) and "closed" in str(delivery.error)
+
+
+def test_a_crash_of_the_loop_ends_every_delivery() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.faults = lambda node, request: Fault(is_lost=True)
+    sent = [*send_apart(rig, "orders", values(9)), rig.send("nowhere", b"x")]
+    told: list[Delivery] = []
+    for delivery in sent:
+        delivery.add_done_callback(told.append)
+    world.run(0.01)
+    rig.core.crash(TransportError("the loop failed"))
+    assert all(str(delivery.error) == "the loop failed" for delivery in sent)
+    assert sorted(map(id, told)) == sorted(map(id, sent))
+
+
+def test_retries_are_counted() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, linger=0.0, retries=2)
+    world.faults = lambda node, request: Fault(code=6)
+    sent = rig.send("orders", b"x")
+    rig.flush()
+    assert isinstance(sent.error, BrokerError) and sent.error.code == 6
+    assert len(world.requests) == 1 + 3
+
+
+def test_a_cluster_that_refuses_producer_ids_fails_records_at_once() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    world.init_answers = [15, 31]
+    rig = Rig(world)
+    sent = rig.send("orders", b"x")
+    world.run(2.0)
+    assert isinstance(sent.error, BrokerError) and sent.error.code == 31
+
+
+class Recorder(IdempotentProducerId):
+    """Notes what the sender tells it."""
+
+    def __init__(self, world: ScriptedCluster) -> None:
+        super().__init__(request_timeout=5.0, backoff=lambda attempt, random: 0.1, random=world.random.random)
+        self.failed: list[tuple[TopicPartition, BaseException, bool]] = []
+        self.written: list[tuple[TopicPartition, int, int]] = []
+
+    def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
+        self.written.append((partition, records_count, last_sequence))
+
+    def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
+        self.failed.append((partition, error, possibly_written))
+
+
+def test_whoever_hands_the_identity_out_hears_of_every_end() -> None:
+    """A transaction is committed only if nothing of it failed: no failure may pass its manager by."""
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    world.metadata_error["secret"] = 29
+    source = Recorder(world)
+    rig = Rig(world, source=source, max_block=5.0, delivery_timeout=10.0, request_timeout=2.0)
+    sent = [
+        rig.send("orders", b"good"),
+        rig.send("orders", b"no such partition", partition=7),
+        rig.send("nowhere", b"no metadata"),
+        rig.send("secret", b"refused"),
+    ]
+    world.run(6.0)
+    world.faults = faults_for(Fault(code=87))
+    sent.append(rig.send("orders", b"invalid"))
+    world.run(1.0)
+    world.faults = lambda node, request: Fault(is_lost=True)
+    sent.append(rig.send("orders", b"lost"))
+    world.run(0.1)
+    sent.append(rig.send("orders", b"never sent"))
+    rig.flush()
+    sent.append(rig.send("orders", b"given up"))
+    rig.core.abort_buffered(TransportError("aborted"))
+    assert source.written == [(TopicPartition("orders", 0), 1, 0)]
+    assert [delivery.error for delivery in sent if delivery.error is None] == [None]
+    told = {id(error): (str(partition), written) for partition, error, written in source.failed}
+    assert [told.get(id(delivery.error)) for delivery in sent] == [
+        None,
+        ("orders--1", False),
+        ("nowhere--1", False),
+        ("secret--1", False),
+        ("orders-0", False),
+        ("orders-0", True),
+        ("orders-0", False),
+        ("orders-0", False),
+    ]
+
+
+@pytest.mark.parametrize("written", range(6))
+@pytest.mark.parametrize("sent", [1, 3, 5])
+def test_a_restarted_broker_that_remembers_only_the_last_batch_gets_nothing_twice(written: int, sent: int) -> None:
+    """Of five batches in flight some are written and none is answered; the restart leaves the last one's number."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, request_timeout=3.0)
+    fate = [Fault(is_answer_lost=True)] * min(written, sent) + [Fault(is_lost=True)] * 5
+    world.faults = faults_for(*fate[:sent])
+    deliveries = send_apart(rig, "orders", values(sent))
+    world.run(0.5)
+    world.restart()
+    rig.flush()
+    assert [delivery.error for delivery in deliveries] == [None] * sent
+    assert log.values == [b"first", *values(sent)]
+    assert {epoch for _, _, epoch, _ in log.records} == {0}
+    for number, delivery in enumerate(deliveries):
+        assert delivery.offset in (-1, number + 1)
+
+
+def test_what_a_restarted_broker_lost_is_written_under_a_new_epoch() -> None:
+    """All are refused: the log lost its end, as with too few replicas in sync. Then they are written, in order."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, request_timeout=3.0)
+    rig.send("orders", b"second")
+    rig.flush()
+    world.faults = faults_for(*[Fault(is_answer_lost=True)] * 5)
+    deliveries = send_apart(rig, "orders", values(5))
+    world.run(0.5)
+    del log.records[1:]
+    for producer_id, (epoch, cached) in log.producers.items():
+        log.producers[producer_id] = epoch, type(cached)([(0, 0, 0)], maxlen=5)
+    world.restart()
+    rig.flush()
+    assert [delivery.error for delivery in deliveries] == [None] * 5
+    assert log.values == [b"first", *values(5)]
+    assert [epoch for _, _, epoch, _ in log.records] == [0] + [1] * 5

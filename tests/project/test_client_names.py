@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec.client and kcodec.client.aio: their names are imported when asked for, and type checkers see the same."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FACES = ["kcodec.client", "kcodec.client.aio"]
+
+
+def told_to_type_checkers(face: str) -> set[str]:
+    tree = ast.parse(Path(str(importlib.import_module(face).__file__)).read_text(encoding="utf-8"))
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.If):
+            found |= {
+                alias.name for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom) for alias in inner.names
+            }
+    return found
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_name_is_there_for_programs_and_type_checkers(face: str) -> None:
+    module = importlib.import_module(face)
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    assert set(module.__all__) == told_to_type_checkers(face) <= set(dir(module))
+    with pytest.raises(AttributeError, match="has no attribute 'Produzer'"):
+        module.Produzer  # noqa: B018
+
+
+def test_nothing_is_imported_before_it_is_asked_for() -> None:
+    code = "import sys, kcodec.client; assert not [name for name in sys.modules if name.startswith('kcodec.client.')]"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [
+        ("kcodec.client.metrics", "Metrics"),
+        ("kcodec.client.security", "Security"),
+        ("kcodec.protocol.secret", "Secret"),
+    ],
+)
+def test_a_name_that_has_moved_works_with_a_warning(old: str, name: str) -> None:
+    module = importlib.import_module(old)
+    with pytest.warns(DeprecationWarning, match=f"{old}.{name} has moved: import it from kcodec.client"):
+        found = getattr(module, name)
+    assert found is getattr(importlib.import_module("kcodec.client"), name)
+    with pytest.raises(AttributeError, match="has no attribute 'Sercet'"):
+        module.Sercet  # noqa: B018

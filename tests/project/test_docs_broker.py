@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of the pages on clients, administration and testing, run as they stand on a real broker."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import textwrap
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from kcodec import ConsumerGroupMetadata, TopicPartition
+from kcodec.client import Admin, Consumer, Producer, TransactionHandle, TransactionWriter
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
+
+LONG = os.environ.get("KCODEC_PROFILE") == "long"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+TOPICS = ("orders", "invoices", "ledger", "in", "out")
+
+
+class Examples:
+    """The Python blocks of a page, with topics and an address of this broker."""
+
+    def __init__(self, page: str, kafka: ApacheKafka, topics: tuple[str, ...] = TOPICS) -> None:
+        self.kafka = kafka
+        self.topics = {name: kafka.create_topic(partitions=3) for name in topics}
+        text = (DOCS / page).read_text(encoding="utf-8").replace('"localhost:9092"', repr(kafka.bootstrap_servers))
+        for name, real in self.topics.items():
+            text = text.replace(f'"{name}"', f'"{real}"')
+        self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+    def run(self, text: str, /, **names: Any) -> dict[str, Any]:
+        code = compile(text, "an example of the docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(eval(code, names))
+        else:
+            exec(code, names)
+        return names
+
+    def producer(self, **options: Any) -> Producer:
+        return Producer(bootstrap_servers=self.kafka.bootstrap_servers, **options)
+
+    def consumer(self, topic: str) -> Consumer:
+        """Of all that is committed there."""
+        consumer = Consumer(bootstrap_servers=self.kafka.bootstrap_servers, auto_offset_reset="earliest")
+        consumer.assign([TopicPartition(topic, partition) for partition in range(3)])
+        return consumer
+
+
+def test_producer_examples_run(apache_kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = Examples("producer.md", apache_kafka)
+    first, table, failures = examples.blocks
+    sent = examples.run(first)["delivery"].result()
+    assert (sent.topic, sent.partition, sent.offset) == (examples.topics["orders"], 1, 0)
+    with examples.producer() as producer:
+        names = examples.run(table, producer=producer, pyarrow=pyarrow, keys=[b"a", b"b"], values=[b"1", b"2"])
+        assert sum(batch.records_count for batch in names["tables"].result()) == 2
+        small = apache_kafka.create_topic(partitions=1, max_message_bytes=200)
+        producer.send(small, bytes(1000))
+        examples.run(failures, producer=producer)
+        assert capsys.readouterr().out == f"{small} MESSAGE_TOO_LARGE 1\n"
+
+
+@pytest.mark.parametrize("transaction_version", [2, 0])
+def test_transaction_examples_run(
+    apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory, transaction_version: int
+) -> None:
+    is_old = transaction_version < 2
+    kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
+    examples = Examples("transactions.md", kafka)
+    block, with_asyncio, offsets, shared, writer = examples.blocks
+    assert examples.run(block)["txn"].committed is True
+    assert examples.run(with_asyncio)["txn"].committed is True
+
+    record = type("Record", (), {"offset": 41})
+    names: dict[str, Any] = {
+        "TopicPartition": TopicPartition,
+        "record": record,
+        "transformed": b"x",
+        "consumer_group_metadata": ConsumerGroupMetadata(f"group-{examples.topics['in']}"),
+    }
+    with examples.producer(transactional_id=f"docs-{examples.topics['out']}") as producer:
+        assert examples.run(offsets, producer=producer, **names)["txn"].committed is True
+
+        pause = re.search(r"^    \.\.\..*\n", shared, re.MULTILINE)
+        assert pause
+        both = shared.replace(pause[0], textwrap.indent(writer, "    "))
+        names |= {"TransactionHandle": TransactionHandle, "TransactionWriter": TransactionWriter}
+        done = examples.run(both, producer=producer, servers=kafka.bootstrap_servers, **names)
+    assert done["txn"].committed is True
+    assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
+
+
+def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("admin.md", apache_kafka, topics=())
+    made, refused = (block.replace('"orders"', f'"orders-{uuid.uuid4().hex}"') for block in examples.blocks)
+    examples.run(made)
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        admin.create_topics([re.findall(r'"(orders-\w+)"', refused)[0]])
+        examples.run(refused, admin=admin)
+
+
+def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory) -> None:
+    examples = Examples("testing.md", apache_kafka)
+    names = examples.run(examples.blocks[0])
+    for block in examples.blocks[1:]:
+        names = examples.run(block, **names)
+    names["test_a_commit_that_nobody_answers_is_unknown"](apache_kafka)
+    if LONG:  # three nodes take their time
+        names["test_nothing_is_lost_when_a_leader_dies"](apache_kafka_factory)
+
+
+def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("consumer.md", apache_kafka)
+    topic = examples.topics["orders"]
+    first, arrow, by_hand, record_by_record, commits, rebalances, refused = (
+        block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
+    )
+    with examples.producer() as producer:
+        for number in range(30):
+            producer.send(topic, b"%d" % number, partition=0)
+    names = examples.run(first)
+    assert [record.value for record in names["records"]] == [b"%d" % number for number in range(30)]
+    assert names["records"][0].topic == topic
+    names = examples.run(by_hand)
+    assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
+    assert names["behind"].lag == 30
+    examples.run(record_by_record, Consumer=Consumer, first=TopicPartition(topic, 0))
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
+    with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert examples.run(arrow, consumer=consumer)["batch"].num_rows == 30
+        committed = examples.run(commits, consumer=consumer, first=TopicPartition(topic, 0))["committed"]
+        assert committed[TopicPartition(topic, 0)].offset in {30, 42}  # the one in the background may be behind it
+        consumer.unsubscribe()
+        examples.run(rebalances, consumer=consumer)
+        assert len(consumer.assignment()) == 3
+        examples.run(refused, consumer=consumer)
+
+
+def test_session_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("session.md", apache_kafka)
+    blocking, aborted, with_asyncio, arrow, by_hand = examples.blocks
+    source, target = examples.topics["orders"], examples.topics["invoices"]
+    with examples.producer() as producer:
+        for value in (b"one", b"two", b"three"):
+            producer.send(source, value, key=value)
+    abort = textwrap.indent(aborted, "    ")
+    assert "    assert done == 3\n" in blocking
+    for text in (blocking + abort, with_asyncio, arrow, by_hand):
+        examples.run(text)
+    with examples.consumer(target) as consumer:
+        found: list[bytes | None] = []
+        while len(found) < 12:
+            found += [record.value for record in consumer.poll(5.0)]
+        assert consumer.poll(0.3) == []
+    assert sorted(found) == sorted([b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 3)
+
+
+def test_migration_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("migration.md", apache_kafka)
+    topic = examples.topics["orders"]
+    with examples.producer() as producer:
+        producer.send(topic, b"17.50", key=b"customer-1")
+    for block in examples.blocks:
+        examples.run(re.sub(r'"(billing|shipping|invoicing|invoicing-0)"', rf'"\1-{topic}"', block))
+
+
+def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("producer.md", apache_kafka)
+    with pytest.raises(TypeError, match="did you mean 'compression_type'"):
+        examples.run(examples.blocks[0].replace("compression_type", "compression_typ"))
+
+
+def test_reading_examples_run(apache_kafka: ApacheKafka) -> None:
+    examples = Examples("reading.md", apache_kafka)
+    first, stream, scan = examples.blocks
+    with examples.producer() as producer:
+        for number in range(9):
+            producer.send(examples.topics["orders"], b"value-%d" % number, key=b"key", partition=number % 3)
+    names = examples.run(first)
+    assert names["rows"] == 9
+    assert {one.next_offset for one in names["records"].offsets.values()} == {3}
+    assert examples.run(stream, **names)["table"].num_rows == 9
+    assert examples.run(scan, **names)["found"].height == 6

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients say about options and arguments that are written as in other clients, or not quite right."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from admin_script import AdminScript
+
+import kcodec
+from kcodec import OffsetOutOfRangeError, TopicPartition
+from kcodec.admin import flows
+from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio
+from kcodec.constants import IsolationLevel
+from kcodec.consumer.options import ConsumerOptions
+from kcodec.errors import BrokerError
+from kcodec.network.option_names import CLOSE, COUNTERPARTS, INSTEAD
+from kcodec.network.options import ClientOptions
+from kcodec.producer.options import ProducerOptions
+from kcodec.protocol import messages
+from kcodec.reading.ranges import TopicRange
+from kcodec.security import SECURITY_OPTIONS
+
+NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
+CLIENTS: list[Callable[..., Any]] = [
+    Producer,
+    Consumer,
+    Admin,
+    GroupTransactSession,
+    aio.Producer,
+    aio.Consumer,
+    aio.Admin,
+    aio.GroupTransactSession,
+]
+NAMES = [f"{client.__module__.split('.')[2]}.{client.__name__}" for client in CLIENTS]
+
+
+@pytest.mark.parametrize(
+    ("servers", "kind", "message"),
+    [
+        ("kafka://host:9092", ValueError, "kafka://host:9092 is a URL, expected host:port; write 'host:9092'"),
+        ("PLAINTEXT://h:1,h2:2", ValueError, "write 'h:1', and choose TLS and SASL by security_protocol"),
+        (["kafka://me:hunter2@host:9092/x"], ValueError, "kafka://host:9092 is a URL"),
+        (("host", 9092), TypeError, r"got \('host', 9092\); write \"host:9092\""),
+        ([("host", 9092), ("other", 9093)], TypeError, r"got \('host', 9092\); write \"host:9092\""),
+        (9092, TypeError, 'expected "host:port", or a list of such, got 9092'),
+        (b"host:9092", TypeError, "or a list of such, got b'host:9092'"),
+        (["host:9092", None], TypeError, "got the entry None of type NoneType"),
+    ],
+)
+def test_bootstrap_servers_written_otherwise_are_explained(servers: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match="^bootstrap_servers: .*" + message) as caught:
+        Producer(bootstrap_servers=servers)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
+def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
+    name = client.__name__
+    with pytest.raises(TypeError) as caught:
+        client({"metadata.broker.list": "h:1", "sasl.password": "hunter2"})
+    assert str(caught.value).startswith(
+        f"{name} takes its options as keyword arguments, not as a dict: "
+        f"{name}(bootstrap_servers=..., sasl_plain_password=...), or {name}(**options)"
+    )
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(TypeError, match=f'got str as a positional one: {name}\\(bootstrap_servers="localhost:9092"'):
+        client("localhost:9092")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ssl_ca_location", "'ssl_ca_location' is 'ssl_cafile' here"),
+        ("ssl.ca.location", "'ssl.ca.location' is 'ssl_cafile' here"),
+        ("message.timeout.ms", "is 'delivery_timeout_ms' here"),
+        ("linger.ms", r"write linger_ms= \(names have underscores\)"),
+        (
+            "statistics.interval.ms",
+            "has no counterpart of 'statistics.interval.ms' .*|no counterpart of .*: pass an object",
+        ),
+        ("statistics_interval_ms", "no counterpart of 'statistics_interval_ms': pass an object as metrics="),
+        ("partitioner", "no counterpart of 'partitioner': keys are partitioned as by Java's default"),
+        ("compresion_type", "did you mean 'compression_type'"),
+        ("bootstrap_server", "did you mean 'bootstrap_servers'"),
+    ],
+)
+def test_an_unknown_option_is_explained(name: str, message: str) -> None:
+    with pytest.raises(TypeError, match=f"a? ?producer has no option '{name}'.*(?:{message})"):
+        Producer(**NOWHERE, **{name: 1})
+
+
+@pytest.mark.parametrize("name", ["colour", "ssl_ca_place", "sasl_region_name", "heartbeat"])
+def test_a_name_is_suggested_only_if_it_is_close(name: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Producer(**NOWHERE, **{name: 1})
+    assert "did you mean" not in str(caught.value)
+    assert CLOSE > 0.75
+
+
+def test_the_names_of_others_lead_to_options_that_exist() -> None:
+    known = ClientOptions.names() | ProducerOptions.names() | ConsumerOptions.names() | SECURITY_OPTIONS
+    known |= {"fetch_ahead_max_bytes"}
+    assert {ours for ours in COUNTERPARTS.values() if ours is not None} <= known
+    assert not COUNTERPARTS.keys() & (known - {"partitioner"})
+    assert {name for name in INSTEAD if COUNTERPARTS[name] is not None} == set()
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
+def test_pickling_a_client_is_explained(client: Any) -> None:
+    more = {"group_id": "g", "transactional_id": "t", "topics": "x"} if "Session" in client.__name__ else {}
+
+    async def make() -> Any:
+        return client(**NOWHERE, **more)
+
+    async def check() -> None:
+        made = await make()
+        try:
+            for call in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=f"^a {client.__name__} cannot be pickled or copied"):
+                    call(made)
+        finally:
+            closed = made.close()
+            if asyncio.iscoroutine(closed):
+                await closed
+
+    asyncio.run(check())
+
+
+def test_one_partition_can_be_assigned() -> None:
+    with Consumer(**NOWHERE) as consumer:
+        consumer.assign(TopicPartition("orders", 0))
+        assert consumer.assignment() == {TopicPartition("orders", 0)}
+        with pytest.raises(
+            TypeError, match=r"expected TopicPartition\(topic, partition\) or a list of them, got 'orders'"
+        ):
+            consumer.assign("orders")
+
+
+def test_a_time_in_the_place_of_an_offset_is_explained() -> None:
+    script = AdminScript()
+    script.topics["orders"] = {0: 1}
+
+    def offsets(node: int, request: Any) -> Any:
+        partition = messages.ListOffsetsPartitionResponse(
+            partition_index=0, offset=0 if request.topics[0].partitions[0].timestamp == -2 else 100
+        )
+        return messages.ListOffsetsResponse(
+            topics=[messages.ListOffsetsTopicResponse(name="orders", partitions=[partition])]
+        )
+
+    script.answers["ListOffsets"] = offsets
+    level = IsolationLevel.READ_COMMITTED
+    with pytest.raises(OffsetOutOfRangeError, match=r"time 2026-11-22T\S+ is meant, write kcodec.Timestamp\(179"):
+        script.run(TopicRange("orders", None, 1795343622051, "latest").resolve(script.asking, level))
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        script.run(TopicRange("orders", None, 5000, "latest").resolve(script.asking, level))
+    assert "Timestamp" not in str(caught.value)
+    assert kcodec.Timestamp(5).ms == 5
+
+
+@pytest.mark.parametrize("call", [flows.delete_topics, flows.describe_topics])
+def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
+    script = AdminScript()
+    script.topics["orders"] = {0: 1}
+    script.answers["DeleteTopics"] = lambda node, request: messages.DeleteTopicsResponse(
+        responses=[messages.DeletableTopicResult(name=name, error_code=3) for name in request.topic_names]
+    )
+    with pytest.raises(BrokerError, match="topic 'ghost': there is no such topic or partition") as caught:
+        script.run(call(script.asking, ["ghost"]))
+    assert (caught.value.code, caught.value.remedy, caught.value.resource) == (3, "stop", "ghost")
+    assert "yet" not in str(caught.value)

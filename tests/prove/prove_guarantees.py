@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three guarantees, one workload, the same kills (examples/exactly_once.py), on every kind of broker: what is lost and
+what comes twice, side by side.
+
+    python tests/prove/prove_guarantees.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--count 10000] [--kills 20]
+
+A process copies topic to topic in chunks of 100 and is killed at its critical point, so many times: behind its commit
+and before it produces; behind what it produced and before it commits; in its transaction, all of whose records are in
+the log. Each kill must cost the first one records and have the second one double some, and must do nothing to the
+session's copy. The last line is a group of three sessions that abort a third of their transactions too. The exit status
+is 0 if all is so.
+
+Written to guarantees.txt in tests/results (or FOLDER).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+
+from exactly_once import CHUNK, Run  # noqa: E402
+
+from kcodec.testing.kafka import ApacheKafka  # noqa: E402
+
+NAMES = {
+    "commit-first": "commit, then produce",
+    "produce-first": "produce, then commit",
+    "session": "session",
+    "group": "three sessions, a third aborted",
+}
+
+
+def run_cluster(servers: str, count: int, kills: int) -> dict[str, Run]:
+    """All four on one broker."""
+    runs = {work: Run(servers, work, count, kills).run() for work in list(NAMES)[:3]}
+    group = Run(servers, "session", 5 * count, kills, processes=3, abort_share=1 / 3)
+    return {**runs, "group": group.run()}
+
+
+def fault(work: str, run: Run) -> str:
+    """What is not as it must be; empty if nothing."""
+    damage = range(run.killed, run.killed * CHUNK + 1)
+    wanted = {"commit-first": (damage, [0]), "produce-first": ([0], damage)}.get(work, ([0], [0]))
+    if run.lost not in wanted[0] or run.duplicated not in wanted[1]:
+        return f"wanted {wanted[0]} lost, {wanted[1]} duplicated"
+    return f"{run.disordered} partitions out of order" if work == "group" and run.disordered else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"], metavar="VERSION/LEVEL")
+    parser.add_argument("--count", type=int, default=10_000, help="records (default %(default)s)")
+    parser.add_argument("--kills", type=int, default=20, help="of each copy (default %(default)s)")
+    parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
+    arguments = parser.parse_args()
+    lines, failed = [f"tests/prove/prove_guarantees.py, {datetime.date.today()}"], 0
+    columns = "".join(f"{name:>12}" for name in ("records", "killed", "lost", "duplicated", "aborted", "seconds"))
+    for cluster in arguments.clusters:
+        version, level = cluster.split("/")
+        lines += ["", f"{f'Kafka {version}, transaction version {level}':<34}{columns}"]
+        with ApacheKafka(version, transaction_version=int(level)) as kafka:
+            runs = run_cluster(kafka.bootstrap_servers, arguments.count, arguments.kills)
+        for work, run in runs.items():
+            figures = (run.count, run.killed, run.lost, run.duplicated, run.invisible, round(run.seconds))
+            wrong = fault(work, run)
+            failed += bool(wrong)
+            cells = "".join(f"{figure:>12,}" for figure in figures)
+            lines.append(f"{NAMES[work]:<34}{cells}  {f'FAILED: {wrong}' if wrong else 'ok'}")
+        print("\n".join(lines[-5:]), flush=True)
+        (arguments.results / "guarantees.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{failed} copies not as they must be" if failed else "all copies as they must be")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A producer that is stopped (SIGSTOP) before each wire step, until its transaction has timed out and another one with
+its transactional id has taken over; then it goes on, and must be told that it is fenced.
+
+    python tests/prove/prove_stopped_producers.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--results FOLDER]
+
+Before each step means: behind each answer. A proxy holds the answer, the process is stopped, the answer let go; the
+next request is what it sends when it goes on. Both do the same work, as a job that is started again does: take the id
+over, look at the committed offset whether the work is done, write it and the offset in one transaction. Three rounds:
+another producer takes over after the transaction's time-out; one takes over before it; nobody does, and the producer
+must say that its transaction timed out. The log is read by librdkafka's read_committed consumer. The control does the
+same work without a transactional id: it must show duplicates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from both_faces import FACES, Work
+from confluent_client import commit_offset, committed_offset, read_committed, settle
+from transaction_load import COMMITTED, GIVEN_UP, Verdict, Written, add_results, judge, make_records
+
+from kcodec.errors import DeliveryErrors, KcodecError
+from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.proxy import KafkaProxy
+from kcodec.testing.proxy.answers import structs_of
+from kcodec.testing.proxy.frames import Exchange
+from kcodec.testing.proxy.rules import Rule
+
+PARTITIONS = 2
+TRANSACTION_SECONDS = 2.0
+# The broker of these tests looks every 0.5 s for transactions that are over their time.
+TIMED_OUT_SECONDS = TRANSACTION_SECONDS + 1.5
+WORKER_SECONDS = 60
+CONTROL = "control"
+ROUNDS = ("after the time-out", "before the time-out", "nobody", CONTROL)
+SKIPPED = "skipped"  # the work was done already
+OPENING = ("AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit")
+CODES = ("error_code", "partition_error_code")
+FENCED, TIMED_OUT = "ProducerFencedError", "TransactionTimedOutError"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of a step: who does it, where. transactional: or as the control does it."""
+
+    bootstrap_servers: str
+    topic: str
+    name: str
+    client_id: str
+    transactional: bool
+
+    def do(self) -> tuple[str, Exception | None]:
+        """Do it, if it is not done; what the producer told of it."""
+        options = {"bootstrap_servers": self.bootstrap_servers, "client_id": self.client_id, "linger_ms": 0}
+        if self.transactional:
+            options |= {"transactional_id": self.name, "transaction_timeout_ms": int(TRANSACTION_SECONDS * 1000)}
+        face = FACES["blocking"](**options)
+        try:
+            return self._do(face)
+        except KcodecError as error:
+            return GIVEN_UP, error
+        finally:
+            with suppress(DeliveryErrors):  # of the control; it reports its own failures
+                face.close()
+
+    def _do(self, face: Any) -> tuple[str, Exception | None]:
+        if self.transactional:
+            face.producer.init_transactions()  # from here on whoever had the id before can change nothing more
+        if committed_offset(self.bootstrap_servers, self.name, self.topic, 0) > 0:
+            return SKIPPED, None
+        records = make_records(self.name, 0, range(PARTITIONS), 2)
+        if self.transactional:
+            offsets = {TopicPartition(self.topic, 0): 1}
+            told = face.transact(Work(self.topic, records, offsets, ConsumerGroupMetadata(self.name)))
+            return told.outcome, told.error
+        sent = [face.producer.send(self.topic, value, partition=at) for at in records for value in records[at]]
+        for delivery in sent:
+            delivery.result(30)
+        commit_offset(self.bootstrap_servers, self.name, self.topic, 0, 1)
+        return COMMITTED, None
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """The process that is stopped: says as a line of JSON what it was told."""
+    *texts, transactional = arguments.worker
+    outcome, error = Job(*texts, transactional == "True").do()
+    print(json.dumps({"outcome": outcome, "error": type(error).__name__ if error else "", "text": str(error or "")}))
+
+
+@dataclass
+class Step:
+    """One stop: behind which answer of which API, and what came of it."""
+
+    name: str
+    number: int
+    api: str = ""
+    came_before: set[str] = field(default_factory=set)
+    opened: str = "no"  # the transaction, at the broker: yes, no, or perhaps, where an answer was still to come
+    told: dict[str, str] = field(default_factory=dict)
+    successor: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+def opened(exchanges: list[Exchange]) -> str:
+    """Whether one of them opened the transaction: a Produce that was refused (19) has not."""
+    answers = [exchange for exchange in exchanges if exchange.api in OPENING]
+    for exchange in answers:
+        if exchange.response is not None:
+            found = structs_of(exchange.response_message())
+            codes = [getattr(one, name) for one in found for name in CODES if hasattr(one, name)]
+            if not any(codes):
+                return "yes"
+    return "perhaps" if any(exchange.response is None for exchange in answers) else "no"
+
+
+class Stopper:
+    """Runs one worker a step, all beside each other."""
+
+    def __init__(self, kafka: ApacheKafka, proxy: KafkaProxy, topic: str, takeover: str) -> None:
+        self.kafka, self.proxy, self.topic, self.takeover = kafka, proxy, topic, takeover
+        self.transactional = takeover != CONTROL
+
+    def start(self, name: str) -> subprocess.Popen[str]:
+        """The process that writes under this transactional id."""
+        own = [self.proxy.bootstrap_servers, self.topic, name, name, str(self.transactional)]
+        command = [sys.executable, __file__, "--worker", *own]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+
+    def steps(self) -> int:
+        """How many answers a transaction takes, from one that nothing disturbs."""
+        name = f"{self.topic}-steps"
+        with self.start(name) as worker:
+            worker.communicate(timeout=WORKER_SECONDS)
+        return len(self.proxy.exchanges(client_id=name))
+
+    def run(self, number: int) -> Step:
+        """Stop a worker behind its answer of this number, let another one take over, let it go on."""
+        step = Step(f"{self.topic}-{number}", number)
+        rule = self.proxy.on_response(nth=number, client_id=step.name).hold()
+        with self.start(step.name) as worker:
+            try:
+                self._stop_behind(rule, worker, step)
+            finally:
+                worker.send_signal(signal.SIGCONT)
+            said, _ = worker.communicate(timeout=WORKER_SECONDS)
+            step.told = json.loads(said.splitlines()[-1]) if said.strip() else {"outcome": "", "error": "no answer"}
+        self._judge(step)
+        return step
+
+    def _stop_behind(self, rule: Rule, worker: subprocess.Popen[str], step: Step) -> None:
+        """Not every transaction takes as many answers; one that takes fewer ends undisturbed."""
+        deadline = time.monotonic() + WORKER_SECONDS
+        while not rule.hits and worker.poll() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{step.name}: neither an answer of number {step.number} nor an end")
+            time.sleep(0.005)
+        if rule.hits:
+            step.api = rule.hits[0].api
+            worker.send_signal(signal.SIGSTOP)
+            time.sleep(0.1)  # what it had sent by then has come through
+            before = self.proxy.exchanges(client_id=step.name)
+            step.came_before = {exchange.api for exchange in before}
+            step.opened = opened(before)
+            rule.remove()
+            self._take_over(step)
+
+    def _take_over(self, step: Step) -> None:
+        if self.takeover not in ("before the time-out", CONTROL):
+            time.sleep(TIMED_OUT_SECONDS)
+        if self.takeover != "nobody":
+            job = Job(self.kafka.admin_servers, self.topic, step.name, f"{step.name}-successor", self.transactional)
+            step.successor, error = job.do()
+            if step.successor not in (COMMITTED, SKIPPED):
+                step.faults.append(f"the one that took over: {step.successor}, {error!r}")
+
+    def _judge(self, step: Step) -> None:
+        """What must have been told: nothing but the log disproves "committed" or "aborted", which comes later."""
+        error, outcome = step.told["error"], step.told["outcome"]
+        if not self.transactional:
+            return
+        owned = "InitProducerId" in step.came_before
+        ended = "EndTxn" in step.came_before
+        if not owned or ended:
+            wanted = {""}  # it takes the id over itself when it goes on; or had committed
+        elif self.takeover == "nobody":
+            wanted = {"yes": {TIMED_OUT}, "no": {""}, "perhaps": {TIMED_OUT, ""}}[step.opened]
+        else:
+            wanted = {FENCED}
+        if error not in wanted and outcome != SKIPPED:  # a fenced one that finds the work done has nothing to write
+            step.faults.append(f"told {error or 'nothing'} ({outcome}), wanted {' or '.join(sorted(wanted)) or 'none'}")
+        if (outcome in (COMMITTED, SKIPPED)) != (not error):
+            step.faults.append(f"told {outcome} and {error or 'no error'}")
+
+
+def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Verdict]:
+    """All steps of one round, and the log held against what was told."""
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    with KafkaProxy(kafka.bootstrap_servers, keep_bytes=True) as proxy:
+        stopper = Stopper(kafka, proxy, topic, takeover)
+        numbers = range(1, stopper.steps() + 1)
+        with ThreadPoolExecutor(6) as pool:
+            steps = list(pool.map(stopper.run, numbers))
+    if takeover != CONTROL:
+        settle(kafka.admin_servers, [step.name for step in steps])
+    # The worker that counted the steps was told that it committed, as every one that nothing disturbs.
+    outcomes = {step.name: outcome_of(step) for step in steps} | {f"{topic}-steps": COMMITTED}
+    written = [
+        Written(name, 0, make_records(name, 0, range(PARTITIONS), 2), outcome) for name, outcome in outcomes.items()
+    ]
+    return steps, judge(written, read_committed(kafka.admin_servers, topic, PARTITIONS))
+
+
+def outcome_of(step: Step) -> str:
+    """What both producers of a step said of the one piece of work."""
+    told = {step.told["outcome"], step.successor}
+    return COMMITTED if COMMITTED in told else step.told["outcome"]
+
+
+def main() -> int:
+    """0 if every stopped producer was told the truth and the log holds nothing twice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"])
+    parser.add_argument("--rounds", nargs="+", default=ROUNDS, choices=ROUNDS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, help="folder of stopped-producers-DATE.txt, which is added to")
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(arguments)
+        return 0
+    lines, bad = [], 0
+    for cluster in arguments.clusters:
+        version, level = cluster.split("/")
+        with ApacheKafka(version, transaction_version=int(level)) as kafka:
+            for takeover in arguments.rounds:
+                steps, verdict = run_round(kafka, takeover)
+                faults = [f"behind {step.api}: {fault}" for step in steps for fault in step.faults]
+                if takeover == CONTROL:
+                    faults += [] if verdict.duplicated else ["the control shows no duplicates"]
+                    bad += len(faults)
+                else:
+                    bad += len(faults) + verdict.faults
+                counts = Counter(step.told["error"] or "no error" for step in steps)
+                told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+                lines.append(
+                    f"{cluster:8} taken over {takeover:20} stopped {len(steps)} times: {told} | {verdict.line()}"
+                )
+                print(lines[-1], *faults, *verdict.examples, sep="\n    ", flush=True)
+    add_results(arguments.results, "stopped-producers", lines)
+    print(f"{len(lines)} rounds: {'every one was told the truth' if not bad else f'{bad} faults'}")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients under both carriers, a thread and an asyncio loop, for tests that hold for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import Carrier as AioCarrier
+from kcodec.network.client import Client
+from kcodec.network.options import ClientOptions
+from kcodec.network.thread_loop import Carrier as SyncCarrier
+
+QUICK: dict[str, Any] = {"request_timeout_ms": 600, "reconnect_backoff_ms": 5, "retry_backoff_ms": 5}
+
+
+def options(servers: str, **changes: Any) -> ClientOptions:
+    return ClientOptions.take({"bootstrap_servers": servers, **QUICK, **changes})
+
+
+class Threaded:
+    """Runs flows of one client by a thread."""
+
+    def __init__(self, servers: str, **changes: Any) -> None:
+        self.client = Client(options(servers, **changes))
+        self.carrier = SyncCarrier(self.client)
+
+    def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
+        return self.carrier.run(flow, timeout)
+
+    def close(self) -> None:
+        self.carrier.close()
+
+    end = close
+
+
+class Looped:
+    """Runs flows of one client on an asyncio loop."""
+
+    def __init__(self, servers: str, **changes: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = Client(options(servers, **changes))
+        self.carrier = AioCarrier(self.client)
+
+    def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
+        return self.loop.run_until_complete(self.carrier.run(flow, timeout))
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.carrier.close())
+
+    def end(self) -> None:
+        self.close()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+Runner = Threaded | Looped
+Make = Callable[..., Runner]
+
+
+@pytest.fixture(params=[Threaded, Looped], ids=["thread", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    made: list[Runner] = []
+
+    def make(servers: str, **changes: Any) -> Runner:
+        made.append(request.param(servers, **changes))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.end()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec's read_committed consumer beside a proof, as tests/java/TopicReader.java is Kafka's.
+
+It says each record of a topic as it comes, a line of partition, offset and value with tabs between. When its input ends
+it goes on to the last stable offset, says "done" and ends.
+
+    python tests/support/copy_reader.py SERVERS TOPIC PARTITIONS
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from kcodec import TopicPartition
+from kcodec.client import Consumer
+from kcodec.errors import TransportError
+
+
+def main() -> None:
+    servers, topic, count = sys.argv[1:]
+    partitions = [TopicPartition(topic, number) for number in range(int(count))]
+    is_over = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        is_over.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign(partitions)
+        while not is_over.is_set():
+            tell(consumer)
+        ends = end_offsets(consumer, partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            tell(consumer)
+    print("done", flush=True)
+
+
+def tell(consumer: Consumer) -> None:
+    lines = [f"{record.partition}\t{record.offset}\t{record.value.decode()}\n" for record in consumer.poll(0.1)]
+    sys.stdout.write("".join(lines))
+    sys.stdout.flush()
+
+
+def end_offsets(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """The last stable offsets; a broker that is away comes back."""
+    while True:
+        try:
+            return consumer.end_offsets(partitions)
+        except TransportError as error:
+            print(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edited bytes of messages, and what must hold whatever the bytes are.
+
+    edited(data, chooser) -> bytes                      one to three changes that a length, a count or a tag may suffer
+    difference(kind, data, version) -> str | None       kcodec beside the slow reference
+    kafka_difference(judge, kind, data, version)        kcodec beside Kafka's own classes
+    ask(judge, kind, data, version, written=None)       what those say
+
+Where kcodec is stricter than Kafka's reader on purpose: a known tagged field fills its size, and a count, a length or a
+tag stays below 2^31.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import check_messages
+import reference_messages
+from java_judge import FETCH, JavaJudge
+from reference_messages import differences, varint
+
+from kcodec.errors import DecodeError, EncodeError
+from kcodec.protocol.schema import Message, Request, Response
+
+OLDER: Path = FETCH.ROOT / ".cache" / f"kafka-libs-{FETCH.OLDER_KAFKA_VERSION}"
+COMMON = "org.apache.kafka.common.message"
+# The packages of generated classes, by jar, where they are not in COMMON.
+JAR_PACKAGES = {
+    "group-coordinator": "org.apache.kafka.coordinator.group.generated",
+    "transaction-coordinator": "org.apache.kafka.coordinator.transaction.generated",
+    "share-coordinator": "org.apache.kafka.coordinator.share.generated",
+    "metadata": "org.apache.kafka.common.metadata",
+}
+PACKAGES = {
+    name: JAR_PACKAGES[jar.name.removeprefix("kafka-").rpartition("-")[0]]
+    for jar in check_messages.NEW_JARS[1:]
+    for name in check_messages.definitions((jar,))
+}
+NEW = check_messages.definitions(check_messages.NEW_JARS)
+OLD = check_messages.definitions(check_messages.OLD_JARS)
+STRICTER = ("tagged field", "the field of tag", "more than a message can have")
+NUMBERS = (0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
+
+
+class Judged(NamedTuple):
+    """How many bytes Kafka left, what it printed, what it wrote; or why it refused."""
+
+    left: int
+    json: dict[str, Any]
+    data: bytes
+    refused: str
+
+
+def knows(release: dict[str, Any], kind: type[Message], version: int) -> bool:
+    """Whether a release of Kafka, by its definitions, has a version."""
+    if kind.__name__ not in release:
+        return False
+    return version in check_messages.Versions.of(release[kind.__name__]["validVersions"])
+
+
+def ask(judge: JavaJudge, kind: type[Message], data: bytes, version: int, written: int | None = None) -> Judged:
+    """What the newest Kafka that knows the version makes of bytes. written: the version it writes, the same if None."""
+    folder = b"" if knows(NEW, kind, version) else str(OLDER).encode()
+    suffix = "Data" if issubclass(kind, Request | Response) else ""
+    name = f"{PACKAGES.get(kind.__name__, COMMON)}.{kind.__name__}{suffix}".encode()
+    question = struct.pack(">chh", b"W", version, version if written is None else written)
+    for text in (folder, name):
+        question += struct.pack(">i", len(text)) + text
+    answer = judge._ask(question + data)
+    refused = f"{answer['refused']}: {answer['text']}" if "refused" in answer else ""
+    return Judged(answer.get("left", 0), answer.get("json", {}), base64.b64decode(answer.get("data", "")), refused)
+
+
+def edited(data: bytes, chooser: Random) -> bytes:
+    """One to three changes."""
+    for _ in range(chooser.choice((1, 1, 1, 2, 3))):
+        data = _one_edit(data, chooser)
+    return data
+
+
+def _one_edit(data: bytes, chooser: Random) -> bytes:
+    at = chooser.randrange(len(data) + 1)
+    size = chooser.choice((1, 1, 2, 4, 8, 30))
+    way = chooser.randrange(8)
+    if way == 0:
+        return data[:at]
+    if way == 1:
+        return data[:at] + data[at + size :]
+    if way == 2:
+        return data[:at] + data[at : at + size] * 2 + data[at + size :]
+    if way == 3:
+        return data[:at] + chooser.randbytes(size) + data[at:]
+    if way == 4:
+        return data[:at] + varint(chooser.choice((1, 2, 127, 128, 300, 0x7FFFFFFF, 0xFFFFFFFF))) + data[at + 1 :]
+    if way == 5:
+        number = chooser.choice((-1, -2, 0, 1, len(data), 0x7FFFFFFF, -(1 << 31)))
+        return data[:at] + struct.pack(">i", number) + data[at + 4 :]
+    if way == 6 and data:
+        # one more tagged field, or one less said
+        return data[:-1] + bytes([data[-1] ^ 1]) + bytes([chooser.randrange(4), size]) + chooser.randbytes(size)
+    place = chooser.randrange(len(data)) if data else 0
+    return data[:place] + bytes([chooser.choice((*NUMBERS, chooser.randrange(256)))]) + data[place + 1 :]
+
+
+def difference(kind: type[Message], data: bytes, version: int) -> str | None:
+    """How kcodec and the reference differ; what is read can be written, and is then read the same."""
+    try:
+        expected = reference_messages.decode(kind, data, version)
+    except ValueError as error:
+        try:
+            found = kind.decode(data, version)
+        except DecodeError:
+            return None
+        return f"{found}, the reference refuses it: {error}"
+    try:
+        found = kind.decode(data, version)
+    except DecodeError as error:
+        return f"refused, the reference reads it: {error}"
+    # NaN is not equal to itself
+    if found != expected and "nan" not in repr(found):
+        return f"{found}, the reference {expected}"
+    try:
+        again = found.encode(version)
+    except EncodeError as error:
+        # unknown tags in disorder, and U+FFFD that takes more bytes than what it stands for
+        expectable = str(error.field).endswith("unknown_tagged_fields") or "takes" in error.reason
+        return None if expectable else str(error)
+    if kind.decode(again, version) != found and "nan" not in repr(found):
+        return f"{found} is read otherwise when it was written"
+    return None
+
+
+def kafka_difference(judge: JavaJudge, kind: type[Message], data: bytes, version: int) -> str | None:
+    """How kcodec and Kafka's classes differ, but for where kcodec is stricter."""
+    judged = ask(judge, kind, data, version)
+    try:
+        found = kind.decode(data, version)
+    except DecodeError as error:
+        if judged.refused or judged.left or any(text in error.reason for text in STRICTER):
+            return None
+        return f"refused: {error}; Kafka reads {judged.json}"
+    if judged.left:
+        return f"{found}, Kafka leaves {judged.left} bytes"
+    try:
+        written = found.encode(version)
+    except EncodeError as error:
+        return None if judged.refused else f"not written: {error}; Kafka writes {judged.data.hex()}"
+    if judged.refused:
+        return f"{found}; Kafka: {judged.refused}"
+    wrong = list(differences(found, judged.json, version))
+    return str(wrong) if wrong else None if written == judged.data else "written otherwise"

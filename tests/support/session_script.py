@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group transact session in virtual time: the coordinator of transaction_script, a membership that does what a test
+says, partitions that are read by moving their position. What went over the wire is in `world.asked`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+from transaction_script import Action, Buffer, World
+
+from kcodec.cluster.flow_lock import Gate
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.group.rebalance import Heartbeat
+from kcodec.errors import TransportError
+from kcodec.flow import Flow, Signal, Task, call, sleep, wait
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.messages import groups, offsets
+from kcodec.protocol.versions import BrokerVersions
+from kcodec.session.block import SessionBlock
+from kcodec.session.core import GroupSession
+from kcodec.session.end import SessionEnd
+from kcodec.session.safety import SessionTimes
+from kcodec.transactions.manager import TransactionManager
+
+IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
+OUT = TopicPartition("out", 0)
+GROUP = "copiers"
+BEATS = {0: Heartbeat.OK, 27: Heartbeat.REBALANCE_IN_PROGRESS, 25: Heartbeat.LOST}
+
+
+class SessionWorld(World):
+    """The coordinator of transactions is the group's, too."""
+
+    def __init__(self, transaction_version: int = 2, *, has_kip447: bool = True, request_timeout: float = 5.0) -> None:
+        super().__init__(transaction_version, request_timeout)
+        apis = {28: (0, 5 if has_kip447 else 2), 9: (0, 9 if has_kip447 else 6), 12: (0, 4)}
+        self.cluster.versions[1] = BrokerVersions(apis)
+        self.committed: dict[TopicPartition, int] = {}
+        self.pending: dict[TopicPartition, int] = {}
+
+    def note(self, what: str) -> None:
+        """Something that is not a request, among them."""
+        self.asked.append(type("Step", (), {"api": what, "time": self.now, "version": 0, "request": None})())
+
+    def _TxnOffsetCommit(self, request: Any, version: int, code: int) -> Any:
+        if not code:
+            for topic in request.topics:
+                for part in topic.partitions:
+                    self.pending[TopicPartition(topic.name, part.partition_index)] = part.committed_offset
+        return super()._TxnOffsetCommit(request, version, code)
+
+    def _EndTxn(self, request: Any, version: int, code: int) -> Any:
+        if not code:
+            if request.committed:
+                self.committed |= self.pending
+            self.pending = {}
+        return super()._EndTxn(request, version, code)
+
+    def _InitProducerId(self, request: Any, version: int, code: int) -> Any:
+        if not code:
+            self.pending = {}
+        return super()._InitProducerId(request, version, code)
+
+    def _Heartbeat(self, request: Any, version: int, code: int) -> Any:
+        return groups.HeartbeatResponse(error_code=code)
+
+    def _OffsetFetch(self, request: Any, version: int, code: int) -> Any:
+        return offsets.OffsetFetchResponse(error_code=code)
+
+
+class ScriptedMembership:
+    """A `Membership` that is a member from the start. beat: what a forced heartbeat comes to, else the code planned."""
+
+    def __init__(self, world: SessionWorld) -> None:
+        self.world = world
+        self.changed = Signal()
+        self.gate = Gate(world.cluster.clock)
+        self.error: BaseException | None = None
+        self.group_metadata = ConsumerGroupMetadata(GROUP, 5, "member-1", "instance-1")
+        self.is_stable = True
+        self.beat: Heartbeat | None = None
+        self.beats = 0
+
+    def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
+        self.beats += 1
+        if self.beat is not None:
+            yield from sleep(0.001)
+            return self.beat
+        request = groups.HeartbeatRequest(group_id=GROUP, generation_id=5, member_id="member-1")
+        try:
+            reply = yield from call(1, request, timeout=timeout)
+        except TransportError:
+            return Heartbeat.UNKNOWN
+        return BEATS[reply.message.error_code]
+
+    def request_rejoin(self, reason: str) -> None:
+        pass
+
+    def note_poll(self, now: float) -> None:
+        pass
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
+        pass
+
+    def run(self) -> Flow[None]:
+        yield from ()
+
+    def leave(self, timeout: float, reason: str) -> Flow[None]:
+        yield from ()
+
+
+class ScriptedNotices:
+    """What the application is to be told."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Any] = deque()
+
+    def put(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.waiting.append((function, arguments))
+
+    def tell(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
+        yield from ()
+        if function is not None:
+            function(*arguments)
+
+
+class ScriptedConsumer:
+    """A `SessionConsumer`, of both partitions, at offset 10."""
+
+    def __init__(self, world: SessionWorld) -> None:
+        self.world = world
+        self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
+        self.notices: Any = ScriptedNotices()
+        self.wake = Signal()
+        self.post = world.scheduler.call_soon
+        self.membership: ScriptedMembership | None = ScriptedMembership(world)
+        self.committed: Any = self
+        self.dropped: list[TopicPartition] = []
+        self.polls = 0
+        for partition in IN:
+            world.committed[partition] = 10
+            self.give(partition)
+
+    def give(self, partition: TopicPartition) -> None:
+        """Assign it, at its committed offset."""
+        self.assignment.add([partition])
+        self.assignment.seek(partition, self.world.committed[partition], 3)
+        self.validate()
+
+    def validate(self) -> None:
+        """What `Positions` does after a seek."""
+        for state in self.assignment.partitions.values():
+            state.awaiting = None
+
+    def fetch(self, partitions: Iterable[TopicPartition], timeout: float) -> Flow[Any]:
+        yield from call(1, offsets.OffsetFetchRequest(group_id=GROUP), timeout=timeout)
+        return {name: OffsetAndMetadata(self.world.committed[name]) for name in partitions}
+
+    def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
+        for partition in partitions:
+            self.give(partition)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        self.world.note("removed")
+        self.assignment.remove(partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        self.dropped += partitions
+
+    def note_poll(self) -> None:
+        self.polls += 1
+
+    def raise_errors(self) -> None:
+        if self.membership is not None and self.membership.error is not None:
+            raise self.membership.error
+
+    def wait_for_work(self, timeout: float) -> Flow[Any]:
+        yield from wait(self.wake, timeout)
+
+    def positions(self) -> dict[TopicPartition, int | None]:
+        return {name: state.position for name, state in self.assignment.partitions.items()}
+
+
+class NotingBuffer(Buffer):
+    """The producer's core, whose flush is seen among the requests."""
+
+    def flush(self, timeout: float | None = None) -> Flow[None]:
+        self.world.note("flush")
+        yield from super().flush(timeout)
+
+
+class Script:
+    """A session with its world; `read`, `write`, `begin` and `end` are what a block does."""
+
+    def __init__(self, world: SessionWorld | None = None, *, times: SessionTimes | None = None) -> None:
+        self.world = world or SessionWorld()
+        self.manager = TransactionManager(self.world.cluster, "copier-1", transaction_timeout_ms=5000)
+        self.buffer = NotingBuffer(self.world)
+        self.manager.attach(self.buffer)
+        self.world.spawn(self.manager.run())
+        self.session = GroupSession(
+            self.manager,
+            times or SessionTimes(session=45.0, request=5.0),
+            GROUP,
+            clock=self.world.cluster.clock,
+        )
+        self.consumer = ScriptedConsumer(self.world)
+        self.session.attach(self.consumer)
+        self.world.spawn(self.session.run())
+        assert self.consumer.membership is not None
+        self.membership = self.consumer.membership
+
+    def begin(self, timeout: float | None = None) -> SessionBlock:
+        block: SessionBlock = self.world.run(self.session.begin(timeout))
+        return block
+
+    def read(self, partition: TopicPartition = IN[0], count: int = 5) -> bool:
+        """What poll does where records are there; False: nothing may be taken now."""
+        if not self.session.may_take():
+            return False
+        self.consumer.validate()
+        state = self.consumer.assignment.partitions.get(partition)
+        found = 0
+        if state is not None and state.is_fetchable and state.position is not None:
+            state.position, state.position_epoch, found = state.position + count, 4, count
+        self.session.taken(found)
+        return found > 0
+
+    def write(self) -> None:
+        """A record that is acknowledged."""
+        block = self.session.block
+        assert block is not None
+        block.has_sent = True
+        for _ in range(50):
+            if self.manager.may_send(OUT):
+                self.manager.on_success(OUT, 1, 0)
+                return
+            self.world.pass_time(0.01)
+        raise AssertionError("the record could not be sent")
+
+    def end(
+        self, block: SessionBlock, *, is_commit: bool = True, error: BaseException | None = None, timeout: float = 10.0
+    ) -> None:
+        self.world.run(SessionEnd(self.session, block, timeout).run(is_commit=is_commit, error=error))
+
+    def ending(self, block: SessionBlock, *, is_commit: bool = True, timeout: float = 10.0) -> Task[None]:
+        """The same beside others."""
+        return self.world.spawn(SessionEnd(self.session, block, timeout).run(is_commit=is_commit))
+
+    def worked(self, partition: TopicPartition = IN[0]) -> SessionBlock:
+        """A transaction that has read and written."""
+        block = self.begin()
+        assert self.read(partition)
+        self.write()
+        return block
+
+    def wire(self, *leave_out: str) -> list[str]:
+        """What was asked since the last begin, in order."""
+        return self.world.apis("DescribeTransactions", *leave_out)
+
+    def plan(self, api: str, *actions: Action) -> None:
+        self.world.plan(api, *actions)
+
+    def rebalanced(self, *added: TopicPartition) -> None:
+        """A rebalance is over, and has brought these."""
+        self.world.run(self.session.assign(added, self.session.owned | set(added)))
+
+    def revoke(self, *partitions: TopicPartition) -> Task[None]:
+        return self.world.spawn(self.session.revoke(partitions or IN))
+
+    def lose(self, *partitions: TopicPartition) -> Task[None]:
+        return self.world.spawn(self.session.lose(partitions or IN))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transaction coordinator made of a few lines, in virtual time: what no real broker does when asked to.
+
+`World` runs flows against it. By itself it answers every request with success; `world.plan(api, *actions)` says what
+the next requests of that api meet: an error code, or CUT (carried out, never answered), LOST (not carried out, may have
+been sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
+from kcodec.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, wait
+from kcodec.network.scheduler import Scheduler
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.messages import metadata, transactions
+from kcodec.transactions.manager import TransactionManager
+
+CUT, LOST, REFUSED, HANG = "cut", "lost", "refused", "hang"
+Action = int | str | Callable[[Any], Any]
+HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 5, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
+LATENCY = 0.002
+ORDERS = TopicPartition("orders", 0)
+GROUP = ConsumerGroupMetadata("readers", 3, "member-1")
+OFFSETS = {ORDERS: OffsetAndMetadata(5)}
+BOTH = pytest.mark.parametrize("version", [1, 2])
+
+
+@dataclass
+class Asked:
+    """One request as the broker saw it."""
+
+    time: float
+    api: str
+    version: int
+    request: Any
+
+
+@dataclass
+class Coordinator:
+    """What a coordinator keeps of one transactional id."""
+
+    state: str = "Empty"
+    producer_id: int = 7
+    epoch: int = -1
+    timeout_ms: int = 0
+
+
+class World:
+    """Clock, scheduler, cluster and the broker behind them."""
+
+    def __init__(self, transaction_version: int = 2, request_timeout: float = 5.0) -> None:
+        self.now = 1000.0
+        self.asked: list[Asked] = []
+        self.coordinator = Coordinator()
+        self.plans: dict[str, list[Action]] = {}
+        times = ClusterTimes(request_timeout, 300.0, None, lambda attempt, random: 0.1 * 2 ** min(attempt, 3))
+        self.cluster = Cluster(lambda: self.now, Random(1), times)
+        self.cluster.finalized_features = {"transaction.version": transaction_version}
+        self.scheduler = Scheduler(lambda: self.now, self)
+
+    def plan(self, api: str, *actions: Action) -> None:
+        """What the next requests of an api meet, in this order."""
+        self.plans.setdefault(api, []).extend(actions)
+
+    def apis(self, *leave_out: str) -> list[str]:
+        """The requests in order, FindCoordinator left out."""
+        return [one.api for one in self.asked if one.api not in {"FindCoordinator", *leave_out}]
+
+    # Running
+
+    def spawn(self, flow: Flow[Any]) -> Task[Any]:
+        """Start a flow beside others."""
+        task = self.scheduler.spawn(flow, "beside")
+        task.when_done(lambda _: None)
+        self.scheduler.run_ready()
+        return task
+
+    def run(self, flow: Flow[Any], limit: float = 1000.0) -> Any:
+        """Run a flow to its end in virtual time; its result, or its error."""
+        task = self.spawn(flow)
+        self.pass_time(limit, until=lambda: task.done)
+        assert task.done, f"the flow still waits after {limit} s"
+        if task.error is not None:
+            raise task.error
+        return task.result
+
+    def pass_time(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time go by, event by event."""
+        end = self.now + seconds
+        self.scheduler.run_ready()
+        while not until():
+            following = self.scheduler.next_wakeup()
+            if following is None or following > end:
+                self.now = end
+                break
+            self.now = max(self.now, following)
+            self.scheduler.run_ready()
+
+    # The broker
+
+    def start_call(self, call: Call, done: Done) -> Callable[[], None]:
+        """The scheduler's network."""
+        api = call.kind.__name__.removesuffix("Request")
+        version = min(call.highest, HIGHEST.get(api, 3))
+        request = call.request.build(version) if isinstance(call.request, ByVersion) else call.request
+        actions = self.plans.get(api, [])
+        action: Action = actions.pop(0) if actions else 0
+        answer: Any = None
+        if action != REFUSED:
+            self.asked.append(Asked(self.now, api, version, request))
+        if action not in {LOST, REFUSED}:
+            answer = self._answer(api, version, request, action)
+        if action == HANG:
+            error: BaseException = RequestTimedOutError(f"{api}: no answer", possibly_sent=True)
+            return self.scheduler.call_at(self.now + call.timeout, lambda: done(None, error)).cancel
+        if action in {CUT, LOST, REFUSED}:
+            cut = TransportError(f"{api}: the connection was cut", possibly_sent=action != REFUSED)
+            return self.scheduler.call_at(self.now + LATENCY, lambda: done(None, cut)).cancel
+        reply = Reply(answer, version, 1)
+        return self.scheduler.call_at(self.now + LATENCY, lambda: done(reply, None)).cancel
+
+    def _answer(self, api: str, version: int, request: Any, action: Action) -> Any:
+        code = action if isinstance(action, int) else 0
+        answer = getattr(self, f"_{api}")(request, version, code)
+        return action(answer) if callable(action) else answer
+
+    def _FindCoordinator(self, request: Any, version: int, code: int) -> Any:
+        return metadata.FindCoordinatorResponse(error_code=code, node_id=1, host="broker", port=9092)
+
+    def _InitProducerId(self, request: Any, version: int, code: int) -> Any:
+        if code:
+            return transactions.InitProducerIdResponse(error_code=code)
+        self.coordinator.epoch += 1
+        self.coordinator.state, self.coordinator.timeout_ms = "Empty", request.transaction_timeout_ms
+        return transactions.InitProducerIdResponse(
+            producer_id=self.coordinator.producer_id, producer_epoch=self.coordinator.epoch
+        )
+
+    def _AddPartitionsToTxn(self, request: Any, version: int, code: int) -> Any:
+        if not code:
+            self.coordinator.state = "Ongoing"
+        return transactions.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[
+                transactions.AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        transactions.AddPartitionsToTxnPartitionResult(
+                            partition_index=number, partition_error_code=code
+                        )
+                        for number in topic.partitions
+                    ],
+                )
+                for topic in request.v3_and_below_topics
+            ]
+        )
+
+    def _AddOffsetsToTxn(self, request: Any, version: int, code: int) -> Any:
+        return transactions.AddOffsetsToTxnResponse(error_code=code)
+
+    def _TxnOffsetCommit(self, request: Any, version: int, code: int) -> Any:
+        return transactions.TxnOffsetCommitResponse(
+            topics=[
+                transactions.TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        transactions.TxnOffsetCommitResponsePartition(
+                            partition_index=partition.partition_index, error_code=code
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _EndTxn(self, request: Any, version: int, code: int) -> Any:
+        if code:
+            return transactions.EndTxnResponse(error_code=code)
+        self.coordinator.state = "CompleteCommit" if request.committed else "CompleteAbort"
+        if version < 5:
+            return transactions.EndTxnResponse()
+        self.coordinator.epoch = request.producer_epoch + 1
+        return transactions.EndTxnResponse(
+            producer_id=self.coordinator.producer_id, producer_epoch=self.coordinator.epoch
+        )
+
+    def _DescribeTransactions(self, request: Any, version: int, code: int) -> Any:
+        known = self.coordinator
+        return transactions.DescribeTransactionsResponse(
+            transaction_states=[
+                transactions.DescribedTransactionState(
+                    error_code=code,
+                    transactional_id=request.transactional_ids[0],
+                    transaction_state=known.state,
+                    transaction_timeout_ms=known.timeout_ms,
+                    producer_id=known.producer_id,
+                    producer_epoch=known.epoch,
+                )
+            ]
+        )
+
+
+class Buffer:
+    """In place of the producer's core. pending: flush waits until it is 0."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.pending = 0
+        self.lock = nullcontext()
+        self.ended = Signal()
+        self.refusal: BaseException | None = None
+        self.dropped: BaseException | None = None
+
+    def flush(self, timeout: float | None = None) -> Flow[None]:
+        deadline = self.world.now + (timeout or 0.0)
+        while self.pending:
+            if self.world.now >= deadline:
+                raise DeliveryTimeoutError("flush")
+            yield from wait(self.ended, deadline - self.world.now)
+
+    def abort_buffered(self, error: BaseException) -> None:
+        self.dropped = error
+
+    def refuse_sends(self, error: BaseException | None) -> None:
+        self.refusal = error
+
+    def end(self, count: int = 1) -> None:
+        self.pending -= count
+        self.ended.set()
+
+
+def make_manager(world: World, **options: Any) -> TransactionManager:
+    """A manager with its background flow and a Buffer."""
+    manager = TransactionManager(world.cluster, "orders", **options)
+    manager.attach(Buffer(world))
+    world.spawn(manager.run())
+    return manager
+
+
+def write(world: World, manager: TransactionManager, partition: int = 0) -> bool:
+    """What the sender does for one batch that is acknowledged; False: it may not send yet."""
+    orders = TopicPartition("orders", partition)
+    if not manager.may_send(orders):
+        return False
+    manager.on_success(orders, 1, 0)
+    return True
+
+
+def begun(world: World, **options: Any) -> TransactionManager:
+    """A manager with an open transaction that has one record written."""
+    manager = make_manager(world, **options)
+    world.run(manager.begin())
+    if not write(world, manager):
+        world.pass_time(1.0)
+        assert write(world, manager)
+    return manager

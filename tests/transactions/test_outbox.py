@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/outbox.py on real databases and a real Kafka: each row once, in order, whatever is killed when; and what
+becomes of rows where the trap of PostgreSQL's sequences is not known.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from outbox_relay import STEPS
+from outbox_rows import GreaterThanTheLast, by_key, delivered
+from postgres_server import MissingPostgres, PostgresServer, binaries
+
+from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec.client import Admin, Producer
+from kcodec.errors import EncodeError, ProducerFencedError
+from kcodec.testing.kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+
+import outbox  # noqa: E402
+from outbox import GroupProgress, PostgresOutbox, Relay, SqliteOutbox, TopicProgress  # noqa: E402
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """A database of one's own."""
+    return postgres_server.new_database()
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    return apache_kafka.create_topic(partitions=3)
+
+
+def make_relay(kafka: ApacheKafka, source: outbox.Outbox, topic: str, **options: Any) -> Relay:
+    progress = GroupProgress(TopicPartition(topic, 0))
+    return Relay(source, f"relay-{topic}", progress, bootstrap_servers=kafka.bootstrap_servers, **options)
+
+
+def drain(relay: Relay) -> int:
+    sent = 0
+    while more := relay.publish():
+        sent += more
+    return sent
+
+
+# ----------------------------------------------------------------------------------------------------------- the trap
+
+
+@pytest.mark.parametrize(("kind", "arrived"), [(PostgresOutbox, [b"1", b"2"]), (GreaterThanTheLast, [b"2"])])
+def test_a_row_that_becomes_visible_late_is_not_lost(
+    kind: type[PostgresOutbox], arrived: list[bytes], apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """The first number is taken first and committed last. The control loses it."""
+    with closing(kind(postgres)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
+        with psycopg.connect(postgres) as slow, psycopg.connect(postgres) as quick:
+            PostgresOutbox.add(slow, topic, key=b"a", value=b"1")
+            PostgresOutbox.add(quick, topic, key=b"b", value=b"2")
+            quick.commit()
+            drain(relay)
+            slow.commit()
+        drain(relay)
+    assert sorted(value for _, value in delivered(apache_kafka, topic)) == arrived
+
+
+def test_rows_of_one_key_keep_the_order_of_their_commits(apache_kafka: ApacheKafka, topic: str, postgres: str) -> None:
+    """A transaction may get its id first, by another write, and wait for the row that a later one holds: it comes
+    behind that one. The order of transaction ids would be the wrong one."""
+    with closing(PostgresOutbox(postgres)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
+        with psycopg.connect(postgres) as early, psycopg.connect(postgres) as late:
+            early.execute("CREATE TABLE account (id int PRIMARY KEY, sum int); INSERT INTO account VALUES (1, 0)")
+            early.commit()
+            early.execute("SELECT pg_current_xact_id()")
+            late.execute("UPDATE account SET sum = sum + 1 WHERE id = 1")
+            PostgresOutbox.add(late, topic, key=b"account", value=b"1")
+            late.commit()
+            early.execute("UPDATE account SET sum = sum + 1 WHERE id = 1")
+            PostgresOutbox.add(early, topic, key=b"account", value=b"2")
+            early.commit()
+        drain(relay)
+    assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2]}
+
+
+def test_a_window_is_cut_by_the_limit_and_gone_on_with(apache_kafka: ApacheKafka, topic: str, postgres: str) -> None:
+    with closing(PostgresOutbox(postgres)) as source:
+        with psycopg.connect(postgres) as connection:
+            for number in range(25):
+                PostgresOutbox.add(connection, topic, key=b"k", value=str(number).encode())
+        first = make_relay(apache_kafka, source, topic, limit=10)
+        assert first.publish() == 10
+        first.close()
+        with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+            progress = TopicPartition(topic, 0)
+            committed = admin.list_group_offsets(f"relay-{topic}", [progress], require_stable=True)[progress]
+        assert committed is not None and committed.metadata.endswith(":10")
+        second = make_relay(apache_kafka, source, topic, limit=10)
+        assert [second.publish(), second.publish(), second.publish()] == [10, 5, 0]
+        second.close()
+        with psycopg.connect(postgres) as connection:
+            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+    assert by_key(delivered(apache_kafka, topic)) == {b"k": list(range(25))}
+
+
+def test_sqlite_never_gives_a_number_twice(tmp_path: Path) -> None:
+    path = str(tmp_path / "shop.db")
+    with closing(SqliteOutbox(path)) as source, closing(sqlite3.connect(path)) as connection:
+        for _ in range(3):
+            with connection:
+                SqliteOutbox.add(connection, "t", key=None, value=b"x")
+            rows, position = source.rows_after(outbox.START, 10)
+            source.forget(position)
+        assert (len(rows), position.offset) == (1, 4)
+
+
+# -------------------------------------------------------------------------------------------- killed at any step
+
+
+class Shop:
+    """An application: business rows and outbox rows, some rolled back, several writers at a time."""
+
+    def __init__(self, topic: str, writers: int, connect: Callable[[], Any], add: Callable[..., None]) -> None:
+        self._topic = topic
+        self._connect = connect
+        self._add = add
+        self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
+        self._is_over = threading.Event()
+        self.committed: dict[bytes, list[int]] = {}
+        self.errors: list[BaseException] = []
+
+    def __enter__(self) -> Shop:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self.errors
+
+    def _write(self, writer: int) -> None:
+        key, rng = f"writer-{writer}".encode(), random.Random(writer)
+        done = self.committed.setdefault(key, [])
+        try:
+            with closing(self._connect()) as connection:
+                number = 0
+                while not self._is_over.wait(rng.uniform(0, 0.02)):
+                    number += 1
+                    self._add(connection, self._topic, key=key, value=str(number).encode())
+                    time.sleep(rng.uniform(0, 0.02))
+                    if rng.random() < 0.2:
+                        connection.rollback()
+                    else:
+                        connection.commit()
+                        done.append(number)
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+
+def test_each_row_arrives_once_whatever_step_the_relay_is_killed_at(
+    apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    with (
+        closing(PostgresOutbox(postgres)) as source,
+        Shop(topic, 4, lambda: psycopg.connect(postgres), PostgresOutbox.add) as shop,
+    ):
+        kill_at(STEPS, apache_kafka, topic, ["--postgres", postgres])
+    with closing(PostgresOutbox(postgres)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
+        drain(relay)
+    assert by_key(delivered(apache_kafka, topic)) == shop.committed
+    assert min(map(len, shop.committed.values())) > 20
+
+
+def test_the_same_with_sqlite_and_the_progress_in_a_compacted_topic(
+    apache_kafka: ApacheKafka, topic: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "shop.db")
+    progress = apache_kafka.create_topic(partitions=1, cleanup_policy="compact")
+    SqliteOutbox(path).close()
+    with Shop(topic, 1, lambda: sqlite3.connect(path, timeout=30), SqliteOutbox.add) as shop:
+        steps = ("offsets", "committing", "committed")
+        kill_at(steps, apache_kafka, topic, ["--sqlite", path], ["--progress-topic", progress])
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    with (
+        closing(SqliteOutbox(path)) as source,
+        closing(Relay(source, f"relay-{topic}", TopicProgress(progress), **options)) as relay,
+    ):
+        drain(relay)
+        assert TopicProgress(progress).read(relay.name, options) == relay._position
+    assert by_key(delivered(apache_kafka, topic)) == shop.committed
+
+
+def test_a_position_behind_the_open_transaction_of_another_relay_is_waited_for(
+    apache_kafka: ApacheKafka, topic: str
+) -> None:
+    """It cannot be read yet. Going on from the one before would send rows again."""
+    progress = TopicProgress(apache_kafka.create_topic(partitions=1, cleanup_policy="compact"))
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    found: list[OffsetAndMetadata | None] = []
+    reading = threading.Thread(target=lambda: found.append(progress.read("ours", options)))
+    with (
+        Producer(transactional_id=f"ours-{topic}", **options) as ours,
+        Producer(transactional_id=f"theirs-{topic}", **options) as theirs,
+    ):
+        for position in (7, 8):
+            with theirs.transaction() as other:
+                progress.write(other, "theirs", OffsetAndMetadata(1))
+                theirs.flush()
+                with ours.transaction() as txn:
+                    progress.write(txn, "ours", OffsetAndMetadata(position, "9:1"))
+                if position == 8:
+                    reading.start()
+                    reading.join(0.3)
+                    assert reading.is_alive()
+    reading.join()
+    assert found == [OffsetAndMetadata(8, "9:1")]
+
+
+def kill_at(
+    steps: Iterable[str], kafka: ApacheKafka, topic: str, place: list[str], progress: Iterable[str] = ()
+) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "outbox_relay.py")]
+    names = ["-b", kafka.bootstrap_servers, "--name", f"relay-{topic}", "--limit", "7"]
+    where = list(progress) or ["--progress", topic]
+    for step in steps:
+        ran = subprocess.run([*command, step, *place, *names, *where], capture_output=True, timeout=60)
+        assert ran.returncode == -9, (step, ran.stderr.decode())
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+
+
+def test_a_second_relay_takes_over_and_the_first_ends(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "shop.db")
+    with closing(SqliteOutbox(path)) as source, closing(sqlite3.connect(path)) as connection:
+        first, second = (make_relay(apache_kafka, source, topic) for _ in range(2))
+        first.open()
+        second.open()
+        with connection:
+            SqliteOutbox.add(connection, topic, key=b"k", value=b"1")
+        with pytest.raises(ProducerFencedError):
+            first.run()
+        assert second.publish() == 1
+        for relay in (first, second):
+            relay.close()
+    assert delivered(apache_kafka, topic) == [(b"k", b"1")]
+
+
+def test_an_idle_relay_keeps_its_position(
+    apache_kafka: ApacheKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets of a group without members are forgotten by the broker some time after their last commit."""
+    monkeypatch.setattr(outbox, "KEEP_SECONDS", 0.0)
+    with (
+        closing(SqliteOutbox(str(tmp_path / "shop.db"))) as source,
+        closing(make_relay(apache_kafka, source, topic)) as relay,
+    ):
+        assert relay.publish() == 0
+        with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+            partition = TopicPartition(topic, 0)
+            committed = admin.list_group_offsets(relay.name, [partition], require_stable=True)
+        assert committed == {partition: outbox.START}
+
+
+def test_a_row_that_no_record_can_hold_is_an_error_not_a_loop(
+    apache_kafka: ApacheKafka, topic: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "shop.db")
+    with closing(SqliteOutbox(path)) as source, closing(sqlite3.connect(path)) as connection:
+        with connection:
+            SqliteOutbox.add(connection, topic, key=b"k", value=bytes(2_000_000))
+        with (
+            closing(make_relay(apache_kafka, source, topic)) as relay,
+            pytest.raises(EncodeError, match="max_request_size"),
+        ):
+            relay.run()
+
+
+def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postgres_home.PLACES", ())
+    monkeypatch.setattr("postgres_home.PACKAGE", "no_such_package")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingPostgres, match="apt-get install postgresql"):
+        binaries()

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows of transactions against a scripted coordinator, in virtual time: what is sent, and what is left.
+
+Errors are in test_transaction_errors.py, lost answers in test_transaction_unanswered.py, what a real broker answers in
+test_transactions.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from transaction_script import (
+    BOTH,
+    CUT,
+    GROUP,
+    HANG,
+    OFFSETS,
+    ORDERS,
+    Action,
+    World,
+    begun,
+    make_manager,
+)
+
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.errors import (
+    AbortableTransactionError,
+    AuthorizationError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+    TransactionStateError,
+)
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import broker_error
+from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.state import State
+
+# --------------------------------------------------------------------------------------------------- the plain course
+
+
+def test_the_new_flow_names_no_partitions_and_takes_the_next_epoch_from_end_txn() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+    assert world.asked[-1].version == 5
+    assert manager.producer == ProducerIdAndEpoch(7, 1)
+    world.run(manager.begin())
+    assert manager.current == (7, 1)
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_old_flow_adds_partitions_first_and_keeps_the_epoch(version: int) -> None:
+    world = World(version)
+    manager = begun(world)
+    assert manager.produce_highest_version() == 11
+    world.run(manager.commit())
+    assert world.apis() == ["InitProducerId", "AddPartitionsToTxn", "EndTxn"]
+    assert [one.version for one in world.asked if one.api != "FindCoordinator"] == [5, 3, 4]
+    world.run(manager.begin())
+    assert manager.current == (7, 0)
+    assert world.apis()[3:] == []
+
+
+def test_find_coordinator_comes_first_and_is_remembered() -> None:
+    world = World()
+    manager = begun(world)
+    world.run(manager.commit())
+    assert [one.api for one in world.asked] == ["FindCoordinator", "InitProducerId", "EndTxn"]
+
+
+def test_partitions_wanted_together_are_added_together() -> None:
+    world = World(1)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    for partition in range(3):
+        assert not manager.may_send(TopicPartition("orders", partition))
+    world.pass_time(0.1)
+    assert all(manager.may_send(TopicPartition("orders", partition)) for partition in range(3))
+    added = [one.request.v3_and_below_topics for one in world.asked if one.api == "AddPartitionsToTxn"]
+    assert [[topic.partitions for topic in topics] for topics in added] == [[[0, 1, 2]]]
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_empty_transaction_sends_nothing(version: int, end: str) -> None:
+    world = World(version)
+    manager = make_manager(world)
+    transaction = world.run(manager.begin())
+    world.run(getattr(manager, end)())
+    assert world.apis() == ["InitProducerId"]
+    assert transaction.committed is (end == "commit")
+
+
+def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> None:
+    """The broker adds the partition before it appends: without EndTxn the transaction would stay open (C15)."""
+    world = World(2)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    assert manager.may_send(ORDERS)
+    manager.on_failure(ORDERS, broker_error(10, "Produce", resource=ORDERS), possibly_written=False)
+    world.run(manager.abort())
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+
+
+def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before() -> None:
+    """A leader that meets them waits 20 ms before it looks again: we look sooner, and not when it is long ago."""
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.coordinator.state = "PrepareCommit"
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.006)
+    assert not manager.may_send(ORDERS)
+    world.coordinator.state = "CompleteCommit"
+    world.pass_time(0.006)
+    assert manager.may_send(ORDERS)
+    asked = world.apis().count("DescribeTransactions")
+    assert 2 <= asked <= 5
+    world.run(manager.commit())
+    world.run(manager.begin())
+    world.pass_time(0.03)
+    assert manager.may_send(ORDERS)
+    assert world.apis().count("DescribeTransactions") == asked
+
+
+def test_after_a_large_transaction_that_followed_at_once_the_question_is_asked_at_once() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.01)
+    for number in range(20):
+        assert manager.may_send(ORDERS)
+        manager.on_success(ORDERS, 1, number)
+    asked = world.apis().count("DescribeTransactions")
+    world.run(manager.commit())
+    world.pass_time(0.01)
+    assert world.apis().count("DescribeTransactions") == asked + 1
+    world.run(manager.begin())
+    assert manager.may_send(ORDERS)
+
+
+def transact(world: World, manager: TransactionManager, seconds: float = 0.0) -> int:
+    """A transaction that follows at once, its first batch taking so long: how often markers were asked about."""
+    before = world.apis().count("DescribeTransactions")
+    world.run(manager.begin())
+    if not manager.may_send(ORDERS):
+        world.pass_time(0.01)
+        assert manager.may_send(ORDERS)
+    world.pass_time(seconds)
+    manager.on_success(ORDERS, 1, 0)
+    world.run(manager.commit())
+    return world.apis().count("DescribeTransactions") - before
+
+
+def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    asked = [transact(world, manager) for _ in range(80)]
+    assert asked[:4] == [1, 1, 1, 1]
+    assert sum(asked) < 16
+
+
+def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    assert sum(transact(world, manager) for _ in range(10)) == 4
+    transact(world, manager, 0.025)
+    assert [transact(world, manager) for _ in range(2)][-1] == 1
+
+
+@pytest.mark.parametrize("action", [HANG, 53, CUT])
+def test_markers_that_cannot_be_asked_about_are_not_waited_for_long(action: Action) -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.plan("DescribeTransactions", action)
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(0.021)
+    assert manager.may_send(ORDERS)
+    world.run(manager.commit())
+    assert manager.now_open.committed is True
+
+
+@BOTH
+def test_offsets_go_with_group_metadata(version: int) -> None:
+    world = World(version)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    world.run(manager.commit())
+    old = ["AddOffsetsToTxn"] if version == 1 else []
+    assert world.apis() == ["InitProducerId", *old, "TxnOffsetCommit", "TxnOffsetCommit", "EndTxn"]
+    sent = next(one for one in world.asked if one.api == "TxnOffsetCommit")
+    assert sent.version == (5 if version == 2 else 4)
+    assert (sent.request.generation_id, sent.request.member_id) == (3, "member-1")
+    assert sent.request.topics[0].partitions[0].committed_offset == 5
+
+
+def test_no_offsets_are_no_request() -> None:
+    world = World()
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets({}, GROUP))
+    assert world.apis() == ["InitProducerId"]
+
+
+def test_a_rolled_over_producer_id_is_taken_up() -> None:
+    world = World(2)
+    manager = begun(world)
+
+    def roll_over(answer: Any) -> Any:
+        answer.producer_id, answer.producer_epoch = 8, 0
+        return answer
+
+    world.plan("EndTxn", roll_over)
+    world.run(manager.commit())
+    world.run(manager.begin())
+    assert manager.current == (8, 0)
+
+
+def test_a_cluster_that_is_upgraded_between_transactions_gets_a_new_epoch_first() -> None:
+    world = World(1)
+    manager = begun(world)
+    world.run(manager.commit())
+    world.cluster.finalized_features = {"transaction.version": 2}
+    world.run(manager.begin())
+    assert world.apis()[-1] == "InitProducerId"
+    assert manager.open is not None
+    assert manager.open.is_new_flow
+
+
+def test_the_flow_does_not_change_inside_a_transaction() -> None:
+    world = World(1)
+    manager = begun(world)
+    world.cluster.finalized_features = {"transaction.version": 2}
+    world.run(manager.commit())
+    assert world.asked[-1].version == 4
+
+
+# ------------------------------------------------------------------------------------------------------------ sharing
+
+
+def test_reading_the_handle_makes_the_end_mandatory() -> None:
+    world = World(2)
+    manager = make_manager(world)
+    transaction = world.run(manager.begin())
+    handle = manager.handle(transaction)
+    assert (handle.transactional_id, handle.producer_id, handle.producer_epoch) == ("orders", 7, 0)
+    assert handle.transaction_version == 2
+    world.run(manager.commit())
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+
+
+def test_a_shared_transaction_that_nobody_wrote_to_is_committed_and_its_epoch_is_over() -> None:
+    world = World(2)
+    manager = make_manager(world)
+    transaction = world.run(manager.begin())
+    manager.handle(transaction)
+    world.plan("EndTxn", 48)
+    world.run(manager.commit())
+    assert [one.request.committed for one in world.asked if one.api == "EndTxn"] == [True, False]
+    assert transaction.committed is True
+    assert manager.producer == (7, 1)
+
+
+def test_in_the_old_flow_the_handle_waits_for_the_partitions() -> None:
+    world = World(1)
+    manager = make_manager(world)
+    transaction = world.run(manager.begin())
+    with pytest.raises(TransactionStateError, match=r"producer\.transaction\(partitions="):
+        manager.handle(transaction)
+    world.run(manager.abort())
+    transaction = world.run(manager.begin(partitions=[ORDERS, TopicPartition("orders", 1)]))
+    assert manager.handle(transaction).transaction_version == 1
+    assert world.apis() == ["InitProducerId", "InitProducerId", "AddPartitionsToTxn"], "under an epoch of its own"
+    world.run(manager.commit())
+    world.run(manager.begin())
+    assert world.apis()[3:] == ["EndTxn", "InitProducerId"], "writers may still have requests on their way"
+
+
+def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
+    world = World(1)
+    manager = make_manager(world)
+    world.plan("AddPartitionsToTxn", 29)
+    with pytest.raises(AuthorizationError):
+        world.run(manager.begin(partitions=[ORDERS]))
+    assert manager.state in {State.READY, State.UNINITIALIZED}
+
+
+# ------------------------------------------------------------------------------------------------------------- beside
+
+
+def test_a_transaction_that_comes_near_its_time_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "kcodec.transactions"):
+        begun(world, transaction_timeout_ms=10_000)
+        world.pass_time(7.9)
+        assert not caplog.records
+        world.pass_time(1.0)
+        assert "80 % of transaction_timeout_ms=10000" in caplog.text
+        world.pass_time(5.0)
+    assert len(caplog.records) == 1
+
+
+def test_close_aborts_what_is_open() -> None:
+    world = World()
+    manager = begun(world)
+    world.run(manager.close_flow(5.0))
+    assert world.asked[-1].request.committed is False
+
+
+@BOTH
+def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(version: int) -> None:
+    """Its user has nothing in hand to abort it with."""
+    world = World(version)
+    manager = begun(world)
+    transaction = manager.now_open
+    world.plan("EndTxn", *[14] * 100)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.commit(2.0))
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(2.0))
+    manager.abandon(transaction)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.begin(2.0))
+    world.plans.clear()
+    following = world.run(manager.begin())
+    assert following is not transaction
+    assert [one.request.committed for one in world.asked if one.api == "EndTxn"][-1] is False
+    assert (transaction.committed, following.committed) == (False, None)
+
+
+@pytest.mark.parametrize("code", [53, 29])
+def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> None:
+    world = World(2)
+    manager = begun(world)
+    manager.on_failure(ORDERS, broker_error(code, "Produce", resource="orders"), possibly_written=False)
+    assert manager.now_open.committed is False
+
+
+def test_a_cluster_that_is_lowered_inside_a_transaction_is_not_sent_the_end_of_the_new_flow() -> None:
+    """One EndTxn v5 below level 2 is answered 35 and wedges the id: all that follows is 51 (seen on 4.3.1)."""
+    world = World(2)
+    manager = begun(world)
+    world.cluster.finalized_features = {"transaction.version": 1}
+    with pytest.raises(AbortableTransactionError, match="lowered"):
+        world.run(manager.commit())
+    world.run(manager.abort())
+    world.run(manager.begin())
+    assert world.apis() == ["InitProducerId", "InitProducerId"]
+
+
+def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
+    world = World(2)
+    world.plan("InitProducerId", CUT)
+    manager = begun(world)
+    world.coordinator.epoch += 2
+    manager.on_error_code(ORDERS, 47)
+    world.pass_time(0.1)
+    error = manager.refuses()
+    assert isinstance(error, ProducerFencedError) and error.remedy == "recreate"
+    assert "Close this producer and create it again" in str(error)
+
+
+def test_calls_out_of_order_change_nothing() -> None:
+    world = World()
+    manager = make_manager(world)
+    for call in (manager.commit, manager.abort, lambda: manager.send_offsets(OFFSETS, GROUP)):
+        with pytest.raises(TransactionStateError, match="begin a transaction first"):
+            world.run(call())
+    world.run(manager.begin())
+    for call in (manager.begin, manager.initialize):
+        with pytest.raises(TransactionStateError):
+            world.run(call())
+    assert manager.state is State.IN_TRANSACTION
+
+
+def test_sends_are_refused_outside_a_transaction() -> None:
+    world = World()
+    manager = make_manager(world)
+    buffer: Any = manager.records
+    assert isinstance(buffer.refusal, TransactionStateError)
+    world.run(manager.begin())
+    assert buffer.refusal is None
+    world.run(manager.commit())
+    assert isinstance(buffer.refusal, TransactionStateError)
