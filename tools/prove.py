@@ -50,7 +50,7 @@ def prove_long(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def prove_spark(arguments: argparse.Namespace) -> tuple[str, str]:
     """Spark's tests on this Spark, then on the older ones."""
-    program = ROOT / "tests" / "prove_spark_versions.py"
+    program = ROOT / "tests" / "prove" / "prove_spark_versions.py"
     if not program.exists():
         return NOT_RUN, "tests/prove/prove_spark_versions.py is not there"
     return judged(run([sys.executable, program]), "see the versions in its own output")
@@ -58,7 +58,7 @@ def prove_spark(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def prove_big(arguments: argparse.Namespace) -> tuple[str, str]:
     """A log of a gigabyte streamed in a fresh process below 200 MB."""
-    program = ROOT / "tests" / "prove_big_file.py"
+    program = ROOT / "tests" / "prove" / "prove_big_file.py"
     return judged(run([sys.executable, program, SCRATCH]))
 
 
@@ -73,127 +73,127 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     """50,000 records a row, exactly once, while producers, brokers, leaders and coordinators are killed and moved."""
-    program = ROOT / "tests" / "prove_transactions.py"
+    program = ROOT / "tests" / "prove" / "prove_transactions.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see transactions-chaos.txt")
 
 
 def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
     """Shared transactions: four writers with kills under one handle, ended from a fifth process, on four brokers."""
-    program = ROOT / "tests" / "prove_shared_transaction.py"
+    program = ROOT / "tests" / "prove" / "prove_shared_transaction.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see shared-transaction.txt")
 
 
 def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     """Transactions under random faults, several at once, on three brokers: the log says what was reported."""
-    program = ROOT / "tests" / "prove_random_faults.py"
+    program = ROOT / "tests" / "prove" / "prove_random_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see random-faults.txt")
 
 
 def prove_late(arguments: argparse.Namespace) -> tuple[str, str]:
     """Requests of transactions that arrive late: nothing lost, torn, or read though aborted; beside confluent-kafka."""
-    program = ROOT / "tests" / "prove_late_requests.py"
+    program = ROOT / "tests" / "prove" / "prove_late_requests.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_wire_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     """Every fault at every wire step of a transaction, in both flows, blocking and asyncio."""
-    program = ROOT / "tests" / "prove_transaction_faults.py"
+    program = ROOT / "tests" / "prove" / "prove_transaction_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_restarts(arguments: argparse.Namespace) -> tuple[str, str]:
     """A broker restarted twenty times under load: nothing lost, nothing twice."""
-    program = ROOT / "tests" / "prove_broker_restarts.py"
+    program = ROOT / "tests" / "prove" / "prove_broker_restarts.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
     """A producer stopped before each wire step past its time-out, while another takes over: fenced, and told so."""
-    program = ROOT / "tests" / "prove_stopped_producers.py"
+    program = ROOT / "tests" / "prove" / "prove_stopped_producers.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_session_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     """Every request and answer of a group transact session cut, late and swallowed: each record once, calls in time."""
-    program = ROOT / "tests" / "prove_session_faults.py"
+    program = ROOT / "tests" / "prove" / "prove_session_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_session_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
     """A session stopped at each wire step until another one has done its work: nothing twice, usable, or it says so."""
-    program = ROOT / "tests" / "prove_stopped_sessions.py"
+    program = ROOT / "tests" / "prove" / "prove_stopped_sessions.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
     """Before KIP-447: EndTxn held until another member took over; time-outs that kcodec refuses show duplicates."""
-    program = ROOT / "tests" / "prove_session_times.py"
+    program = ROOT / "tests" / "prove" / "prove_session_times.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_call_timeouts(arguments: argparse.Namespace) -> tuple[str, str]:
     """Every public call with a timeout, each response withheld in turn: it ends within its timeout and one second."""
-    program = ROOT / "tests" / "prove_call_timeouts.py"
+    program = ROOT / "tests" / "prove" / "prove_call_timeouts.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see call-timeouts-DATE.txt")
 
 
 def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/outbox.py: each row once while relay, Kafka and PostgreSQL are killed; the usual query loses rows."""
-    program = ROOT / "tests" / "prove_outbox.py"
+    program = ROOT / "tests" / "prove" / "prove_outbox.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see outbox.txt")
 
 
 def prove_rebalances(arguments: argparse.Namespace) -> tuple[str, str]:
     """Members, ours and Java's, come and go in both protocols: every record delivered, in calm rounds none twice."""
-    program = ROOT / "tests" / "prove_rebalances.py"
+    program = ROOT / "tests" / "prove" / "prove_rebalances.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see rebalances.txt")
 
 
 def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/: programs killed at each of their steps and stopped, exact in the end; their controls are not."""
-    program = ROOT / "tests" / "prove_recipes.py"
+    program = ROOT / "tests" / "prove" / "prove_recipes.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
-    program = ROOT / "tests" / "prove_read_topic.py"
+    program = ROOT / "tests" / "prove" / "prove_read_topic.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see read-topic.txt")
 
 
 def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
     """Groups under stress, each assignor: members come, go and die, the broker is killed; nothing is owned twice."""
-    program = ROOT / "tests" / "prove_groups.py"
+    program = ROOT / "tests" / "prove" / "prove_groups.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see groups-DATE.txt")
 
 
 def prove_truncation(arguments: argparse.Namespace) -> tuple[str, str]:
     """A log cut by an unclean election: consumers go on where the logs part, or say so; a control misses records."""
-    program = ROOT / "tests" / "prove_truncation.py"
+    program = ROOT / "tests" / "prove" / "prove_truncation.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation.txt")
 
 
 def prove_copy(arguments: argparse.Namespace) -> tuple[str, str]:
     """100,000 records copied by sessions of a group, Kafka's own copier among them, while all are killed."""
-    program = ROOT / "tests" / "prove_copy.py"
+    program = ROOT / "tests" / "prove" / "prove_copy.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see copy.txt")
 
 
 def prove_guarantees(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/exactly_once.py: commit first loses, produce first doubles, a session does neither; the same kills."""
-    program = ROOT / "tests" / "prove_guarantees.py"
+    program = ROOT / "tests" / "prove" / "prove_guarantees.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see guarantees.txt")
 
 
 def prove_kip447(arguments: argparse.Namespace) -> tuple[str, str]:
     """Members that lose their partitions within a transaction, late markers: fenced, or the next one waits."""
-    program = ROOT / "tests" / "prove_kip447.py"
+    program = ROOT / "tests" / "prove" / "prove_kip447.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see kip447.txt")
 
 
 def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
     """The consumer beside Java's, record for record: golden logs on a real broker's disk, random transactions."""
-    program = ROOT / "tests" / "prove_consumer_equality.py"
+    program = ROOT / "tests" / "prove" / "prove_consumer_equality.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, Done, build_with, judged, run
+from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, Done, build_with, judged, run, test_files
 
 COMPILERS = ("gcc", "clang")
 WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
@@ -107,7 +107,7 @@ def prove_sanitizers(arguments: argparse.Namespace) -> tuple[str, str]:
     environment, missing = sanitized()
     if missing is not None:
         return (NOT_RUN if "not installed" in missing else FAILED), missing
-    tests = [f"tests/{name}" for name in SANITIZED_TESTS if (ROOT / "tests" / name).exists()]
+    tests = test_files(SANITIZED_TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-k", NOT_UNDER_SANITIZERS]
     # -s: what pytest captures would be lost with the process when a sanitizer ends it
     first = run([*command, "-s", *tests], {**environment, "KCODEC_PROFILE": "short"})

@@ -43,11 +43,14 @@ class Done:
 
 
 def run(command: Sequence[str | Path], environment: dict[str, str] | None = None, folder: Path = ROOT) -> Done:
-    """Runs it with the environment added; what it says is kept, not shown."""
+    """Run it with the environment added; its output is kept, not shown. Programs find the helpers of the tests."""
+    variables = {**os.environ, **(environment or {})}
+    paths = [variables.get("PYTHONPATH", ""), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "prove")]
+    variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     done = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
-        env={**os.environ, **(environment or {})},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -56,6 +59,15 @@ def run(command: Sequence[str | Path], environment: dict[str, str] | None = None
         timeout=SECONDS_IN_A_PART,
     )
     return Done(done.returncode, done.stdout)
+
+
+def test_files(names: Sequence[str]) -> list[str]:
+    """Return the paths of test modules by their file names. Raise FileNotFoundError for one that does not exist."""
+    there = {path.name: str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise FileNotFoundError(f"no test module below tests/ has the name {', '.join(missing)}")
+    return [there[name] for name in names]
 
 
 def judged(done: Done, detail: str | None = None) -> tuple[str, str]:

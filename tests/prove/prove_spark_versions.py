@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Spark tests on the older Sparks: the source on 4.0, 4.1 and 4.2 (Java 21), decode_in_arrow on 3.5 (Java 17).
 
-    python tests/prove/prove_spark_versions.py [VERSION ...]
+    PYTHONPATH=tests/support python tests/prove/prove_spark_versions.py [VERSION ...]
 
 Each Spark is installed beside the development environment, into .cache/prove/, and found before the one in it; nothing
 else of the environment changes. `main()` gives the results as plain values and is what tools/prove.py calls.
@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROVE = ROOT / ".cache" / "prove"
 sys.path.insert(0, str(ROOT / "tools"))
+
+from proving import test_files  # noqa: E402
 
 EVERYTHING = ("test_spark_source.py", "test_spark_arrow.py", "test_spark_cluster.py")
 # Version -> where its Java comes from, the tests it runs, and those it cannot: pushFilters came with 4.1.
@@ -74,7 +76,7 @@ def prove(version: str) -> dict[str, Any]:
     found = subprocess.run(ask, check=True, capture_output=True, text=True, env=environment).stdout.strip()
     if not found.startswith(version):
         raise RuntimeError(f"Spark {version} was wanted and {found} is found")
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *[str(ROOT / "tests" / name) for name in files]]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *(str(ROOT / name) for name in test_files(files))]
     begin = time.perf_counter()
     ran = subprocess.run(
         [*command, *(["-k", chosen] if chosen else [])],
