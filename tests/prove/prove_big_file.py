@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs larger than memory should be: written, streamed to their end in a fresh process each, and measured.
 
-    PYTHONPATH=tests/support python tests/prove/prove_big_file.py FOLDER [--gigabytes 1.0]
+    python tests/prove/prove_big_file.py FOLDER [--gigabytes 1.0]
 
 Writes a segment of that size for each shape below into FOLDER and removes it again: large and small batches, plain,
 compressed, and compressed to a hundredth; all of one transaction. Each is read by kcodec.open(...).to_arrow() under

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers restarted twenty times under load: the producer goes on, nothing is lost, nothing is there twice.
 
-    PYTHONPATH=tests/support python tests/prove/prove_broker_restarts.py [--restarts 20] [--versions 4.3.1] [--results FOLDER]
+    python tests/prove/prove_broker_restarts.py [--restarts 20] [--versions 4.3.1] [--results FOLDER]
 
 An idempotent producer sends numbered records to three partitions, and a transactional one transactions, while the three
 nodes of the cluster are taken down one after the other, stopped in an orderly way and killed (SIGKILL) in turn; a proxy

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kcodec's consumer beside Java's, record for record, on logs that a real broker serves.
 
-    PYTHONPATH=tests/support python tests/prove/prove_consumer_equality.py [--seeds 40] [--steps 150] [--results FOLDER]
+    python tests/prove/prove_consumer_equality.py [--seeds 40] [--steps 150] [--results FOLDER]
 
 1. Every golden log whose partition a broker can take (tests/golden: all topics but the brokers' own) is put onto the
    disk of a stopped Apache Kafka, which recovers them at its start, open transactions and compacted logs included. Both

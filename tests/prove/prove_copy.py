@@ -2,7 +2,7 @@
 """Kafka's own system test of transactions on GroupTransactSession: 100,000 numbered records copied from topic to topic
 by three sessions of a group, 750 records a transaction, a third of them aborted, while sessions and brokers are killed.
 
-    PYTHONPATH=tests/support python tests/prove/prove_copy.py [--only NAME ...] [--count 100000] [--seed 1] [--results FOLDER]
+    python tests/prove/prove_copy.py [--only NAME ...] [--count 100000] [--seed 1] [--results FOLDER]
 
 Each row is a run of copy_story.py; the output must be the input, partition by partition, in order, and both
 read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups under stress on a real broker: nothing is owned twice, and once all is quiet everything is owned.
 
-    PYTHONPATH=tests/support python tests/prove/prove_groups.py [--seconds 60] [--only range] [--version 4.3.1] [--seed 0] [--results FOLDER]
+    python tests/prove/prove_groups.py [--seconds 60] [--only range] [--version 4.3.1] [--seed 0] [--results FOLDER]
 
 A row of KINDS is a kind of group. For so many seconds members come, go in good order, die without a word, stop polling
 past max_poll_interval, change their subscription and ask for rebalances at random, the topic grows, and twice the

@@ -2,7 +2,7 @@
 """Three guarantees, one workload, the same kills (examples/exactly_once.py), on every kind of broker: what is lost and
 what comes twice, side by side.
 
-    PYTHONPATH=tests/support python tests/prove/prove_guarantees.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--count 10000] [--kills 20]
+    python tests/prove/prove_guarantees.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--count 10000] [--kills 20]
 
 A process copies topic to topic in chunks of 100 and is killed at its critical point, so many times: behind its commit
 and before it produces; behind what it produced and before it commits; in its transaction, all of whose records are in

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled core against what a program may hand it: invalid Arrow files, code that calls back, several threads.
 
-    PYTHONPATH=tests/support python tests/prove/prove_hostile_core.py [--files 100000] [--seed 1] [--seconds 20] [--results FOLDER]
+    python tests/prove/prove_hostile_core.py [--files 100000] [--seed 1] [--seconds 20] [--results FOLDER]
 
 Made to be run with a core under sanitizers (`tools/prove.py --only hostile`), which end the process at their first
 report. Without them it still tells what is wrong with values and exceptions.

@@ -2,7 +2,7 @@
 """What becomes of a member that loses its partitions in the middle of a transaction, as KIP-447 has it, and markers
 that are late: tests/support/kip447.py on every kind of broker and in both protocols of groups.
 
-    PYTHONPATH=tests/support python tests/prove/prove_kip447.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only CASE ...] [--results FOLDER]
+    python tests/prove/prove_kip447.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only CASE ...] [--results FOLDER]
 
 a: A's TxnOffsetCommit comes when its partitions are another's: refused. b: A dies between EndTxn and the markers: B is
 answered 88 until they are there, and begins behind. c: A dies before EndTxn: B waits until fencing or time-out aborted

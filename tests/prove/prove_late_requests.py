@@ -2,7 +2,7 @@
 """Requests of transactions that arrive late, after their client had no answer and went on: nothing lost, torn, or read
 though aborted.
 
-    PYTHONPATH=tests/support python tests/prove/prove_late_requests.py [--clusters 4.3.1/0 3.9.1/0] [--clients kcodec control confluent]
+    python tests/prove/prove_late_requests.py [--clusters 4.3.1/0 3.9.1/0] [--clients kcodec control confluent]
                                         [--transactions 130] [--long] [--results FOLDER]
 
 Four producers write transactions over three partitions through a proxy that holds three of ten requests of one kind

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edited bytes of every message and version: kcodec reads, writes or refuses as the slow reference does, and as Kafka.
 
-    PYTHONPATH=tests/support python tests/prove/prove_messages.py [--edits 200000] [--seed N] [--minutes 20] [--kafka 10]
+    python tests/prove/prove_messages.py [--edits 200000] [--seed N] [--minutes 20] [--kafka 10]
 
 Starts from messages of random values and from captured frames. Each edit has its own number: `--seed` is the first, and
 a failing one is shown so that `--seed THAT --edits 1 --kafka 1` repeats it. Every tenth (`--kafka 10`) also goes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outbox for minutes: eight writers, a relay killed -9 at random, brokers and PostgreSQL killed -9 under load.
 
-    PYTHONPATH=tests/support python tests/prove/prove_outbox.py [--kills 40] [--results FOLDER]
+    python tests/prove/prove_outbox.py [--kills 40] [--results FOLDER]
 
 Of three brokers one is killed at a time. A Java read_committed consumer must get each committed row once, rows of a
 writer in their order. The control is a relay that asks for rows "greater than the last", on the same load: it must lose

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions under random faults, several at once, on real brokers; then the log beside what was reported.
 
-    PYTHONPATH=tests/support python tests/prove/prove_random_faults.py [--seconds 60] [--seed N] [--results FOLDER]
+    python tests/prove/prove_random_faults.py [--seconds 60] [--seed N] [--results FOLDER]
 
 Between producer and broker a proxy loses, cuts, delays, repeats and refuses requests and answers of eight APIs, one to
 three rules a transaction; some stay in force into the next one, and what is held arrives late. Shown for each broker:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """read_topic of two gigabytes, in a fresh process: memory below 300 MB, and the same for an eighth of the topic.
 
-    PYTHONPATH=tests/support python tests/prove/prove_read_topic.py [--megabytes 2048] [--results FOLDER]
+    python tests/prove/prove_read_topic.py [--megabytes 2048] [--results FOLDER]
 
 A real broker gets a topic of four partitions with values of 1 KiB that do not compress, nine of ten transactions
 committed, and another of small, compressible records in lz4. Each is read whole and in part by `kcodec.read_topic` as a

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups whose members come and go at random: every record delivered, no partition owned by two at a time.
 
-    PYTHONPATH=tests/support python tests/prove/prove_rebalances.py [--seconds 40] [--seed N] [--only NAME ...] [--results FOLDER]
+    python tests/prove/prove_rebalances.py [--seconds 40] [--seed N] [--only NAME ...] [--results FOLDER]
 
 Members are ours and Java's, in both protocols and in a group that has members of each (a move between them); a producer
 writes to eight partitions all the time. In a calm round members join and leave in good order, and no record may be

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipes of docs/recipes.md under kills, for many rounds.
 
-    PYTHONPATH=tests/support python tests/prove/prove_recipes.py [--rounds 4] [--results FOLDER]
+    python tests/prove/prove_recipes.py [--rounds 4] [--results FOLDER]
 
 In each round every program is killed (SIGKILL) at each of its steps, and once more at a random time; between the kills
 more comes in. In the end totals, output and changelog hold each change once, balances are right, positions are at the

@@ -2,7 +2,7 @@
 """Before KIP-447 only time protects: why a session's time-out must be above that of its transaction, *and* the interval
 in which the coordinator looks for transactions that are over their time, *and* the time a request may take.
 
-    PYTHONPATH=tests/support python tests/prove/prove_session_times.py [--trials 6] [--results FOLDER]
+    python tests/prove/prove_session_times.py [--trials 6] [--results FOLDER]
 
 A 4.3.1 broker that looks every 4 s; sessions that speak as with a broker before 2.5 (OffsetFetch at most 6,
 TxnOffsetCommit at most 2). One session polls and commits; a proxy holds its EndTxn and swallows its heartbeats. When

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four processes under one handle, with kills, and the end from a fifth: all or nothing, on four kinds of brokers.
 
-    PYTHONPATH=tests/support python tests/prove/prove_shared_transaction.py [--rounds 30] [--seed 1] [--results FOLDER]
+    python tests/prove/prove_shared_transaction.py [--rounds 30] [--seed 1] [--results FOLDER]
 
 A third of the rounds loses a writer (-9, in the middle of its records), half of them the owner, after the handle was
 read. Judge is Kafka's own read_committed consumer: the records of committed rounds, each once, in order, and no other.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Spark tests on the older Sparks: the source on 4.0, 4.1 and 4.2 (Java 21), decode_in_arrow on 3.5 (Java 17).
 
-    PYTHONPATH=tests/support python tests/prove/prove_spark_versions.py [VERSION ...]
+    python tests/prove/prove_spark_versions.py [VERSION ...]
 
 Each Spark is installed beside the development environment, into .cache/prove/, and found before the one in it; nothing
 else of the environment changes. `main()` gives the results as plain values and is what tools/prove.py calls.

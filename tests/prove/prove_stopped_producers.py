@@ -2,7 +2,7 @@
 """A producer that is stopped (SIGSTOP) before each wire step, until its transaction has timed out and another one with
 its transactional id has taken over; then it goes on, and must be told that it is fenced.
 
-    PYTHONPATH=tests/support python tests/prove/prove_stopped_producers.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--results FOLDER]
+    python tests/prove/prove_stopped_producers.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--results FOLDER]
 
 Before each step means: behind each answer. A proxy holds the answer, the process is stopped, the answer let go; the
 next request is what it sends when it goes on. Both do the same work, as a job that is started again does: take the id

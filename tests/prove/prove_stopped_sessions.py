@@ -2,7 +2,7 @@
 """A session that is stopped (SIGSTOP) at each wire step until its session and its transaction are over and another one
 has done its work; then it goes on, and must neither write twice nor lose its way.
 
-    PYTHONPATH=tests/support python tests/prove/prove_stopped_sessions.py [--rounds 4.3.1/2/classic ...] [--results FOLDER]
+    python tests/prove/prove_stopped_sessions.py [--rounds 4.3.1/2/classic ...] [--results FOLDER]
 
 At each step means: a proxy holds the request, so that it comes late, or its answer; the process is stopped, another
 session of the group copies what there is, then what was held is let go and the process goes on. More records come, and

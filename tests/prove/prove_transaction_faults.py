@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every fault at every wire step of a transaction, in both flows, blocking and asyncio.
 
-    PYTHONPATH=tests/support python tests/prove/prove_transaction_faults.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only TEXT] [--results FOLDER]
+    python tests/prove/prove_transaction_faults.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only TEXT] [--results FOLDER]
 
 What must hold is told in transaction_fault_cases.py.
 """

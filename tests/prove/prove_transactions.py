@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exactly once on a real Kafka while everything around it is killed; the judge is Kafka's own read_committed consumer.
 
-    PYTHONPATH=tests/support python tests/prove/prove_transactions.py [--only NAME ...] [--count 50000] [--seed 1] [--results FOLDER]
+    python tests/prove/prove_transactions.py [--only NAME ...] [--count 50000] [--seed 1] [--results FOLDER]
 
 Each row of the result is one run of chaos_worker.py: numbers in transactions of 100, every second one first
 written and aborted, a third of all. One node: the producer is killed -9 twenty times, the broker five times. Three

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records that were read are cut from the log by an unclean election: who reads on, and what is missed (KIP-320).
 
-    PYTHONPATH=tests/support python tests/prove/prove_truncation.py [--versions 4.3.1 3.9.1] [--results FOLDER]
+    python tests/prove/prove_truncation.py [--versions 4.3.1 3.9.1] [--results FOLDER]
 
 Three nodes, a topic with two replicas. Ten records are on both; the follower is killed, ten more are written and read;
 the leader is killed, the follower comes back and leads without those ten (unclean.leader.election.enable), and 25
