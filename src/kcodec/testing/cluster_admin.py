@@ -16,6 +16,8 @@ __all__ = ["ClusterAdmin"]
 
 TOPIC_SECONDS = 20.0
 POLL_SECONDS = 0.02
+#: Of CreateTopics: fewer brokers are registered and not fenced than the topic has replicas.
+INVALID_REPLICATION_FACTOR = 38
 
 Found = TypeVar("Found")
 
@@ -38,17 +40,29 @@ class ClusterAdmin:
         replication_factor: int | None = None,
         **configs: Value,
     ) -> str:
-        """Create a topic, wait until all running nodes know its leaders and those lead, and give its name.
+        """Create a topic, wait until all running nodes know its leaders and those lead, and return its name.
+
+        A node that was paused is fenced until the controller hears from it again: until then the request is repeated.
 
         name:    None makes up one that nobody else has.
         configs: of the topic, with _ for the dots: max_message_bytes=1000.
 
-        Raises BrokerRefused (.code).
+        Raises BrokerRefused (.code), TimeoutError.
         """
         name = name if name is not None else f"topic-{uuid.uuid4().hex[:12]}"
         written = {property_name(key): property_text(value) for key, value in configs.items()}
         factor = replication_factor or -1
-        self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
+
+        def created() -> bool:
+            try:
+                self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
+            except bare_admin.BrokerRefused as error:
+                if error.code != INVALID_REPLICATION_FACTOR or factor > sum(node.is_running for node in self.nodes):
+                    raise
+                return False
+            return True
+
+        self._wait_for(created, f"enough nodes for topic {name} were not fenced")
         self._wait_for(lambda: self._has_leaders(name, partitions), f"topic {name} had its leaders")
         return name
 
