@@ -233,7 +233,7 @@ def test_a_position_behind_the_open_transaction_of_another_relay_is_waited_for(
 def kill_at(
     steps: Iterable[str], kafka: ApacheKafka, topic: str, place: list[str], progress: Iterable[str] = ()
 ) -> None:
-    command = [sys.executable, str(ROOT / "tests" / "outbox_relay.py")]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "outbox_relay.py")]
     names = ["-b", kafka.bootstrap_servers, "--name", f"relay-{topic}", "--limit", "7"]
     where = list(progress) or ["--progress", topic]
     for step in steps:
