@@ -43,9 +43,7 @@ def test_a_failing_on_revoked_does_not_keep_the_group(
     """The member leaves the group, so that others get its partitions at once and not after the session timeout."""
     topic = apache_kafka.create_topic(partitions=1)
     group = f"group-{group_protocol}-{ending}-{topic}"
-    consumer = Consumer(
-        bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group, group_protocol=group_protocol
-    )
+    consumer = Consumer(bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group, group_protocol=group_protocol)
     try:
         consumer.subscribe(topic, on_revoked=fail)
         while not consumer.assignment():
