@@ -3,13 +3,12 @@
 
 A `str` is an iterable of its letters and a TopicPartition one of its fields, so that no type checker notices when one
 is passed in place of a list of such. Everywhere in kcodec one name, number or partition stands for itself, as in
-`Consumer.subscribe("orders")`, and text where something else belongs raises TypeError. Keyed arguments (mappings) are
-not read here.
+`Consumer.subscribe("orders")`, and text where something else belongs raises TypeError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from kcodec.offsets import TopicPartition
@@ -45,6 +44,17 @@ def partitions_of(
     if not _is_list(given):
         raise TypeError(f"{parameter}: expected TopicPartition(topic, partition) or a list of them, got {given!r}")
     return [_partition(each, parameter) for each in given]
+
+
+def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: str) -> dict[TopicPartition, Item]:
+    """Return a mapping by partition as a dict; pairs are accepted as keys.
+
+    content: what the values are, for the message. Raise TypeError for anything but a mapping, and for keys that are not
+    a (topic, partition) pair.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{parameter}: expected {{TopicPartition(topic, partition): {content}}}, got {given!r}")
+    return {_partition(key, parameter): value for key, value in given.items()}
 
 
 def _partition(given: Any, parameter: str) -> TopicPartition:

@@ -50,6 +50,11 @@ class ConsumerGroupMetadata:
 
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a caller gave: {(topic, partition): offset or OffsetAndMetadata}. Raises TypeError, ValueError."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(
+            f"offsets: expected {{TopicPartition(topic, partition): offset}}, got {offsets!r}; the offset is where to"
+            " go on, so one more than that of the last record"
+        )
     checked = {}
     for key, value in offsets.items():
         try:

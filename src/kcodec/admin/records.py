@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kcodec.admin.values import ElectedLeader
-from kcodec.arguments import partitions_of
+from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
 from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
 from kcodec.cluster.routing import Controller, Leader
@@ -32,7 +32,9 @@ def list_offsets(
     For a time, the first record at or after it; offset -1 where there is none. isolation_level "read_committed": no
     later than the last stable offset. Raises BrokerError; AdminError where several were asked for.
     """
-    timestamps = {partition: timestamp_of(spec) for partition, spec in partitions.items()}
+    timestamps = {
+        partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
+    }
     question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
     outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
     return outcome.value()

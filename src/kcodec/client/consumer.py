@@ -166,11 +166,24 @@ class Consumer(NotPickled, ConsumerViews):
             self._carrier.post(notice.settle)
 
     def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
-        """Run a call that may have something to tell, told on this thread."""
+        """Run a call and the callbacks that it causes, these on this thread. The error of a callback is raised when
+        the call has ended: a group is left also if `on_revoked` fails."""
         task = self._carrier.run(spawn(flow, "call"))
+        failure: Exception | None = None
         while (notice := self._carrier.run(self._core.polls.with_notices(task))) is not None:
-            self._tell(notice)
-        return self._carrier.run(join(task), timeout)
+            try:
+                self._tell(notice)
+            except Exception as error:  # noqa: BLE001  raised below
+                failure = failure or error
+        try:
+            result = self._carrier.run(join(task), timeout)
+        except Exception as error:
+            if failure is None:
+                raise
+            raise failure from error
+        if failure is not None:
+            raise failure
+        return result
 
     # Offsets
 

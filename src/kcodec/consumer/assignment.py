@@ -11,12 +11,13 @@ given last: those records count as completed when it requests the next ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from typing import Any, Final
 
 from kcodec._fast import Delivery
 from kcodec.consumer.delivery import Chunk, LogPosition
+from kcodec.errors import TransportError
 from kcodec.flow import Signal
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
@@ -251,10 +252,11 @@ class Assignment:
         self.delivery.is_over = True
 
     def poke(self) -> None:
-        """Any thread: have `changed` set on the loop, soon."""
+        """Any thread: have `changed` set on the loop, soon. Once the client is closed, nothing waits for it."""
         if not self._is_poked:
             self._is_poked = True
-            self._post(self._set)
+            with suppress(TransportError):  # closed: flows that end now must not fail because of it
+                self._post(self._set)
 
     def _set(self) -> None:
         self._is_poked = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcodec.arguments import partitions_of
+from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.consumer import lag as lags
 from kcodec.consumer.core import ConsumerCore
@@ -136,9 +136,7 @@ def offsets_for_times(
 
     Raises BrokerError, DeliveryTimeoutError.
     """
-    wanted: dict[TopicPartition, str | int] = {
-        partition: timestamps[partition] for partition in partitions_of(timestamps)
-    }
+    wanted: dict[TopicPartition, str | int] = {**by_partition(timestamps, "timestamps", "ms since 1970")}
     for partition, timestamp in wanted.items():
         if not isinstance(timestamp, int) or timestamp < 0:
             raise ValueError(f"timestamps[{partition}]: {timestamp!r} is no time in ms since 1970")

@@ -176,6 +176,9 @@ class Connection:
             if pending in self._waiting:
                 self._waiting.remove(pending)
             reason = f"{self.name}: {what} was not sent within {seconds:.1f} s"
+            cause = self.network.last_failure(self.node_id)
+            if cause is not None:
+                reason += f"; the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
             pending.finish(None, RequestTimedOutError(reason))
         elif pending in self._in_flight:
             # Answers come in order: behind one that does not come, none will. A new connection begins afresh.

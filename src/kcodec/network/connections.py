@@ -33,6 +33,9 @@ class Directory(Protocol):
     def addresses(self) -> Mapping[int, Address]:
         """Broker id -> address; empty before the first metadata."""
 
+    def why_missing(self, topic: str | None) -> str | None:
+        """Why there is no metadata, of a topic or at all, as far as it is known."""
+
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
         """A broker said what it takes and which features are finalized."""
 
@@ -58,12 +61,13 @@ class Trace:
 
 
 class _Backoff:
-    """How often a broker could not be reached in a row, and when it may be dialled again."""
+    """How often a broker could not be reached in a row, why the last time, and when it may be dialled again."""
 
-    __slots__ = ("attempts", "not_before")
+    __slots__ = ("attempts", "cause", "not_before")
 
     def __init__(self) -> None:
         self.attempts = 0
+        self.cause: BaseException | None = None
         self.not_before = 0.0
 
 
@@ -103,10 +107,17 @@ class Network:
         node_id = self._any_node() if call.node == ANY_NODE else call.node
         address = self._address(node_id)
         if address is None:
-            reason = f"broker {node_id} is not in the metadata: {sorted(self.directory.addresses)} are"
+            reason = self._unknown_broker(node_id)
             self.scheduler.call_soon(lambda: done(None, TransportError(reason)))
             return lambda: None
         return self._connection(node_id, address, call.channel).submit(call, done)
+
+    def _unknown_broker(self, node_id: int) -> str:
+        brokers = ", ".join(map(str, sorted(self.directory.addresses)))
+        if brokers:
+            return f"broker {node_id} is not in the metadata, which has the brokers {brokers}"
+        cause = self.directory.why_missing(None) or "no broker has responded"
+        return f"broker {node_id} is unknown while no broker of the cluster can be reached: {cause}"
 
     def _address(self, node_id: int) -> Address | None:
         if node_id <= FIRST_BOOTSTRAP_NODE:
@@ -191,9 +202,15 @@ class Network:
         seconds = self.options.reconnect_backoff(backoff.attempts, self.random.random())
         backoff.not_before = self.clock() + seconds
         backoff.attempts += 1
+        backoff.cause = error
         self.metrics.count("connection.failed", node=connection.node_id)
         level = logging.WARNING if isinstance(error, AuthenticationError) else logging.INFO
         log.log(level, "%s (was %s)", error, "ready" if was_ready else "not ready")
+
+    def last_failure(self, node_id: int) -> BaseException | None:
+        """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""
+        backoff = self._backoffs.get(node_id)
+        return backoff.cause if backoff is not None else None
 
     def versions_of(self, node_id: int) -> BrokerVersions | None:
         """What a connected broker takes; None while there is no connection."""

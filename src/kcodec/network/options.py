@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from kcodec.flow import Address
 from kcodec.network.metrics import Metrics, NoMetrics, checked_metrics
-from kcodec.network.option_names import refuse_unknown
+from kcodec.network.option_names import COUNTERPARTS, refuse_unknown
 from kcodec.security import SECURITY_OPTIONS, Security
 
 __all__ = ["ClientOptions", "OptionSet", "parse_bootstrap_servers", "refuse_unknown"]
@@ -72,12 +72,16 @@ def _address(entry: str) -> Address:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptionSet:
-    """Options that check themselves: a number below MINIMUM is a ValueError, as is a word not in CHOICES."""
+    """Options that check themselves: a number below MINIMUM is a ValueError, as are a word not in CHOICES and a value
+    of a boolean option that is neither True nor False: the text "false" would switch the option on."""
 
     MINIMUM: ClassVar[dict[str, float]] = {}
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.type in ("bool", bool) and getattr(self, field.name) not in (True, False):
+                raise ValueError(f"{field.name} must be True or False, not {getattr(self, field.name)!r}")
         for name, least in self.MINIMUM.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
@@ -176,7 +180,10 @@ class ClientOptions(OptionSet):
     def take(cls, options: dict[str, Any]) -> ClientOptions:
         """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
         if "bootstrap_servers" not in options:
-            raise TypeError('bootstrap_servers is missing: "host:port" of any broker of the cluster')
+            meant = [name for name in options if COUNTERPARTS.get(name) == "bootstrap_servers"]
+            meant += difflib.get_close_matches("bootstrap_servers", options, n=1)
+            hint = f"; {meant[0]!r} is not an option, write bootstrap_servers=" if meant else ""
+            raise TypeError(f'bootstrap_servers is missing: "host:port" of any broker of the cluster{hint}')
         secure = {name: options.pop(name) for name in SECURITY_OPTIONS & options.keys()}
         taken = {name: options.pop(name) for name in cls.names() & options.keys()}
         if secure:

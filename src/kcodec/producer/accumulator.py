@@ -175,7 +175,7 @@ class Accumulator:
         settings = self.settings
         builder = self.new_builder(min(settings.batch_size, settings.max_request_size))
         if not builder.has_room_for(key, value, headers):
-            self._check_size(key, value, headers)
+            self._check_size(queue.partition.topic, key, value, headers)
             builder = self.new_builder(settings.max_request_size)
         builder.append(key, value, headers, timestamp)
         size = max(builder.size_in_bytes, settings.batch_size)
@@ -220,11 +220,14 @@ class Accumulator:
         if buffer.sticky.batch_closed(queue.partition.partition, produced):
             buffer.change_sticky()
 
-    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
+    def _check_size(self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
         """EncodeError for a record that is above max_request_size, or no record at all."""
         if not self._scratch.has_room_for(key, value, headers):
             size, most = _record_size(key, value, headers), self.settings.max_request_size
-            reason = f"the record takes {size} bytes, above max_request_size {most}"
+            reason = (
+                f"topic {topic!r}: the record takes {size} bytes, above max_request_size {most}; send smaller records,"
+                " or raise max_request_size and the max.message.bytes of the topic"
+            )
             raise EncodeError(reason, field="max_request_size", value=size)
 
     def _reserve(self, size: int, forced: bool = False) -> bool:
@@ -245,7 +248,7 @@ class Accumulator:
     ) -> Delivery | None:
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
-        self._check_size(key, value, headers)
+        self._check_size(topic, key, value, headers)
         size = _record_size(key, value, headers)
         if not self._reserve(size):
             return None

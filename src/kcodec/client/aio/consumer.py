@@ -154,11 +154,24 @@ class Consumer(NotPickled, ConsumerViews):
             self._carrier.post(notice.settle)
 
     async def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
-        """Run a call that may have something to tell, told here."""
+        """Run a call and the callbacks that it causes, these in this task. The error of a callback is raised when the
+        call has ended: a group is left also if `on_revoked` fails."""
         task = await self._run(spawn(flow, "call"))
+        failure: Exception | None = None
         while (notice := await self._run(self._core.polls.with_notices(task))) is not None:
-            await self._tell(notice)
-        return await self._run(join(task), timeout)
+            try:
+                await self._tell(notice)
+            except Exception as error:  # noqa: BLE001  raised below
+                failure = failure or error
+        try:
+            result = await self._run(join(task), timeout)
+        except Exception as error:
+            if failure is None:
+                raise
+            raise failure from error
+        if failure is not None:
+            raise failure
+        return result
 
     # Offsets
 
