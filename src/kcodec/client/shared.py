@@ -41,7 +41,7 @@ NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks
 
 
 class SharedWriting:
-    """What writers of both faces share: the handle, the partitions, the receipt."""
+    """What the sync and async writers share: the handle, the partitions, the receipt."""
 
     def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition]) -> None:
         if not isinstance(handle, TransactionHandle):
