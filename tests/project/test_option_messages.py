@@ -44,7 +44,7 @@ NAMES = [f"{client.__module__.split('.')[2]}.{client.__name__}" for client in CL
     ("servers", "kind", "message"),
     [
         ("kafka://host:9092", ValueError, "kafka://host:9092 is a URL, expected host:port; write 'host:9092'"),
-        ("PLAINTEXT://h:1,h2:2", ValueError, "write 'h:1', and choose TLS and SASL by security_protocol"),
+        ("PLAINTEXT://h:1,h2:2", ValueError, "write 'h:1', and select TLS and SASL with security_protocol"),
         (["kafka://me:hunter2@host:9092/x"], ValueError, "kafka://host:9092 is a URL"),
         (("host", 9092), TypeError, r"got \('host', 9092\); write \"host:9092\""),
         ([("host", 9092), ("other", 9093)], TypeError, r"got \('host', 9092\); write \"host:9092\""),
