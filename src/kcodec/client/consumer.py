@@ -114,7 +114,7 @@ class Consumer(NotPickled, ConsumerViews):
         return self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """What one answer of a broker holds of one partition, as Arrow columns (`columns`), straight from the core;
+        """All rows of one fetch response for one partition, as Arrow columns (`columns`), straight from the core;
         of no rows after `timeout` seconds. Give it to pyarrow, polars, duckdb. Raises as `poll`."""
         return self._poll(timeout, self._core.take_arrow)
 
@@ -166,7 +166,7 @@ class Consumer(NotPickled, ConsumerViews):
             self._carrier.post(notice.settle)
 
     def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
-        """Run a call that may have something to tell, told on this thread."""
+        """Run a call that may have rebalance callbacks to make, on this thread."""
         task = self._carrier.run(spawn(flow, "call"))
         while (notice := self._carrier.run(self._core.polls.with_notices(task))) is not None:
             self._tell(notice)

@@ -59,13 +59,13 @@ class TransactionBlock:
 
     @property
     def committed(self) -> bool | None:
-        """True, False, or None: still open, or EndTxn was not answered and nobody knows."""
+        """True, False, or None: still open, or EndTxn got no response and the outcome is unknown."""
         return None if self._open is None else self._open.committed
 
     @property
     def receipt(self) -> WriterReceipt:
         """What this producer itself has written into a transaction whose handle was read, and was acknowledged: for
-        `commit_transaction` by somebody else. Flush before."""
+        `commit_transaction` in another process. Flush before."""
         if not self._current.is_shared:
             raise TransactionStateError(
                 "the owner of a transaction needs a receipt only if others end it: read txn.handle first",

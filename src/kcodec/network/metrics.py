@@ -24,7 +24,7 @@ class Metrics(Protocol):
         """Something happened, `value` times."""
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Something took so long."""
+        """Record the duration of an operation."""
 
 
 class NoMetrics:

@@ -128,7 +128,7 @@ class FrameReader:
     frame or a part of it (the records of an answer are views into it). Resident memory is bounded by what has arrived,
     not by what a length claims.
 
-    limit_of: gives the limit of the frame that comes behind so many others that are not taken yet, where it has one of
+    limit_of: gives the limit of the frame after this number of others that are not taken yet, if it has one of
     its own that is lower.
     """
 

@@ -154,7 +154,7 @@ class Consumer(NotPickled, ConsumerViews):
             self._carrier.post(notice.settle)
 
     async def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
-        """Run a call that may have something to tell, told here."""
+        """Run a call that may have rebalance callbacks to make."""
         task = await self._run(spawn(flow, "call"))
         while (notice := await self._run(self._core.polls.with_notices(task))) is not None:
             await self._tell(notice)
