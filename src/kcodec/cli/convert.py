@@ -124,7 +124,7 @@ def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise CommandError(f"unknown column {name!r}{nearest(name, COLUMNS)}")
         if asked.count(name) > 1:
-            raise CommandError(f"column {name!r} is asked for twice")
+            raise CommandError(f"column {name!r} is requested twice")
     return asked
 
 
