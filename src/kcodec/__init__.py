@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kcodec: Kafka record batches to Python, Arrow and Spark.
 
-The names here are the public face; each says in its docstring what it takes and gives.
+The names here are the public API; their docstrings describe arguments and results.
 """
 
 from kcodec._fast import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How public calls read an argument that is an iterable of names, numbers or partitions.
 
-A `str` is an iterable of its letters and a TopicPartition one of its fields, so that no type checker notices when one
-is passed in place of a list of such. Everywhere in kcodec one name, number or partition stands for itself, as in
-`Consumer.subscribe("orders")`, and text where something else belongs raises TypeError.
+A `str` is an iterable of its letters and a TopicPartition one of its fields, so a type checker does not notice when one
+is passed in place of a list. Throughout kcodec a single name, number or partition means a list of that one, as in
+`Consumer.subscribe("orders")`, and text in place of numbers or partitions raises TypeError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Second = TypeVar("Second")
 
 
 def names_of(given: Iterable[str], parameter: str) -> list[str]:
-    """Return the names as a list; one str is one name. Raise TypeError for bytes and for elements that are no str."""
+    """Return the names as a list; one str is one name. Raise TypeError for bytes and for elements that are not str."""
     return items_of(given, str, parameter)
 
 
@@ -76,7 +76,7 @@ def items_of(
 
 
 def items_of(given: Iterable[Any], kind: Any, parameter: str) -> list[Any]:
-    """Return the elements of an iterable as a list; one element of that kind stands for itself.
+    """Return the elements of an iterable as a list; a single element of that kind means a list of it.
 
     Raise TypeError if it is not iterable, or if an element is of another kind (bytes are an iterable of numbers, but
     never meant as one).

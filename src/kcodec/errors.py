@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kcodec raises: about bytes, about values, about brokers. A caller's own mistake (an unknown column, an unknown
-option) is a plain ValueError or TypeError.
+"""The exceptions of kcodec: about bytes, values and brokers. A wrong argument (an unknown column, an unknown option) is
+a plain ValueError or TypeError.
 
     KcodecError
-    ├─ DecodeError(ValueError)      their bytes are wrong
-    │  ├─ TruncatedError            a cut batch was asked for its records
+    ├─ DecodeError(ValueError)      the bytes that were read are invalid
+    │  ├─ TruncatedError            the bytes of a batch end before its records
     │  ├─ CorruptBatchError         the CRC does not match
     │  ├─ UnsupportedError          a magic or compression id that cannot be read
     │  └─ LimitExceededError        a limit of DecodeLimits
-    ├─ EncodeError(ValueError)      your values are wrong
+    ├─ EncodeError(ValueError)      the values to write are invalid
     ├─ BufferFullError(BufferError) a producer's buffer stayed full
     ├─ DeliveryErrors(ExceptionGroup)       records of a producer failed, and nothing had retrieved their errors
     ├─ TopicDeliveryError           a member of it: the records of one topic that failed with one kind of error
     ├─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
     ├─ TransactionStateError        this call is illegal now
-    ├─ BrokerError                  a broker answered with an error code
+    ├─ BrokerError                  a broker responded with an error code
     │  ├─ ProducerFencedError       another producer with this transactional id took over
-    │  ├─ TransactionTimedOutError  the coordinator ended the transaction: its time was up
-    │  ├─ AbortableTransactionError the transaction must be aborted; the producer lives on
+    │  ├─ TransactionTimedOutError  the coordinator aborted the transaction after its timeout
+    │  ├─ AbortableTransactionError the transaction must be aborted; the producer stays usable
     │  ├─ FatalTransactionError     the producer must be closed
-    │  ├─ AuthorizationError        a permission is missing; `resource` says on what
-    │  └─ OffsetOutOfRangeError     a consumer's position lies outside the log, and auto_offset_reset is "none"
+    │  ├─ AuthorizationError        a permission on `resource` is missing
+    │  └─ OffsetOutOfRangeError     a consumer's position is outside of the log, and auto_offset_reset is "none"
     │     └─ LogTruncationError     the log was cut below the position, by an unclean election (KIP-320)
     ├─ NoOffsetForPartitionError    a group has no committed offset, and auto_offset_reset is "none"
-    └─ TransportError(ConnectionError)      no answer, or none that can be trusted
+    └─ TransportError(ConnectionError)      no response, or an invalid one
        ├─ RequestTimedOutError(TimeoutError)    one request, by its own deadline
        ├─ DeliveryTimeoutError(TimeoutError)    a record, or a call, by the user's deadline
-       ├─ UnknownOutcomeError       a transaction was asked to end and nobody said whether it did
-       └─ AuthenticationError       TLS or SASL refused us, or we them
+       ├─ UnknownOutcomeError       a commit or abort was requested and got no response
+       └─ AuthenticationError       TLS or SASL: the broker refused the client, or the client the broker
 
 Texts say where, what was found and what was expected:
 ``batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain``.
@@ -79,15 +79,15 @@ def _rebuild(cls: type[DecodeError], reason: str, fields: dict[str, Any]) -> Dec
 
 
 class DecodeError(KcodecError, ValueError):
-    """Bytes that are no valid record batch.
+    """Bytes that are not a valid record batch.
 
-    reason:      what is wrong, without the place.
+    reason:      what is wrong, without the location.
     position:    byte in the input or file where the batch begins; None when no batch is meant.
     base_offset: of that batch, None if it was not readable.
     record:      index of the record within the batch, None if the batch as a whole is meant.
     path:        the file, None for bytes in memory.
-    next_offset: where a reader can go on behind the damage, None if that cannot be told.
-    decoded:     the records before the damage (DecodedRecords), where there are any to give.
+    next_offset: where a reader can continue behind the corruption, None if it is unknown.
+    decoded:     the records before the corruption (DecodedRecords), if there are any.
     topic_partition: where a consumer read them, else None.
     """
 
@@ -133,7 +133,7 @@ class DecodeError(KcodecError, ValueError):
 
 
 class TruncatedError(DecodeError):
-    """A batch whose bytes end too early was asked for its records. ``needed`` and ``available`` are bytes."""
+    """The bytes of a batch end before its records. ``needed`` and ``available`` are numbers of bytes."""
 
     _FIELDS = (*DecodeError._FIELDS, "needed", "available")
 
@@ -144,7 +144,7 @@ class TruncatedError(DecodeError):
 
 
 class CorruptBatchError(DecodeError):
-    """The CRC-32C stored in a batch is not that of its bytes."""
+    """The CRC-32C that a batch stores does not match its bytes."""
 
     _FIELDS = (*DecodeError._FIELDS, "stored_crc", "computed_crc")
 
@@ -159,7 +159,7 @@ class UnsupportedError(DecodeError):
 
 
 class LimitExceededError(DecodeError):
-    """A limit was reached: ``limit`` is its name in DecodeLimits, ``value`` its setting, ``claimed`` what was asked."""
+    """A limit was reached: ``limit`` is its name in DecodeLimits, ``value`` its setting, ``claimed`` the size found."""
 
     _FIELDS = (*DecodeError._FIELDS, "limit", "value", "claimed")
 
@@ -175,9 +175,9 @@ def _rebuild_encode_error(cls: type[EncodeError], reason: str, fields: dict[str,
 
 
 class EncodeError(KcodecError, ValueError):
-    """A value that no record batch can hold, or that Kafka's own writer refuses.
+    """A value that a record batch cannot hold, or that Kafka's own producer refuses.
 
-    reason: what is wrong, without the place.
+    reason: what is wrong, without the location.
     field:  the field or argument by Kafka's name, None if no single one is meant.
     value:  what was given for it.
     row:    of the source, counted from 0; None if no row is meant.
@@ -253,14 +253,14 @@ def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordVali
 
 
 class RecordValidationError(KcodecError, ValueError):
-    """What a leader answers to a produce request whose batch it refuses (Kafka: RecordValidationException, Errors).
+    """A leader would refuse this batch in a Produce request (Kafka: RecordValidationException, Errors).
 
-    reason:         what is wrong, without the place.
+    reason:         what is wrong, without the location.
     code, name:     Kafka's error: 87 and "INVALID_RECORD".
     position:       byte in the input where the batch begins, None when no batch is meant.
     base_offset:    of that batch, None if it was not readable.
-    record_indexes: of the records refused for themselves (no key, a timestamp out of range); the answer to a produce
-                    request names them, too. At most `validate.MAX_RECORD_INDEXES`.
+    record_indexes: of the records that are refused each by itself (no key, a timestamp out of range); a Produce
+                    response names them, too. At most `validate.MAX_RECORD_INDEXES`.
     """
 
     _FIELDS = ("code", "name", "position", "base_offset", "record_indexes")
@@ -311,11 +311,11 @@ class TransactionStateError(KcodecError):
 
 
 class BrokerError(KcodecError):
-    """A broker answered with an error code (Kafka: org.apache.kafka.common.protocol.Errors).
+    """A broker responded with an error code (Kafka: org.apache.kafka.common.protocol.Errors).
 
-    reason:    what was asked, of whom, and what the code means.
-    code:      Kafka's number; name: Kafka's name of it, "UNKNOWN" for one that this table does not hold.
-    retriable: whether Kafka calls it so: the same request may succeed later.
+    reason:    what was requested, of which resource, and what the code means.
+    code:      Kafka's number; name: Kafka's name of it, "UNKNOWN" for a code that kcodec does not know.
+    retriable: whether Kafka calls the error retriable: the same request may succeed later.
     remedy:    what the application should do: "retry" (the same call), "abort" (the transaction, then go on),
                "recreate" (close this producer, make another), "stop" (something must be changed first).
     resource:  the topic, group, transactional id or partition that is meant, where one is.
@@ -350,11 +350,11 @@ class BrokerError(KcodecError):
 
 
 class ProducerFencedError(BrokerError):
-    """Another producer with the same transactional id took over (its epoch is higher): this one can write no more."""
+    """Another producer with the same transactional id took over (its epoch is higher): this one can no longer write."""
 
 
 class TransactionTimedOutError(BrokerError):
-    """The coordinator aborted the transaction because `transaction_timeout_ms` was over; nobody else took over."""
+    """The coordinator aborted the transaction after `transaction_timeout_ms`; no other producer took over."""
 
 
 class AbortableTransactionError(BrokerError):
@@ -362,7 +362,7 @@ class AbortableTransactionError(BrokerError):
 
 
 class FatalTransactionError(BrokerError):
-    """The producer cannot go on, with or without an abort: close it and make another."""
+    """The producer cannot be used any more, with or without an abort: close it and create another."""
 
 
 class AuthorizationError(BrokerError):
@@ -370,12 +370,12 @@ class AuthorizationError(BrokerError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """A consumer's position is not in the log (any more), and `auto_offset_reset="none"` leaves it to the application
-    where to go on: seek.
+    """A consumer's position is not in the log (any more), and `auto_offset_reset="none"` leaves the next
+    position to the application: call seek.
 
     partition:        the TopicPartition.
     position:         where the consumer wanted to read.
-    log_start_offset, log_end_offset: the log of the leader; -1 where that could not be had.
+    log_start_offset, log_end_offset: the log of the leader; -1 if it is unknown.
     """
 
     _FIELDS = (*BrokerError._FIELDS, "partition", "position", "log_start_offset", "log_end_offset")
@@ -404,7 +404,7 @@ class LogTruncationError(OffsetOutOfRangeError):
 
     position_epoch:                    the leader epoch of the last record consumed.
     divergent_offset, divergent_epoch: up to where the log is still what was read, and the leader epoch there; -1
-                                       where the leader could not tell. (Kafka: LogTruncationException)
+                                       where the leader does not know. (Kafka: LogTruncationException)
     """
 
     _FIELDS = (*OffsetOutOfRangeError._FIELDS, "position_epoch", "divergent_offset", "divergent_epoch")
@@ -425,8 +425,8 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class NoOffsetForPartitionError(KcodecError):
-    """The group has no committed offset in `partition`, and `auto_offset_reset="none"` leaves it to the application
-    where to begin: seek. group_id: None for a consumer without a group."""
+    """The group has no committed offset in `partition`, and `auto_offset_reset="none"` leaves the
+    first position to the application: call seek. group_id: None for a consumer without a group."""
 
     def __init__(self, reason: str, *, partition: TopicPartition, group_id: str | None = None) -> None:
         super().__init__(reason)
@@ -438,7 +438,7 @@ class NoOffsetForPartitionError(KcodecError):
 
 
 class TransportError(KcodecError, ConnectionError):
-    """A connection failed, or was refused, or ended before the answer.
+    """A connection failed, was refused, or ended before the response.
 
     possibly_sent: whether bytes of the request may have reached the broker, so that it may yet act on them.
     remedy:        as in `KcodecError`; by default the one of the class.
@@ -457,7 +457,7 @@ class TransportError(KcodecError, ConnectionError):
 
 
 class RequestTimedOutError(TransportError, TimeoutError):
-    """No answer to one request within `request_timeout_ms`. The broker may have acted, and may yet."""
+    """No response to one request within `request_timeout_ms`. The broker may have acted on it, or may still do so."""
 
     remedy = "retry"
 
@@ -472,7 +472,7 @@ class DeliveryTimeoutError(TransportError, TimeoutError):
 
 
 class UnknownOutcomeError(TransportError):
-    """EndTxn was sent and not answered by the deadline: the transaction may be committed, aborted, or still open."""
+    """EndTxn was sent and got no response by the deadline: the transaction may be committed, aborted, or still open."""
 
 
 class AuthenticationError(TransportError):

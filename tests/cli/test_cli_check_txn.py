@@ -122,7 +122,7 @@ def test_who_holds_the_last_stable_offset_is_said_with_what_ends_it(tmp_path: Pa
     row = "orders-0 7/0 open 3 4 - 14 min - holds last_stable_offset"
     assert ran.out.splitlines()[1].split() == row.split()
     assert ran.err == (
-        "orders-0: producer 7/0 holds the last stable offset at 3, open for 14 min; if nobody will end it: "
+        "orders-0: producer 7/0 holds the last stable offset at 3, open for 14 min; if no producer will end it: "
         "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic orders --partition 0 --start-offset 3\n"
     )
 

@@ -149,7 +149,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
     [
         (["-o", "out.parkuet"], "did you mean '.parquet'"),
         (["-o", "out.csv", "--columns", "ofset"], "did you mean 'offset'"),
-        (["-o", "out.csv", "--columns", "offset,offset"], "asked for twice"),
+        (["-o", "out.csv", "--columns", "offset,offset"], "requested twice"),
         (["-o", "out.csv", "--compression", "zstd"], "compress text with a tool of its own"),
         (["-o", "out.arrow", "--compression", "snappy"], "possible are none, lz4, zstd"),
         (["-o", "nowhere/out.csv"], "does not exist"),

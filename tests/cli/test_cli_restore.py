@@ -160,7 +160,7 @@ def test_damage_is_found_before_anything_is_written(apache_kafka: ApacheKafka, b
         assert name not in admin.list_topics()
     ran = restore(apache_kafka, backup, "--create", "--on-error", "skip")
     assert ran.status is ExitStatus.FINDINGS
-    assert "damaged batches that are left out: 1" in ran.err
+    assert "corrupt batches that are left out: 1" in ran.err
     assert {number: len(rows) for number, rows in there(apache_kafka, name).items()} == {0: 8, 1: 6}
 
 

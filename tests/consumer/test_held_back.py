@@ -72,7 +72,7 @@ def test_a_poll_that_an_open_transaction_stops_names_it(
         while time.monotonic() - began < 8.0:
             assert not at_records.poll(0.05) and not at_offsets.poll(0.05) and not own.poll(0.05)
             uncommitted.poll(0.05)
-    found = [one.getMessage() for one in caplog.records if "poll has returned nothing" in one.getMessage()]
+    found = [one.getMessage() for one in caplog.records if "poll has returned no records" in one.getMessage()]
     assert len(found) == 3
     assert all(case.transactional_id in one and f"{case.partition}: poll" in one for one in found)
     with Admin(bootstrap_servers=case.servers) as admin:

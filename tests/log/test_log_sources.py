@@ -235,7 +235,7 @@ class Lying(ReadAt):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (lambda found: found + b"more", r"\d+ bytes were asked for and \d+ came"),
+        (lambda found: found + b"more", r"\d+ bytes were requested and \d+ returned"),
         (lambda found: "text", "bytes were expected, not str"),
         (lambda found: None, "bytes were expected, not NoneType"),
     ],

@@ -217,7 +217,7 @@ def test_a_web_server_is_told_apart(make: Make) -> None:
         request.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         return None
 
-    with Peer(answer) as peer, pytest.raises(TransportError, match="something else: TLS, HTTP"):
+    with Peer(answer) as peer, pytest.raises(TransportError, match="does not speak the Kafka protocol: TLS, HTTP"):
         make(peer.address).run(init_producer_id())
 
 

@@ -149,7 +149,7 @@ def test_an_error_that_nobody_joins_is_logged(caplog: pytest.LogCaptureFixture) 
 
     script.scheduler.spawn(flow(), "the flow")
     script.run(1.0)
-    assert "the flow ended with an error that nobody waited for: lost" in caplog.text
+    assert "the flow ended with an error that no caller was waiting for: lost" in caplog.text
 
 
 def test_many_flows_take_turns_in_the_order_of_their_times() -> None:

@@ -60,7 +60,7 @@ def test_c09_one_warning_says_that_it_is_a_matter_of_timing(caplog: pytest.LogCa
     for _ in range(3):
         script.end(script.worked())
         script.world.pass_time(1.0)
-    assert sum("matter of timing" in record.message for record in caplog.records) == 1
+    assert sum("depends on timing" in record.message for record in caplog.records) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ C11, C12

@@ -161,7 +161,10 @@ def test_decode_partition_settles_each_item_by_itself() -> None:
 def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     data = bytearray(golden("plain-java-none-0").log)
     data[batch_positions(data)[1] + 70] ^= 1
-    for on_error, text in (("stop", "what is behind the damage was not read"), ("skip", "1 damaged batches skipped")):
+    for on_error, text in (
+        ("stop", "nothing behind the corruption was read"),
+        ("skip", "1 corrupt batches were skipped"),
+    ):
         caplog.clear()
         with caplog.at_level("WARNING", logger="kcodec.spark"):
             rows = list(decode_partition([bytes(data)], on_error=on_error))

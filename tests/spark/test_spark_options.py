@@ -138,7 +138,7 @@ def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
 def test_a_schema_chooses_and_orders_columns() -> None:
     chosen = columns.columns_of_schema(types.StructType.fromDDL("offset bigint, isTransactional boolean, key binary"))
     assert [column.column for column in chosen] == ["offset", "is_transactional", "key"]
-    with pytest.raises(ValueError, match="asked for twice"):
+    with pytest.raises(ValueError, match="requested twice"):
         columns.columns_named(["offset", "offset"])
 
 

@@ -336,7 +336,7 @@ def test_permissive_skips_damage_and_logs_it(
     reader = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(expected)
-    assert "1 damaged batches skipped" in caplog.text
+    assert "1 corrupt batches were skipped" in caplog.text
 
 
 @pytest.mark.parametrize("split_bytes", ["134217728", "3000"])
@@ -378,7 +378,7 @@ def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
     assert rows == len(consumed(partition, "read_committed"))
-    assert "records of undecided transactions left out" in caplog.text
+    assert "records of open transactions were left out" in caplog.text
 
 
 def test_the_module_spark_looks_for_imports_nothing_and_never_raises() -> None:

@@ -108,7 +108,7 @@ def test_four_writers_and_a_commit_from_elsewhere(transaction_cluster: Transacti
     assert offset_of(cluster, group.group_id, topic) == 17
     assert cluster.spoken().count("InitProducerId") == 1, "only the owner's own"
     assert cluster.proxy.versions("EndTxn") == ({5} if cluster.is_new_flow else {4})
-    with pytest.raises(AbortableTransactionError, match="committed elsewhere"):
+    with pytest.raises(AbortableTransactionError, match="committed by another process"):
         abort_transaction(handle, bootstrap_servers=servers)
 
 
@@ -193,7 +193,7 @@ def test_a_partition_without_a_receipt_is_not_committed(transaction_cluster: Tra
     servers = cluster.proxy.bootstrap_servers
     with owned(cluster, topic, 2) as (_, _txn, handle):
         receipts = [write(cluster, handle, topic, number, 3) for number in range(2)]
-    with pytest.raises(TransactionStateError, match=f"receipt for {topic}-1"):
+    with pytest.raises(TransactionStateError, match=f"receipt covers {topic}-1"):
         commit_transaction(handle, bootstrap_servers=servers, receipts=receipts[:1])
     with pytest.raises(ValueError, match=f"two writers wrote to {topic}-0"):
         commit_transaction(handle, bootstrap_servers=servers, receipts=[*receipts, receipts[0]])
@@ -220,7 +220,7 @@ def test_a_writer_that_comes_late_is_told_so(transaction_cluster: TransactionClu
     with owned(cluster, topic, 2) as (_, _txn, handle):
         write(cluster, handle, topic, 0, 1)
         (commit_transaction if how == "committed" else abort_transaction)(handle, bootstrap_servers=servers)
-        with pytest.raises(AbortableTransactionError, match=f"{how} elsewhere"):
+        with pytest.raises(AbortableTransactionError, match=f"{how} by another process"):
             write(cluster, handle, topic, 1, 1)
     assert cluster.committed(topic) == [[b"0-0"] if how == "committed" else [], []]
 

@@ -107,7 +107,7 @@ def test_an_answer_that_leaves_something_out_is_no_success(version: int) -> None
     world = World(version)
     manager = begun(world)
     world.plan("TxnOffsetCommit", empty)
-    with pytest.raises(DecodeError, match="says nothing of"):
+    with pytest.raises(DecodeError, match="has no result for"):
         world.run(manager.send_offsets(OFFSETS, GROUP))
     with pytest.raises(AbortableTransactionError):
         world.run(manager.commit())

@@ -142,7 +142,7 @@ def test_a_commit_that_stays_unanswered_is_an_unknown_outcome(version: int, acti
     assert manager.open is not None
     assert manager.open.committed is None
     assert manager.state is State.UNKNOWN_OUTCOME
-    with pytest.raises(TransactionStateError, match="commit_transaction asks once more"):
+    with pytest.raises(TransactionStateError, match="commit_transaction sends it again"):
         world.run(manager.abort())
     world.plans.clear()
     world.run(manager.begin())

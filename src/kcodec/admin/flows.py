@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of Admin, all in one place: what its two faces carry.
+"""The flows of Admin, all in one place: shared by its sync and async API.
 
 Each is a function `name(asking, ...) -> Flow[result]`; `timeout` is in seconds.
 """

@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None, output: Output | None = None) -> ExitStatus:
-    """Run one command line and give its exit status. Errors are told on stderr, never raised; an interrupt is."""
+    """Run one command line and give its exit status. Errors are printed on stderr, not raised; interrupts are."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     output = output or Output()
     try:

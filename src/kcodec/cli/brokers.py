@@ -32,7 +32,7 @@ OTHER_VALUES = {
 ALIASES = {name: ours for name, ours in COUNTERPARTS.items() if ours is not None and name not in OTHER_VALUES}
 # Java's names of things that PEM files hold here in any case.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-# Somebody waits at the terminal: a broker that cannot be reached is told of sooner than to a program.
+# For a terminal: a broker that cannot be reached is reported sooner than in a program.
 DEFAULTS = {"client_id": "kcodec-cli", "default_api_timeout_ms": 15_000}
 NUMBER_ENDINGS = ("_ms", "_size", "_memory", "_bytes", "_requests", "_per_connection", "retries")
 BOOLEANS = {"enable_idempotence", "ssl_check_hostname", "sasl_oauthbearer_allow_http"}

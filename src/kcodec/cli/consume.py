@@ -58,7 +58,7 @@ def parser() -> Parser:
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="at damage: end with exit status 1 (raise), or go on behind the damaged batch (skip)",
+        help="at a corrupt batch: end with exit status 1 (raise), or continue behind it (skip)",
     )
     return found
 
@@ -189,7 +189,7 @@ class _Printer:
         """All was printed."""
         self._output.flush()
         if skipped:
-            self._output.say(f"kcodec: damaged batches that were skipped: {skipped}")
+            self._output.say(f"kcodec: corrupt batches that were skipped: {skipped}")
             return ExitStatus.FINDINGS
         return ExitStatus.OK
 

@@ -42,7 +42,7 @@ def parser() -> Parser:
     found.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUT", help=f"the file to write: {', '.join(FORMATS)}"
     )
-    found.add_argument("--format", choices=sorted(set(FORMATS.values())), help="where the name of OUT does not tell")
+    found.add_argument("--format", choices=sorted(set(FORMATS.values())), help="needed if the name of OUT lacks it")
     found.add_argument(
         "--columns",
         type=names,
@@ -110,7 +110,7 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
         progress.end()
     output.say(
         f"{options.output}: {done.records} records, control records included, in {done.whole_batches} batches as they "
-        f"were and {done.rewritten_batches} written anew"
+        f"were and {done.rewritten_batches} rewritten"
     )
     for skipped in done.errors:
         output.say(f"kcodec: {skipped}")
@@ -124,7 +124,7 @@ def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise CommandError(f"unknown column {name!r}{nearest(name, COLUMNS)}")
         if asked.count(name) > 1:
-            raise CommandError(f"column {name!r} is asked for twice")
+            raise CommandError(f"column {name!r} is requested twice")
     return asked
 
 

@@ -17,8 +17,8 @@ TOLD = (
     "Shows what files of a Kafka log directory hold: the batches of segments (.log, .checkpoint), with --records their "
     "records, too; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots (.snapshot), and of "
     "the text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). A partition "
-    "directory stands for its segments; of a log directory the partitions are listed. Every CRC is checked; a damaged "
-    "batch is shown, told of on stderr, and passed over."
+    "directory stands for its segments; of a log directory the partitions are listed. Every CRC is checked; a corrupt "
+    "batch is shown, reported on stderr, and skipped."
 )
 EXAMPLES = (
     Example("the batches of a partition", "kcodec dump orders-0"),

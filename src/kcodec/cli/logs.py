@@ -23,7 +23,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
         "--on-error",
         choices=("raise", "stop", "skip"),
         default="raise",
-        help="at damage: end with exit status 1 (raise, stop), or go on behind the damaged batch (skip)",
+        help="at a corrupt batch: end with exit status 1 (raise, stop), or continue behind it (skip)",
     )
 
 

@@ -60,7 +60,7 @@ def parser() -> Parser:
     found.add_argument(
         "--to", metavar="OFFSET", help="reset: earliest, latest, N, or s@TIME (first record at or after it)"
     )
-    found.add_argument("--shift", type=int, metavar="N", help="reset: by so many offsets, forth or (negative) back")
+    found.add_argument("--shift", type=int, metavar="N", help="reset: by N offsets, forward or (negative) backward")
     found.add_argument("--ago", type=_duration, metavar="TIME", help="reset: to what came in 90s, 15m, 2h, 7d ago")
     found.add_argument(
         "--from-file", metavar="FILE", help="reset: from lines topic,partition,offset, as reset --csv writes them"

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 TOLD = (
     "Writes the committed records of a log directory, or of partition directories, into topics: keys, values, headers, "
-    "timestamps and partitions stay, offsets are new. All is read first, so that damage stops it before anything is "
-    "written. A restore that was interrupted goes on when the same command is given again, and nothing comes twice. In "
+    "timestamps and partitions stay, offsets are new. Everything is read first, so corruption stops it before anything "
+    "is written. An interrupted restore continues when the same command is run again, and writes no record twice. In "
     "the end the records are counted."
 )
 EXAMPLES = (
     Example("what would be done", "kcodec restore backup -b localhost:9092 --create --dry-run"),
     Example("one topic, made as it was", "kcodec restore backup -b localhost:9092 -t orders --create"),
-    Example("beside the old one", "kcodec restore orders-0 -b localhost:9092 --map orders=copy --create"),
+    Example("next to the old one", "kcodec restore orders-0 -b localhost:9092 --map orders=copy --create"),
 )
 MAX_ROWS = 65_536
 MAX_REQUEST_BYTES = 100 * 1024 * 1024
@@ -58,7 +58,7 @@ def parser() -> Parser:
         help="into a topic of another name; may be given more than once",
     )
     found.add_argument("--create", action="store_true", help="make topics that are missing, with as many partitions")
-    found.add_argument("--partitions", type=int, metavar="N", help="--create: with so many, as another broker had more")
+    found.add_argument("--partitions", type=int, metavar="N", help="--create: number of partitions, if more are needed")
     found.add_argument("--replication-factor", type=int, metavar="N", help="--create: copies (the broker's default)")
     found.add_argument(
         *("-c", "--config"),
@@ -71,7 +71,7 @@ def parser() -> Parser:
     found.add_argument("--append", action="store_true", help="write into topics that hold records already")
     found.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
     found.add_argument(
-        "--chunk", type=int, default=MAX_ROWS, metavar="N", help=f"so many records a transaction ({MAX_ROWS})"
+        "--chunk", type=int, default=MAX_ROWS, metavar="N", help=f"records in one transaction ({MAX_ROWS})"
     )
     found.add_argument(
         "--name",
@@ -82,7 +82,7 @@ def parser() -> Parser:
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="at damage: write nothing and end with exit status 1 (raise), or leave damaged batches out (skip)",
+        help="at a corrupt batch: write nothing and end with exit status 1 (raise), or leave it out (skip)",
     )
     return found
 
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
     try:
         plan = plan_of(options, output)
     except DecodeError as error:
-        output.say(f"kcodec: {error}; nothing was written. --on-error skip leaves damaged batches out")
+        output.say(f"kcodec: {error}; nothing was written. --on-error skip leaves corrupt batches out")
         return ExitStatus.FINDINGS
     prepare_topics(plan, options, output)
     if options.dry_run:

@@ -82,7 +82,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
         progress(done, total)
     progress.end()
     if plan.skipped_batches:
-        output.say(f"kcodec: damaged batches that are left out: {plan.skipped_batches}")
+        output.say(f"kcodec: corrupt batches that are left out: {plan.skipped_batches}")
     return plan
 
 
@@ -100,7 +100,7 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
             topics = [name for name in opened.topics if not name.startswith("__")]
             found += [opened[name, number] for name in topics for number in opened.topics[name]]
         elif opened.topic is None or opened.partition is None:
-            raise CommandError(f"{file}: its name tells neither topic nor partition, as orders-0 would")
+            raise CommandError(f"{file}: its name must contain topic and partition, as orders-0 does")
         else:
             found.append(opened)
     known = {log.topic or "" for log in found}

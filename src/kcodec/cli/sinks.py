@@ -69,7 +69,7 @@ def format_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[io.FileIO]:
-    """A file beside `path` to write to; in the end it is synced and renamed, or removed after an error.
+    """A file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
 
     Others who can write to the directory can neither foresee its name nor put anything in its place before it is
     opened: it is written through this one descriptor.

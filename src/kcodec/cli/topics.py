@@ -37,7 +37,7 @@ def parser() -> Parser:
     add_broker_options(found)
     found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
     found.add_argument("--internal", action="store_true", help="list, describe: internal topics, too")
-    found.add_argument("--partitions", type=int, metavar="N", help="create: so many (default: the broker's)")
+    found.add_argument("--partitions", type=int, metavar="N", help="create: their number (default: the broker's)")
     found.add_argument("--replication-factor", type=int, metavar="N", help="create: replicas (default: the broker's)")
     found.add_argument(
         *("-c", "--config"),

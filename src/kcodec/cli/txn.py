@@ -16,7 +16,7 @@ TOLD = (
     "for it, and the command that ends it. In files (partition directories, segments, a whole log directory): list, or "
     "timeline for a picture, offsets from left to right, a line for each producer. With -b, of a cluster: list of the "
     "transactional ids; describe ID...; find-hanging: what no coordinator will ever end (KIP-664), in internal topics, "
-    "too; strays: open, but nobody writes, as when the owner of a shared handle died; abort: an ID, which fences its "
+    "too; strays: open, but without writes, as when the owner of a shared handle died; abort: an ID, which fences its "
     "producers, or by --topic, --partition and --start-offset what hangs there."
 )
 EXAMPLES = (

@@ -56,9 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help="abort, with brokers before 2.8: all three in place of --start-offset",
         )
     group.add_argument("--force", action="store_true", help="abort: also what its coordinator still knows")
-    group.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="strays: silent for so long (60)")
+    group.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="strays: time without a write (60)")
     group.add_argument("--handles", metavar="FILE", help="strays: only of these handles, one JSON a line; -: stdin")
-    group.add_argument("--longer-than", type=float, metavar="SECONDS", help="list: open for so long (Kafka 3.8)")
+    group.add_argument("--longer-than", type=float, metavar="SECONDS", help="list: open for at least this (Kafka 3.8)")
     group.add_argument("--pattern", metavar="REGEX", help="list: ids that match as a whole (Kafka 4.1)")
 
 

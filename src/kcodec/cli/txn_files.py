@@ -127,7 +127,7 @@ def _fields(one: PartitionTransaction, now: int) -> dict[str, Any]:
 def _row(one: PartitionTransaction, now: int) -> list[Any]:
     own = one.transaction
     notes = ["holds last_stable_offset"] if one.holds_last_stable_offset else []
-    notes += ["hanging: nobody will end it"] if one.is_hanging else []
+    notes += ["hanging: no producer will end it"] if one.is_hanging else []
     return [
         _place(one),
         f"{own.producer_id}/{own.producer_epoch}",
@@ -149,5 +149,5 @@ def _advice(one: PartitionTransaction, now: int) -> str:
     if one.holds_last_stable_offset:
         what.append(f"holds the last stable offset at {own.first_offset},")
     what.append(f"open for {duration_text(one.age_ms(now))}")
-    ending = "" if one.abort_command is None else f"; if nobody will end it: {one.abort_command}"
+    ending = "" if one.abort_command is None else f"; if no producer will end it: {one.abort_command}"
     return f"{_place(one) or 'this log'}: {' '.join(what)}{ending}"

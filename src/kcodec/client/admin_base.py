@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both faces of Admin share: how one is made."""
+"""What the sync and async Admin share: construction."""
 
 from __future__ import annotations
 

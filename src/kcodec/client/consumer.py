@@ -114,7 +114,7 @@ class Consumer(NotPickled, ConsumerViews):
         return self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """What one answer of a broker holds of one partition, as Arrow columns (`columns`), straight from the core;
+        """All rows of one fetch response for one partition, as Arrow columns (`columns`), straight from the core;
         of no rows after `timeout` seconds. Give it to pyarrow, polars, duckdb. Raises as `poll`."""
         return self._poll(timeout, self._core.take_arrow)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both faces of a consumer share: how one is made, what can be read of it without waiting."""
+"""What the sync and async consumer share: construction, and properties that do not wait."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def core_of(
 
 def start(core: ConsumerCore, client: Client) -> None:
     """On the loop: have its flows run; if they end otherwise than by `close`, every call raises why."""
-    # It knows nothing of the face, so that one that is dropped without close is noticed.
+    # It holds no reference to the public object, so that one that is dropped without close is noticed.
     task = client.scheduler.spawn(core.run(), "consumer")
     task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a flow becomes a method of a face, the same for threads and asyncio."""
+"""How a flow becomes a method of a public class, the same for threads and asyncio."""
 
 from __future__ import annotations
 

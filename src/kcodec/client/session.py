@@ -189,8 +189,8 @@ class GroupTransactSession(NotPickled, SessionViews):
         Raised at the end of the block, after the abort: AbortableTransactionError (names the partition of a record that
         failed), AuthorizationError, TransactionTimedOutError, DeliveryTimeoutError when the commit could not be sent in
         time. ProducerFencedError: another session has this transactional_id, this one can do nothing more.
-        UnknownOutcomeError: the commit was sent and not answered, `committed` is None; the next transaction goes on at
-        the committed offsets, which tell the truth.
+        UnknownOutcomeError: the commit was sent and got no response, `committed` is None; the next transaction
+        continues at the committed offsets, which show the outcome.
         """
         return SessionTransaction(self, timeout)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both faces of a group transact session share."""
+"""What the sync and async API of a session share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def manager_for(options: SessionOptions, client: Client) -> TransactionManager:
 
 
 class SessionTransactionViews:
-    """What the blocks of both faces share."""
+    """What the blocks of the sync and async API share."""
 
     def __init__(self, flows: GroupSession, timeout: float | None) -> None:
         self._flows = flows
@@ -133,7 +133,7 @@ class SessionTransactionViews:
 
 
 class SessionViews:
-    """What the sessions of both faces share."""
+    """What the sync and async sessions share."""
 
     _client: Client
 

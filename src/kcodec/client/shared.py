@@ -7,7 +7,7 @@
     # or, from any process, after any restart:
     commit_transaction(handle, bootstrap_servers=..., receipts=receipts)
 
-Rules: one writer a partition and handle. A writer that died means abort; nobody writes its partitions again under that
+Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again under that
 handle. The transaction's time-out goes on: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
 """
 
@@ -41,7 +41,7 @@ NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks
 
 
 class SharedWriting:
-    """What writers of both faces share: the handle, the partitions, the receipt."""
+    """What the sync and async writers share: the handle, the partitions, the receipt."""
 
     def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition]) -> None:
         if not isinstance(handle, TransactionHandle):
@@ -100,7 +100,7 @@ class SharedWriting:
 
 
 def check_writer_options(options: Mapping[str, Any]) -> None:
-    """Raises TypeError for what only the owner of a transaction can be told."""
+    """Raise TypeError for options that only the owner of a transaction has."""
     for name in sorted(NOT_FOR_WRITERS & options.keys()):
         raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
 
@@ -137,7 +137,7 @@ class TransactionWriter:
 
         with TransactionWriter(handle, partitions=[("orders", 0)], bootstrap_servers=...) as writer:
             writer.send("orders", b"value")
-        writer.receipt                              # to whoever commits
+        writer.receipt                              # to the process that commits
 
     Options: those of Producer, but for acks, enable_idempotence and the transactional ones.
 
@@ -191,7 +191,7 @@ class TransactionWriter:
         if error is None:
             self.close()
         else:
-            # What is not sent stays unsent; there is no receipt, so nobody commits.
+            # What is not sent stays unsent; there is no receipt, so there is no commit.
             self._producer.close(timeout=0)
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both faces of `read_topic` share: options, the flows of one reading, and what is told of it."""
+"""What the sync and async API of `read_topic` share: options, the flows of one read, and its report."""
 
 from __future__ import annotations
 

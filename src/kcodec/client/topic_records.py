@@ -36,16 +36,16 @@ def read_topic(
 
     partitions: numbers; None: all of them.
     start, end: "earliest"; "latest", which is settled when this is called (the last stable offset under read_committed,
-                else the high watermark); an offset; a negative number, so many offsets before the latest; a `datetime`
+                else the high watermark); an offset; a negative number, an offset counted from the latest; a `datetime`
                 with a zone or `kcodec.Timestamp(ms)`, the first record at or after it; or a mapping of partitions to
                 such, where the others are read whole.
-    max_rows:   so many records in all.
+    max_rows:   maximum number of records in all.
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
                 framing, on_corrupt ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
                 (`kcodec.reading.options`).
 
-    Partitions are fetched side by side, and a batch is what one answer held of one partition: offsets rise within each
+    Partitions are fetched together, a batch has the rows of one response for one partition: offsets rise within each
     partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is
     reached as well where markers, aborted records or nothing at all (compaction) lie before it.
 

@@ -47,7 +47,7 @@ def begin_at_once(producer: Producer, manager: TransactionManager) -> OpenTransa
 
 
 class TransactionBlock:
-    """What the blocks of both faces share: whose transaction it is, and what became of it."""
+    """What the blocks of the sync and async API share: the producer of the transaction, and its outcome."""
 
     def __init__(
         self, manager: TransactionManager, partitions: Iterable[TopicPartition], timeout: float | None
@@ -59,13 +59,13 @@ class TransactionBlock:
 
     @property
     def committed(self) -> bool | None:
-        """True, False, or None: still open, or EndTxn was not answered and nobody knows."""
+        """True, False, or None: still open, or EndTxn got no response and the outcome is unknown."""
         return None if self._open is None else self._open.committed
 
     @property
     def receipt(self) -> WriterReceipt:
         """What this producer itself has written into a transaction whose handle was read, and was acknowledged: for
-        `commit_transaction` by somebody else. Flush before."""
+        `commit_transaction` in another process. Flush before."""
         if not self._current.is_shared:
             raise TransactionStateError(
                 "the owner of a transaction needs a receipt only if others end it: read txn.handle first",
@@ -102,9 +102,9 @@ class TransactionBlock:
             State.UNINITIALIZED,
             State.INITIALIZING,
         }:
-            fate = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
+            outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
             raise TransactionStateError(
-                f"this transaction {fate}: {event.value} is not possible any more",
+                f"this transaction {outcome}: {event.value} is not possible any more",
                 state=self._manager.state.name,
                 event=event.name,
             )
@@ -242,7 +242,8 @@ class TransactionalCalls:
     def transaction(self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None) -> Transaction:
         """A transaction as a block: ``with producer.transaction() as txn``. It needs no init_transactions before.
 
-        partitions: all that anybody will write to; below transaction.version 2 needed before `txn.handle` is read.
+        partitions: all partitions that any writer will write to; below transaction.version 2 needed before `txn.handle`
+                    is read.
         timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a commit that
                     failed, share one deadline. What the abort leaves open then, the next begin aborts.
         """

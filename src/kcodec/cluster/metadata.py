@@ -304,7 +304,7 @@ class Cluster:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
         except (TransportError, UnsupportedError, BrokerError) as error:
             self.last_error = error
-            log.info("metadata was not to be had: %s", error)
+            log.info("Metadata failed: %s", error)
             self.changed.set()
             return
         self.apply(reply, are_all)
@@ -357,7 +357,7 @@ class Cluster:
 
     def _rebootstrap(self, reason: str) -> None:
         if self.brokers and self.times.rebootstrap_trigger is not None:
-            log.warning("beginning at the bootstrap servers again: %s", reason)
+            log.warning("starting again from bootstrap_servers: %s", reason)
             self.brokers, self._addresses = {}, {}
             self._coordinators.clear()
             self.rebootstraps += 1
@@ -376,7 +376,9 @@ class Cluster:
         while (known := self._coordinators.get((kind, key))) is None or known not in self.brokers:
             left = deadline - self.clock()
             if left <= 0:
-                raise DeliveryTimeoutError(f"no coordinator of {kind} {key!r} after {timeout:g} s: {last}")
+                raise DeliveryTimeoutError(
+                    f"the coordinator of {kind} {key!r} was not found within {timeout:g} s: {last}"
+                )
             try:
                 yield from self._find_coordinator(kind, key, min(left, self.times.request))
                 if (found := self._coordinators.get((kind, key))) is not None and found in self.brokers:

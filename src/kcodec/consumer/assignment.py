@@ -191,7 +191,7 @@ class PartitionState:
 class Assignment:
     """The partitions that are read.
 
-    lock: a threading lock of the blocking face, a null context in asyncio; held while states change.
+    lock: a threading lock in the sync API, a null context in asyncio; held while states change.
     post: runs a function on the loop's thread; from any thread.
     changed: set on the loop after any change that those who fetch or seek positions should look at.
     delivery: what the last request for records gave to an iteration.

@@ -45,7 +45,7 @@ class Notice:
 
 
 class Notices:
-    """What is to be told, in order. posted: set on the loop when there is something; interrupt: called then, too, as an
+    """The callbacks to make, in order. posted: set on the loop when there are any; interrupt: called then, too, as an
     iteration may not wait for anything."""
 
     def __init__(self, posted: Signal, interrupt: Callable[[], None] = lambda: None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of a consumer that are one flow each; the faces make methods of them. timeout: seconds, else
+"""The calls of a consumer that are one flow each; the sync and async API make methods of them. timeout: seconds, else
 default_api_timeout_ms counts."""
 
 from __future__ import annotations

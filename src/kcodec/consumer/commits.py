@@ -122,7 +122,7 @@ class Commits:
         deadline = core.clock() + timeout
         # The repeat of an older commit must not come behind a newer one.
         if not (yield from self._gate.acquire(timeout)):
-            raise DeliveryTimeoutError(f"the commit before this one was not answered within {timeout:g} s")
+            raise DeliveryTimeoutError(f"the previous commit got no response within {timeout:g} s")
         try:
             # Until it is answered nobody knows what is committed.
             self._last = {}
@@ -155,7 +155,7 @@ class Commits:
                 timeout = max(min(timeout, deadline - self._core.clock()), 0.0)
             yield from self.commit(offsets, timeout)
         except KcodecError as error:
-            log.warning("the commit before a revocation failed, these records will be read again: %s", error)
+            log.warning("the commit before a revocation failed, so the records will be read again: %s", error)
 
     def drain(self, timeout: float) -> Flow[None]:
         """Wait until nothing is queued or under way; no longer than `timeout`."""

@@ -2,8 +2,8 @@
 """The heart that `kcodec.client.Consumer` and its asyncio twin share: assignment, fetcher, positions, committed offsets
 and membership, put together.
 
-It knows no socket and no thread. A face gives a lock and a way to reach the loop, carries the flows, and calls what the
-application asked to be told (`Notices`) where it polls.
+It knows no socket and no thread. A public class gives a lock and a way to reach the loop, runs the flows, and
+calls the application's rebalance callbacks (`Notices`) where it polls.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ConsumerCore:
     # The flows that run beside
 
     def run(self) -> Flow[None]:
-        """All that goes on in the background, until `close`; the face spawns it once."""
+        """All that goes on in the background, until `close`; the public class spawns it once."""
         flows = {
             "fetcher": self.fetcher.run(),
             "positions": self.positions.run(),

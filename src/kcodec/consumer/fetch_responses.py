@@ -118,7 +118,7 @@ class Asked(NamedTuple):
 class Refusals:
     """An offset that brokers refuse with CORRUPT_MESSAGE. version: of the state when it was requested.
 
-    begin: the first of the offsets in a row that were called corrupt; None as long as there is none.
+    begin: the first of consecutive offsets that were refused as corrupt; None if there is none.
     """
 
     __slots__ = ("begin", "count", "offset", "since", "version")

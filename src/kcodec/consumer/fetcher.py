@@ -418,7 +418,7 @@ class Fetcher:
             return
         found, problem = session.accept(message)
         if problem is not None:
-            log.info("the answer of broker %d does not fit its fetch session: %s", node, problem)
+            log.info("the response of broker %d does not match its fetch session: %s", node, problem)
             self._troubles.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
             return
         self._troubles.over(node)

@@ -3,7 +3,7 @@
 
 A read_committed consumer stops in two places: at the last stable offset of a partition while a transaction in it is
 open, and before its first fetch while a transaction that commits the group's offsets is open (UNSTABLE_OFFSET_COMMIT,
-KIP-447). Both are right and both look like an empty topic, so after a few seconds the consumer asks the brokers which
+KIP-447). Both are correct and both look like an empty topic, so after a few seconds the consumer asks the brokers which
 transaction it is (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
 """
 
@@ -33,8 +33,8 @@ DESCRIBE_SECONDS = 5.0
 MAX_PARTITIONS, MAX_TRANSACTIONS = 3, 5
 OFFSETS_TOPIC = "__consumer_offsets"
 ADVICE = (
-    "It ends by its commit, its abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds transactions that "
-    "nothing ends"
+    "A transaction ends by its commit, its abort or its transaction_timeout_ms; `kcodec txn find-hanging` finds those "
+    "that do not end"
 )
 
 
@@ -66,7 +66,11 @@ class HeldBack:
                     yield from self._warn(late)
                 except KcodecError as error:
                     names = ", ".join(map(str, sorted(late)[:MAX_PARTITIONS]))
-                    log.warning("poll returns nothing of %s: a transaction is open, not known which: %s", names, error)
+                    log.warning(
+                        "poll returns no records of %s, as a transaction is open; which one is unknown: %s",
+                        names,
+                        error,
+                    )
 
     def _look(self) -> None:
         core, now = self._core, self._core.clock()
@@ -102,21 +106,21 @@ class HeldBack:
                 continue
             if held.offset >= 0 and place not in opened:
                 continue  # it has just ended
-            transactions, unknown = opened.get(place, ((), "its leader knows of no open transaction"))
+            transactions, unknown = opened.get(place, ((), "its leader reports no open transaction"))
             named = "; ".join(_named(one) for one in transactions) or f"unknown ({unknown})"
             if transactions and unknown is not None:
                 named += f" ({unknown})"
             seconds = core.clock() - held.since
             if held.offset >= 0:
                 log.warning(
-                    "%s: poll has returned nothing of it for %.0f s at offset %d, as a transaction is open there: a "
+                    "%s: poll has returned no records of it for %.0f s, as a transaction is open at offset %d: a "
                     "read_committed consumer reads up to the last stable offset. Open: %s. %s",
                     *(item, seconds, held.offset, named, ADVICE),
                 )
             else:
                 log.warning(
-                    "%s: poll has returned nothing of it for %.0f s, as a transaction that commits an offset of group "
-                    "%r in it has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. %s",
+                    "%s: poll has returned no records of it for %.0f s, as a transaction that commits its offset for "
+                    "group %r has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. %s",
                     *(item, seconds, core.settings.group_id, place, named, ADVICE),
                 )
         if len(late) > len(shown):
@@ -139,5 +143,9 @@ def java_hash(text: str) -> int:
 
 
 def _named(one: OpenTransaction) -> str:
-    name = "of an unknown transactional_id" if one.transactional_id is None else f"of {one.transactional_id!r}"
+    name = (
+        "with an unknown transactional_id"
+        if one.transactional_id is None
+        else f"of transactional_id {one.transactional_id!r}"
+    )
     return f"the transaction {name}, producer {one.producer_id}/{one.producer_epoch}, from offset {one.first_offset} on"

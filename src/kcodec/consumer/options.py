@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a consumer beside those of every client, checked as Java's consumer checks them (ConsumerConfig)."""
+"""The options of a consumer, checked as Java's consumer checks them (ConsumerConfig)."""
 
 from __future__ import annotations
 
@@ -32,40 +32,42 @@ BROKERS_IN_CONSUMER_PROTOCOL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(OptionSet):
-    """Times are milliseconds, sizes bytes; names and defaults are those of Java's consumer (Kafka 4), but for
+    """Times are milliseconds, sizes bytes; names and defaults are those of Java's consumer (Kafka 4), except for
     isolation_level.
 
-    group_id:              the group that gives out partitions and keeps committed offsets; None: neither.
-    group_instance_id:     of a static member: it may come back within the session time-out without a rebalance.
-    group_protocol:        "classic", or "consumer" (KIP-848: the broker assigns; Kafka 4.0).
-    partition_assignment_strategy: of the classic protocol, the preferred one first: "range", "roundrobin", "sticky",
-                           "cooperative-sticky", or a `kcodec.consumer.assignors.Assignor` of one's own.
-    group_remote_assignor: of the new protocol: the broker's "uniform" or "range"; None: what the broker prefers.
+    group_id:              Group that assigns partitions and keeps committed offsets; None: no group.
+    group_instance_id:     Name of a static member, which may return within the session timeout without a rebalance.
+    group_protocol:        "classic", or "consumer" (KIP-848, Kafka 4.0: the broker assigns partitions).
+    partition_assignment_strategy: Assignors of the classic protocol, in order of preference: "range", "roundrobin",
+                           "sticky", "cooperative-sticky", or a custom `kcodec.consumer.assignors.Assignor`.
+    group_remote_assignor: Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default.
     isolation_level:       "read_committed", or "read_uncommitted" (Java's default).
-    auto_offset_reset:     where to begin without a committed offset: "earliest", "latest", "none" (an error), or
+    auto_offset_reset:     Where to begin without a committed offset: "earliest", "latest", "none" (an error), or
                            "by_duration:PT1H", an hour ago (KIP-1106).
-    enable_auto_commit, auto_commit_interval_ms: commit completed records, in milliseconds between commits and before
-                           partitions are given away. Records are completed once the next ones are requested.
-    fetch_min_bytes, fetch_max_wait_ms: a broker with less waits so long for more.
-    fetch_max_bytes, max_partition_fetch_bytes: of one answer, and of one partition in it; a larger batch comes whole.
+    enable_auto_commit, auto_commit_interval_ms: Commit completed records, at this interval and before partitions are
+                           revoked. Records are completed once the next ones are requested.
+    fetch_min_bytes, fetch_max_wait_ms: The broker delays its response until fetch_min_bytes are available or
+                           fetch_max_wait_ms have passed.
+    fetch_max_bytes, max_partition_fetch_bytes: Maximum bytes of a fetch response, and of one partition in it. A larger
+                           first batch is returned whole.
     fetch_ahead_max_bytes: Maximum bytes of responses that are requested, or received and not polled yet, over all
-                           brokers together. A larger response, of one large batch, is received alone; what paused
-                           partitions keep has the same limit of its own.
-    max_poll_records:      Maximum number of records returned by `poll()`. `poll_arrow()` returns what one fetch
-                           response has of one partition.
-    max_poll_interval_ms:  a consumer that requests no record for this time leaves the group.
-    session_timeout_ms, heartbeat_interval_ms: of the classic protocol; the new one has the broker's.
-    client_rack:           read from a replica there, where brokers allow it (KIP-392).
-    check_crcs:            verify checksums.
-    on_corrupt:            "raise": a batch that cannot be read is an error of poll, with the offset behind it in
-                           `next_offset`; "skip": it is passed over and counted. An offset that the broker refuses with
-                           CORRUPT_MESSAGE is requested again first, and has no `next_offset`.
-    columns, binary_type, framing: of poll_arrow, as `kcodec.decode` has them, with topic and partition.
-    limits:                `kcodec.DecodeLimits`.
-    allow_auto_create_topics: a topic that is asked for may be made, where the broker does that.
-    exclude_internal_topics: a pattern does not match __consumer_offsets and its kin.
-    offset_fetch_highest_version, txn_offset_commit_highest_version: bounds on these two requests, to speak as with
-                           brokers before 2.5, which cannot hold back offsets of open transactions.
+                           brokers together. A larger response, of one large batch, is received alone. Responses of
+                           paused partitions have a limit of the same size in addition.
+    max_poll_records:      Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch
+                           response for one partition.
+    max_poll_interval_ms:  Maximum time between two requests for records; after it the consumer leaves the group.
+    session_timeout_ms, heartbeat_interval_ms: Of the classic protocol; in the consumer protocol the broker sets them.
+    client_rack:           Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392).
+    check_crcs:            Verify the CRC of each batch.
+    on_corrupt:            "raise": `poll` raises an error for a batch that cannot be read, with the offset behind it in
+                           `next_offset`; "skip": the batch is left out and counted. An offset that the broker refuses
+                           with CORRUPT_MESSAGE is requested again first, and has no `next_offset`.
+    columns, binary_type, framing: Layout of `poll_arrow`, as in `kcodec.decode`, with topic and partition.
+    limits:                Limits of decoding, a `kcodec.DecodeLimits`.
+    allow_auto_create_topics: Let brokers create a topic that is requested, if they are configured to.
+    exclude_internal_topics: Do not match internal topics, such as __consumer_offsets, with a pattern.
+    offset_fetch_highest_version, txn_offset_commit_highest_version: Highest versions of these requests, to speak as
+                           with brokers before 2.5, which cannot hold back offsets of open transactions.
     """
 
     MINIMUM: ClassVar[dict[str, float]] = {
@@ -120,13 +122,13 @@ class ConsumerOptions(OptionSet):
         for name in ("group_id", "group_instance_id"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
-                raise ValueError(f"{name} must be a text that is not empty, not {value!r}")
+                raise ValueError(f"{name} must be a string that is not empty, got {value!r}")
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id needs a group_id")
         if self.group_protocol == "classic" and self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
-                f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below session_timeout_ms"
-                f" ({self.session_timeout_ms:g}), best a third of it"
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be less than session_timeout_ms"
+                f" ({self.session_timeout_ms:g}); a third of it is recommended"
             )
         self._check_protocol()
         isolation_of(self.isolation_level)
@@ -139,7 +141,7 @@ class ConsumerOptions(OptionSet):
         others = BROKERS_IN_CONSUMER_PROTOCOL if self.group_protocol == "consumer" else {"group_remote_assignor": ""}
         for name, setting in others.items():
             if getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                instead = f": the broker has it, as the group's setting {setting}" if setting else ""
+                instead = f": it is the group's setting {setting} on the broker" if setting else ""
                 raise ValueError(f'{name} has no effect with group_protocol="{self.group_protocol}"{instead}')
 
     def _strategies(self) -> tuple[Any, ...]:
@@ -168,7 +170,7 @@ class ConsumerOptions(OptionSet):
         return columns
 
     def settings(self, client: ClientOptions) -> ConsumerSettings:
-        """What the flows are told."""
+        """Return the settings of the flows."""
         reset, duration = self._reset()
         return ConsumerSettings(
             bootstrap_servers=",".join(map(str, client.addresses)),
@@ -211,7 +213,7 @@ class ConsumerOptions(OptionSet):
 
 
 def take_options(given: dict[str, Any]) -> tuple[ConsumerOptions, ClientOptions]:
-    """A consumer's options and its client's out of what the user gave; TypeError for one that neither has."""
+    """A consumer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ConsumerOptions.take(left)
     client_names = ClientOptions.names() | SECURITY_OPTIONS
@@ -232,7 +234,7 @@ def checked_subscription(
 ) -> tuple[list[str], str | None]:
     """Names, or a pattern. Raises TypeError, ValueError."""
     if (topics is None) == (pattern is None):
-        raise ValueError("subscribe to topics= or to a pattern=, one of the two")
+        raise ValueError("pass either topics= or pattern=")
     if pattern is not None:
         text = pattern if isinstance(pattern, str) else pattern.pattern
         if not text:
@@ -243,5 +245,5 @@ def checked_subscription(
         if not name:
             raise TypeError("topics: '' is not the name of a topic")
     if not names:
-        raise ValueError("topics is empty; unsubscribe() ends a subscription")
+        raise ValueError("topics is empty; call unsubscribe() to end a subscription")
     return names, None

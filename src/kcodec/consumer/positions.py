@@ -207,7 +207,7 @@ class Positions:
             outcome = yield from asks[group[0]](keys)
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
-                log.info("positions are asked for again after %.3g s: %s", self._clock() - began, left[0])
+                log.info("positions are requested again after %.3g s: %s", self._clock() - began, left[0])
             if outcome.errors:
                 yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self._random.random()))
                 self._forgive(outcome.errors)

@@ -2,12 +2,12 @@
 """Warnings that say why a consumer receives nothing.
 
 A consumer waits for what may come: a broker that starts, a topic that is created, a coordinator that moves. With a
-wrong host, a misspelled topic or a partition that does not exist, it would wait forever without a word. So whatever
-keeps it from reading for longer than WARN_AFTER_SECONDS is logged at WARNING with the address, topic or partition and
-the last cause, again after REPEAT_SECONDS, and then after intervals that double up to LONGEST_REPEAT_SECONDS. The end
-of a problem that was logged is logged at INFO.
+wrong host, a misspelled topic or a partition that does not exist, it would wait forever without a message. So a
+problem that keeps it from reading for longer than WARN_AFTER_SECONDS is logged at WARNING with the address, topic or
+partition and the last cause, again after REPEAT_SECONDS, and then after intervals that double up to
+LONGEST_REPEAT_SECONDS. When a problem that was logged ends, that is logged at INFO.
 
-What `poll` raises is not logged here, nor what holds back records of a transaction.
+Errors that `poll` raises are not logged here. Transactions that hold records back: `kcodec.consumer.held_back`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from kcodec.consumer.core import ConsumerCore
 
 log = logging.getLogger("kcodec.consumer")
-#: A problem is logged when it has lasted for this time; together with LOOK_SECONDS it stays below five seconds.
+#: A problem is logged when it has lasted for this time; with LOOK_SECONDS added, the first warning comes within five
+#: seconds.
 WARN_AFTER_SECONDS: Final = 4.0
-#: Interval at which the state of the consumer is looked at.
+#: Interval at which the state of the consumer is checked.
 LOOK_SECONDS: Final = 0.5
 #: Time from the first warning to the second; each further interval is twice as long ...
 REPEAT_SECONDS: Final = 10.0
@@ -61,14 +62,14 @@ class _Found(NamedTuple):
 
 
 class WaitingReport:
-    """See the module. Of one consumer; runs on the loop."""
+    """The warnings of one consumer: see the module. Runs on the I/O thread or event loop."""
 
     def __init__(self, core: ConsumerCore) -> None:
         self._core = core
         self._known: dict[Key, _Problem] = {}
 
     def run(self) -> Flow[None]:
-        """Look and log, until the consumer is closed."""
+        """Check and log until the consumer is closed."""
         while True:
             yield from sleep(LOOK_SECONDS)
             self.look()
@@ -89,7 +90,7 @@ class WaitingReport:
                 problem.interval = min(problem.interval, LONGEST_REPEAT_SECONDS)
 
     def cause_of(self, partition: TopicPartition) -> str:
-        """Why a partition has no position or no records at the moment, as far as it is known; "" if it is not."""
+        """Return why a partition has no position or no records at the moment; "" if the cause is unknown."""
         return "; ".join(
             found.what + found.hint
             for key, found in self._found()
@@ -124,18 +125,18 @@ class WaitingReport:
             return _Found(f"no broker of the cluster of {addresses} has responded", f"; last cause: {cause}")
         return _Found(
             f"no broker has responded at {addresses}",
-            f"; last cause: {cause}. It tries again; check the host, the port and security_protocol",
+            f"; last cause: {cause}. The consumer retries; check the host, the port and security_protocol",
         )
 
     # Topics
 
     def _subscribed(self) -> Iterator[tuple[Key, _Found]]:
-        """Topics that cannot be had, and a pattern that matches none."""
+        """Topics that do not exist or are unavailable, and a pattern that matches no topic."""
         core = self._core
         for topic in sorted(core.subscription | {each.topic for each in core.assignment.partitions}):
             code = self._topic_code(topic)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
-                hint = "; last cause: UNKNOWN_TOPIC_OR_PARTITION. It is read once it exists; check its name"
+                hint = "; last cause: UNKNOWN_TOPIC_OR_PARTITION. The topic is read once it exists; check its name"
                 yield ("topic", topic), _Found(f"topic {topic!r} has not existed", hint)
             elif code:
                 row = error_code(code)
@@ -164,7 +165,10 @@ class WaitingReport:
             return
         cause = core.cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
         if cause is not None:
-            yield ("group", group_id), _Found("it has not been a stable member of the group", f"; last cause: {cause}")
+            yield (
+                ("group", group_id),
+                _Found("the consumer has not been a stable member of the group", f"; last cause: {cause}"),
+            )
 
     # Partitions
 
@@ -209,7 +213,7 @@ class WaitingReport:
             return None
         if getattr(cause, "code", 0) == UNSTABLE_OFFSET_COMMIT:
             return None
-        return _Found(f"has had no position (it awaits: {state.awaiting})", f"; last cause: {cause}")
+        return _Found(f"has had no position (it waits for: {state.awaiting})", f"; last cause: {cause}")
 
     def _not_fetched(self, partition: TopicPartition) -> _Found | None:
         state = self._core.assignment.partitions[partition]

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 ERROR, WARNING, NOTICE = "error", "warning", "notice"
-# Of one kind in one file so many are told one by one; the rest are counted.
+# Number of findings of one kind in one file that are reported one by one; the rest are counted.
 MOST_ALIKE = 10
 
 _RECOPY = "take the segment from another replica: stop this broker, delete the partition's directory, start it again"
-_REBUILD = "delete the file while the broker is stopped: it is made anew at the next start"
+_REBUILD = "delete the file while the broker is stopped: the broker writes a new one at its next start"
 _NEXT_ROLL = "delete the file while the broker is stopped: producers are known again from the log, or the next snapshot"
 
-# code -> (severity, what it means, what to do); of {topic}, {partition} and {offset} the finding tells which.
+# code -> (severity, what it means, what to do); {topic}, {partition} and {offset} are those of the finding.
 CODES: dict[str, tuple[str, str, str]] = {
     "bad-crc": (ERROR, "a batch's bytes are not those that were written; the package crc32c says so, too", _RECOPY),
     "crc-disagreement": (
@@ -85,11 +85,11 @@ CODES: dict[str, tuple[str, str, str]] = {
     "index-size": (WARNING, "an index ends within an entry", _REBUILD),
     "index-not-trimmed": (WARNING, "the index of a segment that is not the last one still ends in zeros", _REBUILD),
     "index-incomplete": (ERROR, "the time index of a full segment lacks its largest timestamp", _REBUILD),
-    "index-missing": (WARNING, "a segment has no index while others have", "start the broker: it makes one anew"),
+    "index-missing": (WARNING, "a segment has no index while others have", "start the broker: it writes a new one"),
     "index-unreadable": (ERROR, "an index cannot be read", _REBUILD),
     "transaction-index-entry": (
         ERROR,
-        "an entry of a .txnindex is not borne out by the markers: consumers may be told to drop the wrong records",
+        "an entry of a .txnindex does not match the markers: consumers may drop the wrong records",
         _REBUILD,
     ),
     "transaction-index-incomplete": (

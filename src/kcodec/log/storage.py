@@ -351,7 +351,7 @@ def _filler(file: Any) -> Callable[[memoryview, int], int]:
         file.seek(position)
         count = file.readinto(window)
         if not isinstance(count, int) or not 0 <= count <= len(window):
-            raise TypeError(f"readinto told {count!r} of at most {len(window)} bytes")
+            raise TypeError(f"readinto returned {count!r} for at most {len(window)} bytes")
         return count
 
     def fill(window: memoryview, position: int) -> int:
@@ -374,7 +374,7 @@ def copy_into(window: memoryview, data: Any) -> int:
     except TypeError:
         raise TypeError(f"bytes were expected, not {type(data).__name__}") from None
     if len(flat) > len(window):
-        raise TypeError(f"{len(window)} bytes were asked for and {len(flat)} came")
+        raise TypeError(f"{len(window)} bytes were requested and {len(flat)} returned")
     window[: len(flat)] = flat
     return len(flat)
 

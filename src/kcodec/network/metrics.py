@@ -24,7 +24,7 @@ class Metrics(Protocol):
         """Something happened, `value` times."""
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Something took so long."""
+        """Record the duration of an operation."""
 
 
 class NoMetrics:
@@ -75,6 +75,6 @@ def checked_metrics(metrics: Metrics | None) -> Metrics:
         if not callable(getattr(metrics, method, None)):
             what = f"{type(metrics).__name__} has no method {method!r}"
             raise TypeError(
-                f"metrics: {what}; it takes an object with count and latency (kcodec.network.metrics.Metrics)"
+                f"metrics: {what}; expected an object with the methods count and latency (kcodec.client.Metrics)"
             )
     return _GuardedMetrics(metrics)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What options are called elsewhere, and what is said of a name that a client does not have.
+"""Names of options in other clients, and the error for an option that a client does not have.
 
 Options have the names of Kafka's Java clients with underscores. librdkafka has other names for some, and both have
 options that kcodec does not have.
@@ -64,7 +64,7 @@ COUNTERPARTS = {
     "statistics_interval_ms": None,
     "value_deserializer": None,
 }
-#: What takes the place of options without a counterpart.
+#: What to use in place of options without a counterpart.
 INSTEAD = {
     "api_version": "versions are negotiated with each broker",
     "api_version_request": "versions are negotiated with each broker",
@@ -92,7 +92,7 @@ CLOSE = 0.8
 def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
     """Raise TypeError for the first of these options, none of which `what` has; say which option is meant, if any.
 
-    Names with dots are those of Java's and librdkafka's configuration: the same with underscores are understood.
+    Names with dots are those of Java's and librdkafka's configuration: the same with underscores are recognized.
     """
     known = sorted(known)
     for name in options:
@@ -102,14 +102,13 @@ def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: st
 def _meant(given: str, known: list[str]) -> str:
     name = given.replace(".", "_").replace("-", "_")
     if name in known:
-        return f"; write {name}= (names have underscores), or pass several as **{{{name!r}: ...}}"
+        return f"; option names have underscores: write {name}=..., or pass several as **{{{name!r}: ...}}"
     if name in COUNTERPARTS:
         ours = COUNTERPARTS[name]
         if ours in known:
-            return f"; {given!r} is {ours!r} here"
+            return f"; its name in kcodec is {ours!r}"
         if ours is None:
-            instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
-            return f"; kcodec has no counterpart of {given!r}{instead}"
+            return f": {INSTEAD[name]}" if name in INSTEAD else "; kcodec has no equivalent"
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -127,7 +126,7 @@ def refuse_positional(given: tuple[Any, ...], what: str) -> None:
             "with underscores in the names"
         )
     raise TypeError(
-        f"{what} takes its options as keyword arguments, got {type(given[0]).__name__} as a positional one: "
+        f"{what} takes its options as keyword arguments, got a positional argument of type {type(given[0]).__name__}: "
         f'{what}(bootstrap_servers="localhost:9092")'
     )
 
@@ -138,6 +137,6 @@ class NotPickled:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         name = type(self).__name__
         raise TypeError(
-            f"a {name} cannot be pickled or copied, as it holds connections: make one in each process from the same "
-            "options (for one transaction of several processes: TransactionHandle and TransactionWriter)"
+            f"a {name} cannot be pickled or copied, as it holds connections: create one in each process from the "
+            "same options (for a transaction of several processes, use TransactionHandle and TransactionWriter)"
         )

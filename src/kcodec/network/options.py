@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every client can be told: where brokers are, how long to wait, how much to keep. Names are Kafka's own.
+"""The options of every client: addresses, timeouts and limits. Names are Kafka's own.
 
-Each face (Producer, Admin ...) takes its own options first and gives the rest to `ClientOptions.take`; what is left
+Each client (Producer, Admin ...) takes its own options first and gives the rest to `ClientOptions.take`; what is left
 then is nobody's, and `refuse_unknown` says so with a suggestion.
 """
 
@@ -32,13 +32,13 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]
     entries: list[Any] = servers.split(",") if isinstance(servers, str) else _listed(servers)
     addresses = tuple(_address(entry.strip()) for entry in entries if entry.strip())
     if not addresses:
-        raise ValueError('bootstrap_servers is empty: expected "host:port", or a list of such')
+        raise ValueError('bootstrap_servers is empty: expected "host:port", or a list of these')
     return addresses
 
 
 def _listed(servers: object) -> list[str]:
     """The entries of a list. A (host, port) pair is a list of text and a number, or an entry that is a pair."""
-    expected = 'bootstrap_servers: expected "host:port", or a list of such'
+    expected = 'bootstrap_servers: expected "host:port", or a list of these'
     if isinstance(servers, bytes) or not isinstance(servers, Iterable):
         raise TypeError(f"{expected}, got {servers!r}")
     entries = list(servers)
@@ -56,8 +56,8 @@ def _address(entry: str) -> Address:
     if is_url:  # what comes before an @ may be a password
         host = rest.rpartition("@")[2].partition("/")[0]
         raise ValueError(
-            f"bootstrap_servers: {scheme}://{host} is a URL, expected host:port; write {host!r}, and choose TLS and "
-            "SASL by security_protocol"
+            f"bootstrap_servers: {scheme}://{host} is a URL, expected host:port; write {host!r}, and select TLS and "
+            "SASL with security_protocol"
         )
     host, colon, port = entry.rpartition(":")
     if not colon or entry.endswith("]"):
@@ -66,7 +66,7 @@ def _address(entry: str) -> Address:
         raise ValueError(f"bootstrap_servers: {entry!r} is ambiguous: write an IPv6 address in brackets, [::1]:9092")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"bootstrap_servers: {entry!r} is no host:port")
+        raise ValueError(f"bootstrap_servers: expected host:port, got {entry!r}")
     return Address(host, int(port))
 
 
@@ -100,7 +100,7 @@ class OptionSet:
 
     @classmethod
     def take(cls: type[Options], options: dict[str, Any]) -> Options:
-        """Take one's own out of `options`; the rest stays in it."""
+        """Remove the options of this class from `options` and return them; the rest stays in it."""
         return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
 
 
@@ -108,26 +108,29 @@ class OptionSet:
 class ClientOptions(OptionSet):
     """What all clients share. Times are milliseconds, sizes bytes, defaults those of Kafka's Java client.
 
-    bootstrap_servers:          "host:port,host:port" or a list; any of the cluster's brokers, asked first.
-    client_id:                  how brokers name us in logs, quotas and metrics.
-    request_timeout_ms:         how long one request may stay unanswered.
-    default_api_timeout_ms:     how long a call without a deadline of its own may take, retries included.
-    retry_backoff_ms, retry_backoff_max_ms:           pause before a request is repeated: doubled each time, jitter.
-    reconnect_backoff_ms, reconnect_backoff_max_ms:   the same before a broker is dialled again.
-    socket_connection_setup_timeout_ms:               for TCP, TLS, version negotiation and SASL together.
-    connections_max_idle_ms:    a connection nobody uses is closed after so long.
-    metadata_max_age_ms:        metadata older than this is asked for again.
-    metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): with no broker to be reached, begin at
-                                bootstrap_servers again; "none": go on with the brokers known.
-    metadata_recovery_rebootstrap_trigger_ms:         the same after so long without an answer to metadata requests.
-    unknown_topic_timeout_ms:   how long `send`, `partitions_for` and others wait for a topic that brokers call unknown,
-                                from the first such response on; a broker also does so while it creates a topic.
+    bootstrap_servers:          "host:port,host:port" or a list: some brokers of the cluster, to find the others.
+    client_id:                  Name of the client in the logs, quotas and metrics of brokers.
+    request_timeout_ms:         Maximum time that one request waits for its response.
+    default_api_timeout_ms:     Maximum time of a call without a timeout argument, retries included.
+    retry_backoff_ms, retry_backoff_max_ms:           Pause before a request is repeated: doubled each time, jitter.
+    reconnect_backoff_ms, reconnect_backoff_max_ms:   Pause before a broker is connected again: doubled each time.
+    socket_connection_setup_timeout_ms:               For TCP, TLS, version negotiation and SASL together.
+    connections_max_idle_ms:    Time after which a connection without requests is closed.
+    metadata_max_age_ms:        Age at which metadata is requested again.
+    metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): if no known broker can be reached, start again from
+                                bootstrap_servers; "none": keep trying the known brokers.
+    metadata_recovery_rebootstrap_trigger_ms:         Start again from bootstrap_servers after this time without a
+                                response to metadata requests.
+    unknown_topic_timeout_ms:   Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call
+                                unknown, from the first such response on; a broker also responds so while it creates a
+                                topic.
     client_dns_lookup:          "use_all_dns_ips", or "resolve_canonical_bootstrap_servers_only".
-    max_response_bytes:         a longer answer is refused (Kafka: socket.request.max.bytes of the other side).
-    max_pipelined_requests:     requests sent to a broker and not answered yet; more wait on our side.
+    max_response_bytes:         Maximum bytes of a response; a longer one is refused (Kafka: socket.request.max.bytes
+                                of brokers).
+    max_pipelined_requests:     Maximum number of requests to a broker without a response; others wait in the client.
     security:                   TLS and SASL, as a `kcodec.client.Security`.
-    metrics:                    an object with the methods of `kcodec.client.Metrics`, called with counts and
-                                latencies; None: no metrics. What it raises is logged once for each method.
+    metrics:                    An object with the methods of `kcodec.client.Metrics`, called with counts and
+                                latencies; None: no metrics. An exception of it is logged once for each method.
     """
 
     MINIMUM: ClassVar[dict[str, float]] = {
@@ -195,7 +198,7 @@ class ClientOptions(OptionSet):
         return _backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, attempt, random)
 
     def reconnect_backoff(self, attempt: int, random: float) -> float:
-        """Seconds to wait before a broker is dialled again."""
+        """Return the seconds to wait before a broker is connected again."""
         return _backoff(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms, attempt, random)
 
 

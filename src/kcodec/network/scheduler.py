@@ -187,7 +187,9 @@ class Scheduler:
             task.finish(stop.value, None)
         except Exception as failure:
             if not task.is_observed:
-                log.error("%s ended with an error that nobody waited for: %s", task.name, failure, exc_info=failure)
+                log.error(
+                    "%s ended with an error that no caller was waiting for: %s", task.name, failure, exc_info=failure
+                )
             task.finish(None, failure)
         else:
             suspension = _Suspension(self, task)

@@ -7,7 +7,7 @@ record goes straight into the compiled builder of the partition's open batch. Co
 
 Records of a topic whose metadata is not known wait beside, and are placed by `update_topic`. Memory is counted by
 batch, `batch_size` at least, and given back when the batch is settled; where none is left, `append` answers None and
-the face waits for `on_room`.
+the public class waits for `on_room`.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class Accumulator:
                 self._close_full(buffer, queue)
             batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
             if batch is None:
-                raise RuntimeError("a placed record found no room although none was asked for")
+                raise RuntimeError("no buffer space for a record whose space is already reserved")
             batch.deadline = holder.created + self.settings.delivery_timeout
             index = 0
         holder.move_to(batch, index)

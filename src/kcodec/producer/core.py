@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heart that `kcodec.client.Producer` and its asyncio twin share: accumulator, sender and identity, put together.
 
-It knows no socket and no thread. A face gives a lock, ways to wake the loop and to hear of free memory, and carries the
-flows; see `kcodec.client.producer`.
+It knows no socket and no thread. A public class gives a lock, ways to wake the loop and to wait for free memory, and
+runs the flows; see `kcodec.client.producer`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ProducerCore:
             attach(self)
 
     def run(self) -> Flow[None]:
-        """The flow that sends, until `close`; the face spawns it once."""
+        """The flow that sends, until `close`; the public class spawns it once."""
         keeper = None
         if (run := getattr(self.source, "run", None)) is not None:
             keeper = yield from spawn(run(), "producer id")

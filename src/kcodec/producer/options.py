@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a producer beside those of every client, checked as Java's producer checks them (ProducerConfig)."""
+"""The options of a producer, checked as Java's producer checks them (ProducerConfig)."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ _ACKS = {0: 0, 1: 1, -1: -1, "0": 0, "1": 1, "-1": -1, "all": -1}
 class ProducerOptions(OptionSet):
     """Times are milliseconds, sizes bytes; names and defaults are those of Java's producer (Kafka 4).
 
-    acks:               "all" (or -1): a record counts once all in-sync replicas have it; 1: the leader; 0: nobody is
-                        asked, so nothing is known of it.
-    enable_idempotence: number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries,
+    acks:               "all" (or -1): a record is acknowledged once all in-sync replicas have it; 1: once the leader
+                        has it; 0: brokers send no response, so errors and offsets are unknown.
+    enable_idempotence: Number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries,
                         and at most 5 requests in flight.
-    transactional_id:   of a transactional producer; one per live instance, the same after a restart.
-    transaction_timeout_ms: after so long the coordinator aborts a transaction that nobody ended.
+    transactional_id:   Id of a transactional producer: one for each live instance, the same after a restart.
+    transaction_timeout_ms: Time after which the coordinator aborts an open transaction.
     compression_type:   "none", "gzip", "snappy", "lz4" or "zstd".
-    compression_level:  as Kafka has them for each codec (KIP-390); None: the codec's default.
-    linger_ms:          a batch that is not full waits so long for more records.
-    batch_size:         bytes of a batch before compression; a larger record makes a batch of its own.
-    buffer_memory:      bytes of records not yet acknowledged, by whole batches; beyond that `send` waits.
-    max_block_ms:       how long `send` waits for memory, and a record for its topic's metadata.
-    max_request_size:   a larger record is refused; batches of one request together are not larger.
-    max_in_flight_requests_per_connection: requests sent to a broker and not answered.
-    retries, delivery_timeout_ms: a record is sent again until one of them is used up; the time counts from `send`, is
-                        120,000 by default, and at least linger_ms + request_timeout_ms.
-    partitioner_adaptive_partitioning_enable, partitioner_ignore_keys: of records without a key, partitions with short
-                        queues get more; ignore keys as well (KIP-794).
-    key_serializer, value_serializer: called with what `send` gets, for bytes or None.
+    compression_level:  Level of the codec, with Kafka's ranges (KIP-390); None: the codec's default.
+    linger_ms:          Time that a batch which is not full waits for more records.
+    batch_size:         Maximum bytes of a batch before compression; a larger record gets a batch alone.
+    buffer_memory:      Maximum bytes of records that are not acknowledged, in whole batches; above it `send` waits.
+    max_block_ms:       Maximum time that `send` waits for buffer space, and a record for its topic's metadata.
+    max_request_size:   Maximum bytes of a record, and of all batches of one request together; a larger record is an
+                        error.
+    max_in_flight_requests_per_connection: Maximum number of requests to a broker without a response.
+    retries, delivery_timeout_ms: A record is sent again until one of them is used up. The time counts from `send`, is
+                        120,000 by default, and is at least linger_ms + request_timeout_ms.
+    partitioner_adaptive_partitioning_enable, partitioner_ignore_keys: For records without a key, prefer partitions
+                        with short queues; ignore keys as well (KIP-794).
+    key_serializer, value_serializer: Functions that turn the arguments of `send` into bytes or None.
     """
 
     MINIMUM: ClassVar[dict[str, float]] = {
@@ -84,7 +85,7 @@ class ProducerOptions(OptionSet):
         if self.acks not in _ACKS:
             raise ValueError(f'acks must be 0, 1 or "all", not {self.acks!r}')
         if self.transactional_id is not None and not (isinstance(self.transactional_id, str) and self.transactional_id):
-            raise ValueError(f"transactional_id must be a text that is not empty, not {self.transactional_id!r}")
+            raise ValueError(f"transactional_id must be a string that is not empty, got {self.transactional_id!r}")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ValueError("enable_idempotence=False is not possible with a transactional_id")
         if self.enable_idempotence:
@@ -99,7 +100,7 @@ class ProducerOptions(OptionSet):
 
     def _check_idempotence(self) -> None:
         """As ProducerConfig.postProcessAndValidateIdempotenceConfigs, for settings made by hand."""
-        remedy = "; or give enable_idempotence=False"
+        remedy = "; or set enable_idempotence=False"
         if _ACKS[self.acks] != -1:
             raise ValueError(f'acks must be "all" for an idempotent producer, not {self.acks!r}{remedy}')
         if self.retries == 0:
@@ -121,7 +122,7 @@ class ProducerOptions(OptionSet):
         return key, value
 
     def settings(self, client: ClientOptions) -> ProducerSettings:
-        """What the flows are told. Raises ValueError where the deadline of a record is below that of one request."""
+        """Return the settings of the flows. Raise ValueError if the deadline of a record is below that of a request."""
         least = self.linger_ms + client.request_timeout_ms
         delivery_timeout_ms = self.delivery_timeout_ms
         if delivery_timeout_ms is None:
@@ -151,7 +152,7 @@ class ProducerOptions(OptionSet):
 
 
 def take_options(given: dict[str, Any]) -> tuple[ProducerOptions, ClientOptions]:
-    """A producer's options and its client's out of what the user gave; TypeError for one that neither has."""
+    """A producer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ProducerOptions.take(left)
     client_names = ClientOptions.names() | SECURITY_OPTIONS
@@ -170,4 +171,5 @@ def buffer_full(options: ProducerOptions, why: str | None) -> BufferFullError:
     text = f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g})"
     if why:
         return BufferFullError(f"{text}, as records are not acknowledged: {why}")
-    return BufferFullError(f"{text}: brokers acknowledge less than is sent; send slower, or raise one of the two")
+    advice = "records are sent faster than brokers acknowledge them; send more slowly, or increase one of the two"
+    return BufferFullError(f"{text}: {advice}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer logs at WARNING while it runs: records that cannot be delivered at present and why, and records that
-failed and whose error nothing has retrieved. Both are rare: the intervals are here and in `kcodec.producer.failures`.
+"""Warnings of a running producer: records that are not acknowledged, with the cause, and records that failed and whose
+error nothing has retrieved. Both are logged rarely: the intervals are here and in `kcodec.producer.failures`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def log_lost(accumulator: Accumulator, who: str) -> None:
     retrieved. Does not take the lock, as the garbage collector may call it in a thread that holds it."""
     unfinished = list(accumulator.unfinished)
     if unfinished:
-        log.warning("%s was not closed: what it had not sent is lost: %s", who, waiting_text(unfinished))
+        log.warning(
+            "%s was not closed, and its records that were not acknowledged may be lost: %s",
+            who,
+            waiting_text(unfinished),
+        )
     failed = accumulator.failures.report_now() if accumulator.failures is not None else None
     if failed is not None:
         log.warning("%s was not closed: %s", who, failed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer's flows are told; times in seconds, sizes in bytes. The faces make it of the user's options."""
+"""Settings of a producer's flows; times in seconds, sizes in bytes. The public classes make them from the options."""
 
 from __future__ import annotations
 

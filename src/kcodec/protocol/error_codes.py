@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's error codes, one row each, and the exception that an answer with such a code becomes.
+"""Kafka's error codes, one row each, and the exception for a response with such a code.
 
 A row: code, name, remedy, text. Codes, names and which errors are retriable are those of Kafka 4.3.1
 (org.apache.kafka.common.protocol.Errors), compared by a test; the texts are our own. ``retry`` stands for all that
@@ -28,7 +28,7 @@ _TABLE = """\
  -1 UNKNOWN_SERVER_ERROR                  stop     the broker failed in a way that it has no code for
   0 NONE                                  stop     no error
   1 OFFSET_OUT_OF_RANGE                   stop     the log does not reach to this offset, or no longer
-  2 CORRUPT_MESSAGE                       retry    the records arrived damaged: CRC, length or magic do not hold
+  2 CORRUPT_MESSAGE                       retry    the records are corrupt: CRC, length or magic is invalid
   3 UNKNOWN_TOPIC_OR_PARTITION            retry    this broker knows no such topic or partition (yet)
   4 INVALID_FETCH_SIZE                    stop     the size asked for makes no sense
   5 LEADER_NOT_AVAILABLE                  retry    the partition has no leader at the moment
@@ -38,8 +38,8 @@ _TABLE = """\
   9 REPLICA_NOT_AVAILABLE                 retry    this broker holds no replica of the partition
  10 MESSAGE_TOO_LARGE                     stop     a batch is larger than the topic's max.message.bytes
  11 STALE_CONTROLLER_EPOCH                stop     the controller moved to another node
- 12 OFFSET_METADATA_TOO_LARGE             stop     the text beside an offset is longer than the broker allows
- 13 NETWORK_EXCEPTION                     retry    the connection broke before the answer
+ 12 OFFSET_METADATA_TOO_LARGE             stop     the metadata of an offset is longer than the broker allows
+ 13 NETWORK_EXCEPTION                     retry    the connection broke before the response
  14 COORDINATOR_LOAD_IN_PROGRESS          retry    the coordinator is still reading its log
  15 COORDINATOR_NOT_AVAILABLE             retry    there is no coordinator for this id at the moment
  16 NOT_COORDINATOR                       retry    this broker is not the coordinator of this id
@@ -89,7 +89,7 @@ _TABLE = """\
  60 REASSIGNMENT_IN_PROGRESS              stop     the partition is being moved
  61 DELEGATION_TOKEN_AUTH_DISABLED        stop     delegation tokens are switched off
  62 DELEGATION_TOKEN_NOT_FOUND            stop     there is no such delegation token
- 63 DELEGATION_TOKEN_OWNER_MISMATCH       stop     the delegation token belongs to somebody else
+ 63 DELEGATION_TOKEN_OWNER_MISMATCH       stop     the delegation token belongs to another principal
  64 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED  stop     delegation tokens need a connection that is authenticated otherwise
  65 DELEGATION_TOKEN_AUTHORIZATION_FAILED stop     a permission on the delegation token is missing
  66 DELEGATION_TOKEN_EXPIRED              stop     the delegation token is too old
@@ -103,9 +103,9 @@ _TABLE = """\
  74 FENCED_LEADER_EPOCH                   retry    the broker knows a newer leader epoch
  75 UNKNOWN_LEADER_EPOCH                  retry    the broker does not know this leader epoch (yet)
  76 UNSUPPORTED_COMPRESSION_TYPE          stop     the version asked for cannot carry this compression
- 77 STALE_BROKER_EPOCH                    stop     the broker has registered anew since
+ 77 STALE_BROKER_EPOCH                    stop     the broker has registered again since
  78 OFFSET_NOT_AVAILABLE                  retry    a new leader does not know its high watermark yet
- 79 MEMBER_ID_REQUIRED                    stop     join again, with the member id of this answer
+ 79 MEMBER_ID_REQUIRED                    stop     join again, with the member id of this response
  80 PREFERRED_LEADER_NOT_AVAILABLE        retry    the preferred leader is not available
  81 GROUP_MAX_SIZE_REACHED                stop     the group is full
  82 FENCED_INSTANCE_ID                    abort    another member with the same group instance id took over
@@ -175,7 +175,7 @@ _KINDS: dict[int, type[BrokerError]] = {
 
 
 class ErrorCode(NamedTuple):
-    """A row. retriable: Kafka calls it so; remedy: what an application should do if nobody knows better."""
+    """A row. retriable: Kafka calls it so; remedy: the default advice for an application."""
 
     code: int
     name: str
@@ -211,7 +211,7 @@ def broker_error(
     kind: type[BrokerError] | None = None,
     text: str | None = None,
 ) -> BrokerError:
-    """The exception for an answer with this code; it is not raised.
+    """Return the exception for a response with this code; it is not raised.
 
     doing:    what was asked of whom ("EndTxn of 'orders' at node 3"); the text begins with it.
     resource: the topic, partition, group or transactional id that is meant.

@@ -67,7 +67,7 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
     """The correlation id of a response frame without its length. Raises TruncatedError."""
     if len(frame) < 4:
         raise TruncatedError(
-            f"a response of {len(frame)} bytes has no room for a correlation id", needed=4, available=len(frame)
+            f"a response of {len(frame)} bytes is too short for a correlation id", needed=4, available=len(frame)
         )
     return int.from_bytes(frame[:4], "big", signed=True)
 
@@ -128,7 +128,7 @@ class FrameReader:
     frame or a part of it (the records of an answer are views into it). Resident memory is bounded by what has arrived,
     not by what a length claims.
 
-    limit_of: gives the limit of the frame that comes behind so many others that are not taken yet, where it has one of
+    limit_of: gives the limit of the frame after this number of others that are not taken yet, if it has one of
     its own that is lower.
     """
 
@@ -204,11 +204,11 @@ class FrameReader:
     def _checked(self, length: memoryview, behind: int) -> int:
         size = int.from_bytes(length, "big", signed=True)
         if size < 0:
-            raise DecodeError(f"a frame of {size} bytes: the other side speaks something else (TLS, HTTP?)")
+            raise DecodeError(f"a frame of {size} bytes: the other side does not speak the Kafka protocol (TLS, HTTP?)")
         if size > self.max_frame_bytes:
             raise LimitExceededError(
                 f"a frame of {size} bytes, more than {self._limit_name}={self.max_frame_bytes}"
-                " (or the other side speaks something else: TLS, HTTP?)",
+                " (or the other side does not speak the Kafka protocol: TLS, HTTP?)",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,
@@ -216,7 +216,7 @@ class FrameReader:
         limit = self._limit_of(behind)
         if limit is not None and size > limit:
             raise LimitExceededError(
-                f"a response of {size} bytes, more than the {limit} bytes that were set aside for it",
+                f"a response of {size} bytes, more than the {limit} bytes that were reserved for it",
                 limit=RESPONSE_LIMIT,
                 value=limit,
                 claimed=size,

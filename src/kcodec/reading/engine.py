@@ -149,7 +149,7 @@ class BoundedRead:
         self._large = 0
         self._line: deque[tuple[int, Signal]] = deque()
 
-    # For the face
+    # For the public API
 
     def start(self) -> Flow[None]:
         """Begin to fetch."""
@@ -397,7 +397,7 @@ class BoundedRead:
         if left <= 0:
             why = f"; at last: {partition.last_error}" if partition.last_error is not None else ""
             raise DeliveryTimeoutError(
-                f"{partition.topic_partition}: offset {partition.fetch_offset}, on the way to {partition.end}, could "
+                f"{partition.topic_partition}: offset {partition.fetch_offset} (reading up to {partition.end}) could "
                 f"not be read within {self.settings.default_api_timeout:g} s{why}"
             )
         pause = min(self.settings.retry_backoff(partition.attempt, self._random.random()), LONGEST_PAUSE_SECONDS)

@@ -300,7 +300,7 @@ def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
         raise _refused("INVALID_RECORD", reason, batch, indexes)
     is_rewritten = _is_rewritten(batch, rules, is_sequential and batch.base_offset == 0)
     if is_rewritten and has_negative_time:
-        raise _refused("UNKNOWN_SERVER_ERROR", "a timestamp below -1 cannot be written anew", batch)
+        raise _refused("UNKNOWN_SERVER_ERROR", "a timestamp below -1 cannot be rewritten", batch)
     return is_rewritten
 
 

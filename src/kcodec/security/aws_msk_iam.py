@@ -120,4 +120,4 @@ def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: 
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or fields.get("version") != PAYLOAD_VERSION:
-        raise ExchangeRefused("the answer is not MSK's: '{quoted}'", _NOT_MSK, answer)
+        raise ExchangeRefused("the response is not that of MSK: '{quoted}'", _NOT_MSK, answer)

@@ -177,7 +177,7 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
         others = sorted(name for name in OAUTHBEARER_OPTIONS if options.get(name) is not None)
         unused = [name for name in others if name not in ("sasl_oauth_token_provider", "sasl_oauthbearer_extensions")]
         if unused:
-            raise ValueError(f"{', '.join(unused)} would have no effect beside sasl_oauth_token_provider")
+            raise ValueError(f"{', '.join(unused)} would have no effect together with sasl_oauth_token_provider")
         return TokenSource(from_provider(provider), "sasl_oauth_token_provider")
     from kcodec.security.oidc import ClientCredentials
 
@@ -218,7 +218,7 @@ class AwsMskIam(Mechanism):
         region = self._region or region_of(host) or _environment_region()
         if region is None:
             raise AuthenticationError(
-                f"SASL AWS_MSK_IAM on {host}: its name tells no region; set sasl_aws_region or AWS_REGION"
+                f"SASL AWS_MSK_IAM on {host}: the host name has no region; set sasl_aws_region or AWS_REGION"
             )
         credentials = yield from blocking(self._credentials)
         timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._wall_clock()))

@@ -43,4 +43,4 @@ def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
         # RFC 7628 3.2.3: the reason comes as JSON; only when we have said this does the broker end the exchange, with
         # an error code, which is then what the caller sees.
         yield _SEPARATOR.encode()
-        raise ExchangeRefused("the broker answered {quoted}", _REMEDY, refusal)
+        raise ExchangeRefused("the broker responded {quoted}", _REMEDY, refusal)

@@ -124,9 +124,9 @@ class ClientCredentials:
                 return b"".join(parts)
             parts.append(block)
             if time.monotonic() > deadline:
-                raise TransientTokenError(f"{self.name} did not finish its answer within {ANSWER_SECONDS:g} s")
+                raise TransientTokenError(f"{self.name} did not finish its response within {ANSWER_SECONDS:g} s")
         raise AuthenticationError(
-            f"{self.name} answered more than {MAXIMUM_ANSWER_BYTES} bytes; is it a token endpoint?"
+            f"{self.name} responded with more than {MAXIMUM_ANSWER_BYTES} bytes; is it a token endpoint?"
         )
 
     def _refused(self, status: int, answer: bytes) -> NoReturn:
@@ -156,11 +156,13 @@ class ClientCredentials:
         fields = _object(answer) or {}
         token = fields.get("access_token")
         if not isinstance(token, str) or not token:
-            raise AuthenticationError(f"token endpoint {self.name} answered no JSON object with an access_token")
+            raise AuthenticationError(
+                f"token endpoint {self.name} did not respond with a JSON object that has an access_token"
+            )
         try:
             secret = Secret(token)
         except ValueError as error:
-            raise AuthenticationError(f"token endpoint {self.name} answered a token that is none: {error}") from None
+            raise AuthenticationError(f"token endpoint {self.name} responded with an invalid token: {error}") from None
         expires_in = fields.get("expires_in")
         # RFC 6749 wants a number; providers have been seen to write it as a string.
         lifetime = as_number(int(expires_in) if isinstance(expires_in, str) and expires_in.isdecimal() else expires_in)

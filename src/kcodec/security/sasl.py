@@ -139,7 +139,7 @@ def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secret
             said = exchange.send(bytes(answer.auth_bytes))
         except StopIteration:
             return int(answer.session_lifetime_ms)
-    raise AuthenticationError(f"{name}: after {MAX_EXCHANGE_MESSAGES} messages the broker asks on; no mechanism does")
+    raise AuthenticationError(f"{name}: the exchange did not end after {MAX_EXCHANGE_MESSAGES} messages")
 
 
 def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:

@@ -124,21 +124,21 @@ def parse_challenge(message: bytes, client_nonce: str) -> Challenge:
     """The server's first message, checked: our nonce continued, a salt, a sane number of iterations."""
     match = _FIRST.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused("the first answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
+        raise ExchangeRefused("the first response is not a SCRAM message: '{quoted}'", _NOT_SCRAM, message)
     nonce, salt, iterations = match[1].decode(), _base64(match[2], "salt"), int(match[3])
     if not nonce.startswith(client_nonce) or len(nonce) == len(client_nonce):
         raise ExchangeRefused(
-            "the broker's nonce does not continue ours: an answer to somebody else's login", _NOT_SCRAM
+            "the broker's nonce does not continue the client's: a response to another login", _NOT_SCRAM
         )
     if iterations < MINIMUM_ITERATIONS:
         raise ExchangeRefused(
             f"the broker asks for {iterations} iterations; fewer than {MINIMUM_ITERATIONS} protect no password",
-            "store the user's credentials anew with more iterations",
+            "store the user's credentials again with more iterations",
         )
     if iterations > MAXIMUM_ITERATIONS:
         raise ExchangeRefused(
             f"the broker asks for {iterations} iterations, more than {MAXIMUM_ITERATIONS}",
-            "store the user's credentials anew with fewer iterations",
+            "store the user's credentials again with fewer iterations",
         )
     return Challenge(nonce, salt, iterations)
 
@@ -147,10 +147,10 @@ def check_server(message: bytes, expected: bytes) -> None:
     """The server's last message: proof that it knows the password's hash, or ExchangeRefused."""
     match = _FINAL.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused("the last answer is not SCRAM's: '{quoted}'", _NOT_SCRAM, message)
+        raise ExchangeRefused("the last response is not a SCRAM message: '{quoted}'", _NOT_SCRAM, message)
     if match[1] is None:
         remedy = "check sasl_plain_username and sasl_plain_password"
-        raise ExchangeRefused("the broker answered '{quoted}'", remedy, match[2])
+        raise ExchangeRefused("the broker responded '{quoted}'", remedy, match[2])
     if not hmac.compare_digest(_base64(match[1], "signature"), expected):
         raise ExchangeRefused(
             "the broker's signature is wrong: it does not know this user's password", "do not trust this broker"

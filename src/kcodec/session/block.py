@@ -61,9 +61,9 @@ class SessionBlock:
     def check_open(self, event: str) -> None:
         """Raises TransactionStateError once its end has begun."""
         if self.is_ending:
-            fate = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
+            outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
             raise TransactionStateError(
-                f"this transaction {fate}: {event} is not possible any more; begin the next one",
+                f"this transaction {outcome}: {event} is not possible any more; begin the next one",
                 state="READY",
                 event=Event.SEND.name,
             )

@@ -106,7 +106,7 @@ class SessionEnd:
             raise
         except (KcodecError, ValueError) as failed:
             if block.failed is not None:
-                log.info("beside a rebalance: %s", failed)
+                log.info("an error during a rebalance: %s", failed)
                 return None
             return failed
         if offsets:
@@ -177,7 +177,7 @@ class SessionEnd:
         if self.block.failed is not None:
             return Heartbeat.LOST
         if asked.error is not None:
-            log.info("the forced heartbeat was not answered: %s", asked.error)
+            log.info("the forced heartbeat got no response: %s", asked.error)
         return asked.result or Heartbeat.UNKNOWN
 
     def _lock(self) -> Flow[None]:

@@ -73,7 +73,7 @@ def check_times(times: SessionTimes, transaction_timeout: float) -> None:
             "with one transactional id a partition"
         )
     log.warning(
-        "this broker knows no generations with offsets (KIP-447, Kafka 2.5): that nothing is read twice is a matter of "
-        "timing here. A commit holds the rebalances after it back for %g s",
+        "this broker knows no generations with offsets (KIP-447, Kafka 2.5): whether each record is processed once "
+        "depends on timing. Each commit delays the rebalances after it by %g s",
         SETTLE_SECONDS,
     )

@@ -70,10 +70,10 @@ def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
             known = ", ".join(BY_NAME)
             raise ValueError(f"unknown column {name!r}{suggestion(name, [*BY_NAME, *BY_COLUMN])}; there are {known}")
         if column in found:
-            raise ValueError(f"column {column.name!r} is asked for twice")
+            raise ValueError(f"column {column.name!r} is requested twice")
         found.append(column)
     if not found:
-        raise ValueError("no column is asked for")
+        raise ValueError("columns is empty")
     return tuple(found)
 
 

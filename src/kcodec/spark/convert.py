@@ -139,9 +139,9 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def log_counts(place: str, counts: Counts, error: DecodeError | None = None) -> None:
     """Warnings where batches were skipped, reading ended at damage, or data is undecided; the rest for who asks."""
     if counts.skipped_batches:
-        logger.warning("%s: %d damaged batches skipped; the first: %s", place, counts.skipped_batches, error)
+        logger.warning("%s: %d corrupt batches were skipped; the first: %s", place, counts.skipped_batches, error)
     elif error:
-        logger.warning("%s: what is behind the damage was not read: %s", place, error)
+        logger.warning("%s: nothing behind the corruption was read: %s", place, error)
     if counts.undecided:
-        logger.warning("%s: %d records of undecided transactions left out", place, counts.undecided)
+        logger.warning("%s: %d records of open transactions were left out", place, counts.undecided)
     logger.info("%s: %r", place, counts)

@@ -38,7 +38,7 @@ FOREIGN_OPTIONS = {
     "kafka.bootstrap.servers": NO_BROKER,
     "kafka.group.id": NO_BROKER,
     "groupIdPrefix": NO_BROKER,
-    "failOnDataLoss": "offsets that the files do not hold always fail the read, and damage fails the task unless "
+    "failOnDataLoss": "offsets that are not in the files always fail the read, and corruption fails the task unless "
     "mode=permissive",
     "kafkaConsumer.pollTimeoutMs": NO_BROKER,
     "fetchOffset.numRetries": NO_BROKER,

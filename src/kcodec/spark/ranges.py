@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task reads: ranges of files, planned on the driver by headers only, each with the verdict on its transactions.
+"""What a task reads: ranges of files, planned on the driver by headers only, each with the outcome of its transactions.
 
-A transaction may begin in one range and end in another, so no task can settle it: the driver does, once a partition,
-and every range carries the part of the answer that concerns its offsets. Executors open only the files they read.
+A transaction may begin in one range and end in another, so no task can find out its outcome: the driver does, once for
+each partition, and each range has the outcomes that concern its offsets. Executors open only the files they read.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ Task = tuple[Range, ...]
 
 
 def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list[Task]:
-    """The tasks of a read: ranges of files, neighbours together, of at most splitBytes in all.
+    """Return the tasks of a read: ranges of files, adjacent ones together, of at most splitBytes in all.
 
-    Raise ValueError for a bound that names partitions which are not there, leaves one out, ends before it starts, or
-    asks for offsets that the log does not hold. Spark's own source fails there, too (failOnDataLoss, which is true by
+    Raise ValueError for a bound that names partitions which do not exist, leaves one out, ends before it starts, or
+    names offsets that are not in the log. Spark's own source fails there, too (failOnDataLoss, which is true by
     default): fewer rows than requested must not look like all of them.
     """
     found = find_partitions(options.paths)
@@ -88,7 +88,7 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
 def plan_paths(
     paths: Iterable[str], reading: Reading, topic: str | None, partition: int | None
 ) -> dict[str, tuple[Range, ...]]:
-    """The ranges of each path, a segment or a partition directory; each partition is settled once."""
+    """The ranges of each path, a segment or a partition directory; the transactions of each partition are read once."""
     settled: dict[str, list[Range]] = {}
     planned: dict[str, tuple[Range, ...]] = {}
     for path in paths:
@@ -125,13 +125,13 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
 
 
 def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
-    """A ``.log`` file or a partition directory settled by itself, whatever lies beside it."""
+    """Read a ``.log`` file or a partition directory by itself, without the files next to it."""
     log = _open(str(local_path(path)), reading, topic, partition)
     yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
 
 
 def _reads_segments_alone(options: ReadOptions, pruning: Pruning) -> bool:
-    """Whether nothing asks for the segments beside those that were named: no transaction, no timestamp."""
+    """Return whether only the named segments are needed, and not those next to them: no transaction, no timestamp."""
     bounds = {options.starting.kind, options.ending.kind}
     return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds and pruning.min_timestamp is None
 
@@ -166,8 +166,8 @@ def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
 def _check_offsets(options: ReadOptions, found: list[FoundPartition], opened: list[logs.Log], reading: Reading) -> None:
     """Raise ValueError for a requested offset outside of the files that are read: [first offset, end] of a partition.
 
-    Where single segments are named, these are the log. A segment that cannot be walked leaves the end unknown: then
-    damage is the error, or is skipped with mode=permissive.
+    Where single segments are named, these are the log. Corruption in a segment leaves the end unknown: it is
+    raised, or skipped with mode=permissive.
     """
     requested = [(bound, side) for bound, side in ((options.starting, "start"), (options.ending, "end"))]
     requested = [(bound, side) for bound, side in requested if bound.kind == "offset" and bound.each is not None]
@@ -194,7 +194,7 @@ def _check_offsets(options: ReadOptions, found: list[FoundPartition], opened: li
 
 
 def _end_of(parts: list[logs.Log], on_error: str) -> int | None:
-    """The offset behind the last batch of a partition; None where damage hides it and is to be skipped."""
+    """The offset behind the last batch of a partition; None where corruption hides it and is to be skipped."""
     try:
         return max(log.log_end_offset for log in parts)
     except DecodeError:

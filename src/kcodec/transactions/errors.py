@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error code of a transactional request means for the producer: one table a request, and the text for people.
+"""What an error code of a transactional request means for the producer: a table for each request, and error texts.
 
-After Kafka's TransactionManager and KIP-1050; where Java gives up a producer that an abort would have saved, the abort
-is chosen. Codes that pass by themselves are repeated by `kcodec.transactions.requests` and do not come here.
+After Kafka's TransactionManager and KIP-1050; where Java's producer fails although an abort would be enough, the
+abort is chosen. Requests that may succeed later are repeated by `kcodec.transactions.requests` and do not come here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Treatment(Enum):
     FATAL = "fatal"
     #: The epoch is too old: another instance took over, or the coordinator's time-out; to be found out.
     SETTLE = "settle"
-    #: EndTxn was sent, nobody knows what became of it.
+    #: EndTxn was sent, and its outcome is unknown.
     UNANSWERED = "unanswered"
     #: The deadline came before EndTxn was sent.
     INTERRUPTED = "interrupted"
@@ -37,7 +37,8 @@ class Treatment(Enum):
 
 
 class Failed(Exception):
-    """Inside flows: what failed, and what it means. Faces raise `error`. is_committed: somebody else committed it."""
+    """Inside flows: what failed, and what it means. The public API raises `error`. is_committed: another process
+    committed it."""
 
     def __init__(self, treatment: Treatment, error: BaseException, *, is_committed: bool = False) -> None:
         super().__init__(str(error))
@@ -87,10 +88,10 @@ def treatment_of(request: str, code: int) -> Treatment:
 
 
 def failure(request: str, code: int, doing: str, *, resource: object = None, message: str | None = None) -> Failed:
-    """What an answer with this code comes to; it is not raised.
+    """Return the failure that a response with this code means; it is not raised.
 
     A missing permission is an AuthorizationError whose remedy is "stop", also where an abort leaves the producer
-    usable: the same call fails again until somebody grants it.
+    usable: the same call fails again until the permission is granted.
     """
     treatment = treatment_of(request, code)
     if code in _AUTHORIZATION:
@@ -109,7 +110,7 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
 
 
 def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
-    """Another producer uses the transactional id.
+    """Return the error for a transactional id that another producer uses.
 
     is_init_unanswered: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as another
     producer would, so that a service that stopped would stay down for one late packet: the remedy is "recreate".
@@ -125,8 +126,8 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: 
             "instance uses the same transactional_id"
         )
     return ProducerFencedError(
-        f"{doing}: another producer with transactional_id {transactional_id!r} took over, this one cannot write any "
-        f"more. {advice}",
+        f"{doing}: another producer with transactional_id {transactional_id!r} took over, so this one can no longer "
+        f"write. {advice}",
         code=code,
         name=error_code(code).name,
         remedy="recreate" if is_init_unanswered else "stop",
@@ -147,9 +148,9 @@ def was_committed(doing: str, code: int, transactional_id: str) -> AbortableTran
 
 
 def ended_elsewhere(doing: str, code: int, transactional_id: str, how: str) -> AbortableTransactionError:
-    """Somebody who has the handle was quicker."""
+    """Return the error for a transaction that another process with its handle has ended."""
     return AbortableTransactionError(
-        f"{doing}: the transaction of transactional_id {transactional_id!r} was {how} elsewhere, by somebody who has "
+        f"{doing}: the transaction of transactional_id {transactional_id!r} was {how} by another process that has "
         "its handle",
         code=code,
         name=error_code(code).name,
@@ -162,8 +163,8 @@ def timed_out(doing: str, code: int, transactional_id: str, timeout_ms: int) -> 
     """The coordinator ended the transaction."""
     return TransactionTimedOutError(
         f"{doing}: the transaction of transactional_id {transactional_id!r} was open for longer than "
-        f"transaction_timeout_ms={timeout_ms}, the coordinator aborted it; nobody else took over. Abort and begin "
-        "again, with less in a transaction or with a longer time-out",
+        f"transaction_timeout_ms={timeout_ms}, so the coordinator aborted it; no other producer took over. Abort, and "
+        "begin again with fewer records in a transaction or a greater transaction_timeout_ms",
         code=code,
         name=error_code(code).name,
         remedy="abort",

@@ -45,10 +45,10 @@ class TransactionHandle:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"this is no handle of a transaction: {error}") from None
+            raise ValueError(f"not the handle of a transaction: {error}") from None
         names = {field.name for field in fields(cls)}
         if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"this is no handle of a transaction: expected an object with {', '.join(sorted(names))}")
+            raise ValueError(f"not the handle of a transaction: expected an object with {', '.join(sorted(names))}")
         return cls(**found)
 
 
@@ -105,12 +105,12 @@ def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[To
     found: dict[TopicPartition, int] = {}
     for receipt in [receipts] if isinstance(receipts, WriterReceipt) else receipts:
         if not isinstance(receipt, WriterReceipt):
-            raise TypeError(f"receipts: {receipt!r} is no WriterReceipt")
+            raise TypeError(f"receipts: expected WriterReceipt, got {receipt!r}")
         for partition, (records, _) in receipt.items():
             if records and found.get(partition):
                 raise ValueError(
                     f"two writers wrote to {partition} under one handle: abort the transaction "
-                    "(abort_transaction), and let one writer a partition write it again"
+                    "(abort_transaction), and write it again with one writer for each partition"
                 )
             found[partition] = found.get(partition, 0) + records
     return found

@@ -326,7 +326,7 @@ class TransactionSource:
     def on_unanswered(self, api: str) -> None:
         """See ProducerIdSource: in the old flow a late copy could join the next transaction of the same epoch."""
         if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
-            log.info("%s: %s went unanswered, the epoch will not be used for another transaction", self.who, api)
+            log.info("%s: %s got no response, so the epoch is not used for another transaction", self.who, api)
             self.is_epoch_spent = True
 
     def on_error_code(self, partition: TopicPartition, code: int) -> Verdict:

@@ -104,7 +104,7 @@ def describe_transaction(
 
 def _state_of(message: Any) -> Any:
     if not message.transaction_states:
-        raise DecodeError("DescribeTransactions was answered without the transactional id that was asked for")
+        raise DecodeError("the response to DescribeTransactions lacks the requested transactional id")
     return message.transaction_states[0]
 
 

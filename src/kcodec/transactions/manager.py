@@ -80,7 +80,7 @@ class TransactionManager(TransactionBackground):
         self.is_init_unanswered = True
 
     def abandon(self, transaction: OpenTransaction) -> None:
-        """Its block is over, whatever became of the abort: the next begin settles it."""
+        """Its block is over, with or without a confirmed abort: the next begin ends the transaction."""
         transaction.is_abandoned = True
 
     def begin(self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()) -> Flow[OpenTransaction]:
@@ -133,10 +133,10 @@ class TransactionManager(TransactionBackground):
                 if self.kept_error is not None:
                     raise self.kept_error.with_traceback(None)
                 if left <= 0:
-                    raise DeliveryTimeoutError(f"AddPartitionsToTxn of {self.who!r} was not answered in time")
+                    raise DeliveryTimeoutError(f"AddPartitionsToTxn of {self.who!r} got no response in time")
                 yield from wait(self.changed, left)
         except GeneratorExit:
-            self._give_up("its partitions were not added, as begin was given up")
+            self._give_up("its partitions were not added, as the begin was interrupted")
             raise
         except KcodecError as error:
             self._give_up("its partitions were not added")
@@ -153,14 +153,14 @@ class TransactionManager(TransactionBackground):
             raise
 
     def handle(self, transaction: OpenTransaction) -> TransactionHandle:
-        """What others need to write into the open transaction. From now on it takes an EndTxn, whoever wrote."""
+        """Return what other writers need for the open transaction; from now on it needs an EndTxn in any case."""
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
             raise TransactionStateError("this transaction has ended", state=self.state.name, event=Event.SEND.name)
         if not transaction.is_new_flow and not transaction.added:
             raise TransactionStateError(
-                "the handle of a transaction is to be had, below transaction.version 2, once its partitions are added: "
-                "name all that anybody will write to in producer.transaction(partitions=[...])",
+                "below transaction.version 2 a transaction has a handle only after its partitions were added: name "
+                "all partitions that its writers will write to in producer.transaction(partitions=[...])",
                 state=self.state.name,
                 event=Event.SEND.name,
             )
@@ -195,8 +195,8 @@ class TransactionManager(TransactionBackground):
             self.fail(settled)
             raise settled.error from None
         except (KcodecError, GeneratorExit) as error:
-            why = str(error) or "the call was given up"
-            self._give_up(f"offsets of group {group.group_id!r} were not taken: {why}")
+            why = str(error) or "the call was interrupted"
+            self._give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
             self._advise(error)
             raise
         finally:
@@ -232,7 +232,7 @@ class TransactionManager(TransactionBackground):
     # The end
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
-        """Flush, then EndTxn. After UnknownOutcomeError it may be called again: the same EndTxn, once more.
+        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and sends the same EndTxn again.
 
         Raises the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError when EndTxn
         was not sent, UnknownOutcomeError when it was and nobody answered.
@@ -280,7 +280,9 @@ class TransactionManager(TransactionBackground):
             while transaction.requests:
                 left = deadline - self.cluster.clock()
                 if left <= 0:
-                    raise DeliveryTimeoutError(f"a request of the transaction of {self.who!r} is still unanswered")
+                    raise DeliveryTimeoutError(
+                        f"a request of the transaction of {self.who!r} has not got its response yet"
+                    )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:
             if self.state in {State.COMMITTING, State.ABORTING}:
@@ -313,19 +315,20 @@ class TransactionManager(TransactionBackground):
             self.move(Event.COMMITTED if is_commit else Event.ABORTED)
 
     def _expect_markers(self, transaction: OpenTransaction) -> None:
-        """EndTxn was answered, its markers come now: records that follow wait for them, where that proved useful."""
+        """The markers follow the EndTxn response: records that follow wait for them if that proved useful."""
         if self.skipped_probes:
             self.skipped_probes -= 1
         else:
             self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
-            # The thread that writes much holds the interpreter's lock while answers come: where one large transaction
-            # follows another, the question is under way before the records are. (For small ones it costs more.)
+            # A thread that writes much holds the interpreter's lock while responses arrive: where one large transaction
+            # follows another, the request is sent before the records are. (For small ones it costs more.)
             self.is_probe_wanted = self.follows_at_once and transaction.batches >= LARGE_BATCHES
 
     def _ask_end(self, transaction: OpenTransaction, is_commit: bool, deadline: float) -> Flow[Ended]:
         ending = self.ending(transaction)
         if transaction.is_new_flow and self.cluster.transaction_version < NEW_FLOW_LEVEL:
-            # Below that level a coordinator answers EndTxn of the new flow with 35, and everything after it with 51.
+            # Below that level a coordinator responds to EndTxn of the new flow with UNSUPPORTED_VERSION, and to each
+            # request after it with CONCURRENT_TRANSACTIONS.
             if is_commit:
                 raise Failed(Treatment.ABORTABLE, self._blocked("transaction.version was lowered while it was open"))
             return Ended(None, False)
@@ -334,9 +337,9 @@ class TransactionManager(TransactionBackground):
         except Failed as failed:
             if failed.treatment is not Treatment.EMPTY or transaction.receipt or transaction.groups:
                 raise
-        # A shared transaction that nobody wrote to. The abort of nothing raises the epoch: a writer that comes late is
-        # refused, and not taken for one of the next transaction.
-        log.info("%s: nobody wrote to the shared transaction, there is nothing to commit", self.who)
+        # A shared transaction that no writer wrote to. The abort raises the epoch: a late writer is refused and cannot
+        # write to the next transaction.
+        log.info("%s: no writer wrote to the shared transaction, there is nothing to commit", self.who)
         return (yield from end_transaction(self.cluster, ending, False, deadline))
 
     # What stays
@@ -364,13 +367,13 @@ class TransactionManager(TransactionBackground):
         """A commit or an abort was cancelled."""
         if self.state in {State.COMMITTING, State.ABORTING}:
             event = sent if transaction.is_end_unanswered else Event.INTERRUPTED
-            self.move(event, self._blocked("the call that was to end it was given up"))
+            self.move(event, self._blocked("the call that was to end it was interrupted"))
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
-        """The producer closes: what is open is aborted. Errors are logged, as nobody can act on them any more."""
+        """The producer closes: what is open is aborted. Errors are logged, as no caller can act on them any more."""
         if self.state not in TO_ABORT:
             return
-        log.info("%s: a transaction is open at close, it is aborted", self.who)
+        log.info("%s: close aborts the transaction that is open", self.who)
         try:
             yield from self.abort(timeout)
         except KcodecError as error:

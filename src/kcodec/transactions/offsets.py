@@ -31,14 +31,14 @@ def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadat
     if isinstance(group, str):
         warnings.warn(
             f"offsets of group {group!r} are committed by its id alone: no generation fences them, so after a "
-            "rebalance two members may commit for the same partition. Give the consumer's group metadata "
-            "(ConsumerGroupMetadata), except for partitions assigned by hand",
+            "rebalance two members may commit for the same partition. Pass the consumer's ConsumerGroupMetadata, "
+            "unless its partitions were assigned with assign()",
             RuntimeWarning,
             stacklevel=stacklevel + 1,
         )
         group = ConsumerGroupMetadata(group)
     if not isinstance(group, ConsumerGroupMetadata):
-        raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, not {type(group).__name__}")
+        raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, got {type(group).__name__}")
     if not group.group_id:
         raise ValueError("group_metadata: group_id is empty")
     return group
@@ -112,7 +112,7 @@ def commit_offsets(
         raise _refused(code, doing, transactional_id, group, partition)
     told = reply.message.topics
     if missing := offsets.keys() - {(topic.name, each.partition_index) for topic in told for each in topic.partitions}:
-        raise DecodeError(f"{doing}: the answer says nothing of {min(missing)}")
+        raise DecodeError(f"{doing}: the response has no result for {min(missing)}")
 
 
 def _request(

@@ -55,7 +55,7 @@ def add_partitions(
     if missing := wanted - {
         (topic.name, each.partition_index) for topic in told for each in topic.results_by_partition
     }:
-        raise DecodeError(f"{doing}: the answer says nothing of {min(missing)}")
+        raise DecodeError(f"{doing}: the response has no result for {min(missing)}")
 
 
 def refused(code: int, doing: str, transactional_id: str, partition: TopicPartition | None) -> Failed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to a coordinator, repeated until it is answered or its time is over.
+"""One request to a coordinator, repeated until it gets a response or its time is over.
 
 FindCoordinator comes first, always: on a fresh cluster it makes the internal topic, without it InitProducerId is
 answered NOT_COORDINATOR for ever. Repeated are lost answers and the codes that pass by themselves; all copies of a
@@ -41,7 +41,7 @@ HIGHEST_VERSION = 32767
 class CoordinatorCall:
     """Asks the coordinator of a transactional id ("transaction") or a group ("group") for one thing.
 
-    doing:         what is asked, for errors: "EndTxn of 'orders'".
+    doing:         what is requested, for errors: "EndTxn of 'orders'".
     deadline:      by the cluster's clock; past it DeliveryTimeoutError is raised.
     on_unanswered: called each time a copy that may have been sent got no answer.
     is_over:       asked before each repeat; once true, the last error is raised instead.
@@ -90,7 +90,7 @@ class CoordinatorCall:
             node = yield from self._find()
             left = self.deadline - self.cluster.clock()
             if left <= 0 and not self.is_sent_late:
-                raise self._late("the time of the call was over before this request was sent")
+                raise self._late("the timeout of the call was over before this request was sent")
             timeout = min(self.cluster.times.request, max(left, 0.0))
             try:
                 reply = yield from self._call(node, request, timeout, lowest, highest)
@@ -127,13 +127,13 @@ class CoordinatorCall:
         except UnsupportedError:
             raise
         except (DecodeError, GeneratorExit):
-            # An answer that says nothing, or a caller that gave up while the request was under way.
+            # A response without a result, or a caller that gave up while the request was under way.
             self.note_unanswered()
             raise
         return reply
 
     def note_unanswered(self) -> None:
-        """A copy got no answer that says what became of it."""
+        """A copy got no response that reports its outcome."""
         self.unanswered += 1
         self.on_unanswered()
 

@@ -77,7 +77,7 @@ def abort_shared(
 def _check_partitions(
     handle: TransactionHandle, found: TransactionDescription, written: dict[TopicPartition, int]
 ) -> None:
-    """What the coordinator has and what writers say they wrote must be the same partitions."""
+    """Raise TransactionStateError unless the coordinator and the receipts name the same partitions."""
     known = {
         TopicPartition(topic, partition)
         for topic, partitions in found.partitions.items()
@@ -86,13 +86,15 @@ def _check_partitions(
     }
     what = ""
     if missing := sorted(known - written.keys()):
-        what = f"nobody gave a receipt for {_names(missing)}: a writer may have died there, and left a part of its work"
+        what = f"no receipt covers {_names(missing)}: a writer of it may have failed and left a part of its records"
     elif strange := sorted(partition for partition, records in written.items() if records and partition not in known):
-        what = f"a receipt names {_names(strange)}, which the transaction does not have: it is of another transaction"
+        what = (
+            f"a receipt names {_names(strange)}, which is not in the transaction: the receipt is of another transaction"
+        )
     if what:
         raise TransactionStateError(
             f"the transaction of {handle.transactional_id!r} is not committed: {what}. "
-            "Abort it (abort_transaction), or give all receipts",
+            "Abort it (abort_transaction), or pass the receipts of all writers",
             state="IN_TRANSACTION",
             event="COMMIT",
         )
@@ -123,8 +125,8 @@ def _not_committed(handle: TransactionHandle, failed: Failed) -> BaseException:
     if not is_plain or not isinstance(error, BrokerError) or error.code != INVALID_TXN_STATE:
         return error
     return AbortableTransactionError(
-        f"the transaction of {handle.transactional_id!r} was not committed: it was aborted, or nobody wrote to it "
-        "(say so with the empty receipts of its writers)",
+        f"the transaction of {handle.transactional_id!r} was not committed: it was aborted, or nothing was written "
+        "to it (if so, pass the empty receipts of its writers)",
         code=error.code,
         name=error.name,
         remedy="abort",

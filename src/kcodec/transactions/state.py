@@ -7,10 +7,10 @@ Rule 2: an error that made a transaction impossible is kept, and the calls of `R
 says more than "illegal state".
 Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
 
-States and their names are those of Kafka's own producer (TransactionManager.State), and one more for honesty:
-UNKNOWN_OUTCOME, a commit that was sent and not answered. UNINITIALIZED means that InitProducerId comes before the next
-transaction: at first, and whenever an epoch is spent (a request of the old flow went unanswered, its late copy could
-join the next transaction of the same epoch).
+States and their names are those of Kafka's own producer (TransactionManager.State), and one more:
+UNKNOWN_OUTCOME, a commit that was sent and got no response. UNINITIALIZED means that InitProducerId comes before the
+next transaction: at first, and whenever an epoch must not be used again (a request of the old flow got no response, and
+a late copy of it could join the next transaction of the same epoch).
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from kcodec.errors import TransactionStateError
 
 
 class State(Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     UNINITIALIZED = "no producer id and epoch that a transaction may use: InitProducerId comes before the next begin"
     INITIALIZING = "InitProducerId is under way"
     READY = "a transaction may begin"
-    IN_TRANSACTION = "open: records and offsets are taken"
-    COMMITTING = "the records are flushed, then EndTxn asks for the commit"
-    ABORTING = "what is not sent is dropped, then EndTxn asks for the abort"
+    IN_TRANSACTION = "open: records and offsets are accepted"
+    COMMITTING = "the records are flushed, then EndTxn requests the commit"
+    ABORTING = "what is not sent is dropped, then EndTxn requests the abort"
     ABORTABLE_ERROR = "the transaction can only be aborted"
-    UNKNOWN_OUTCOME = "EndTxn asked for the commit and nobody answered: committed or not, nobody here knows"
+    UNKNOWN_OUTCOME = (
+        "EndTxn requested the commit and got no response: whether the transaction was committed is unknown"
+    )
     FATAL_ERROR = "this producer can do nothing more"
 
 
@@ -45,14 +47,14 @@ class Event(Enum):
     ABORT = "abort_transaction"
 
     INITIALIZED = "InitProducerId gave a producer id and epoch"
-    NOT_INITIALIZED = "InitProducerId was not answered in time, or the epoch was spent while nothing was open"
+    NOT_INITIALIZED = "InitProducerId got no response in time, or the epoch was spent while nothing was open"
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
     ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
     INTERRUPTED = "the call ended before EndTxn was sent"
-    UNANSWERED = "EndTxn was sent and not answered by the deadline"
-    ABORTABLE = "an error that an abort puts right"
-    FATAL = "an error that nothing here puts right"
+    UNANSWERED = "EndTxn was sent and got no response by the deadline"
+    ABORTABLE = "an error after which the transaction must be aborted"
+    FATAL = "an error after which the producer must be closed"
 
 
 #: The calls of an application; the rest is what happens.
@@ -132,19 +134,19 @@ _REMEDIES: dict[State, str] = {
     State.ABORTING: "wait until the abort has returned, then begin the next transaction",
     State.ABORTABLE_ERROR: "abort the transaction first",
     State.UNKNOWN_OUTCOME: (
-        "the commit was sent and not answered: commit_transaction asks once more, "
-        "begin_transaction gives up knowing and goes on"
+        "the commit was sent and got no response: commit_transaction sends it again, "
+        "begin_transaction leaves its outcome unknown and continues"
     ),
     State.FATAL_ERROR: "close this producer",
 }
-# Where what holds for the state says the wrong thing.
+# Remedies for pairs where that of the state does not fit.
 _OTHER_REMEDIES: dict[tuple[State, Event], str] = {
-    (State.READY, Event.INITIALIZE): "it is initialized: go on with begin_transaction",
+    (State.READY, Event.INITIALIZE): "it is initialized: continue with begin_transaction",
 }
 
 
 def remedy(state: State, event: Event) -> str:
-    """What an application should do that met an illegal pair."""
+    """Return what an application should do after an illegal call."""
     return _OTHER_REMEDIES.get((state, event), _REMEDIES[state])
 
 

@@ -86,7 +86,7 @@ class TransactionWriter:
         if error is None:
             await self.close()
         else:
-            # What is not sent stays unsent; there is no receipt, so nobody commits.
+            # What is not sent stays unsent; there is no receipt, so there is no commit.
             await self._producer.close(timeout=0)
 
     def __repr__(self) -> str:

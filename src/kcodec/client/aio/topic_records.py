@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`read_topic` for asyncio: the same reading, awaited; batches are decoded on a thread beside the loop."""
+"""`read_topic` for asyncio: the same API, awaited; batches are decoded on a thread next to the loop."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ClassicMembership:
         self._is_prepared = self._is_settled = self._is_over = False
         self._failing_since: float | None = None
 
-    # The face
+    # The public API
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:

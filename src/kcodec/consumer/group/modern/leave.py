@@ -37,12 +37,12 @@ def say_goodbye(
             code = reply.message.error_code
             if not code or treatment(code, JOIN_EPOCH) not in (Treatment.MOVED, Treatment.REPEAT):
                 return
-            log.info("group %r was not told that we leave: error %d", group_id, code)
+            log.info("group %r: the leave heartbeat failed with error code %d", group_id, code)
         except (AuthenticationError, BrokerError, DecodeError) as error:
-            log.info("group %r was not told that we leave: %s", group_id, error)
+            log.info("group %r: the leave heartbeat failed: %s", group_id, error)
             return
         except TransportError as error:
-            log.info("group %r was not told that we leave: %s", group_id, error)
+            log.info("group %r: the leave heartbeat failed: %s", group_id, error)
         finally:
             if is_held:
                 gate.release()

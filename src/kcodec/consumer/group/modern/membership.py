@@ -243,7 +243,7 @@ class ConsumerMembership:
         except BrokerError as error:
             self._refused(error, incarnation)
         except (TransportError, DecodeError) as error:
-            log.info("group %r: a heartbeat was not answered: %s", self._identity.group_id, error)
+            log.info("group %r: a heartbeat got no response: %s", self._identity.group_id, error)
             self.last_error = error
             self._cluster.forget_coordinator("group", self._identity.group_id)
             self._again(incarnation)
@@ -267,7 +267,7 @@ class ConsumerMembership:
         if answer.error_code:
             raise heartbeat_error(answer.error_code, self._identity.group_id, answer.error_message)
         if answer.member_epoch <= 0:
-            raise DecodeError(f"ConsumerGroupHeartbeat: the answer names member epoch {answer.member_epoch}")
+            raise DecodeError(f"ConsumerGroupHeartbeat: the response has member epoch {answer.member_epoch}")
         self._attempt, self._not_before = 0, 0.0
         self.last_error = None
         if self.state is not State.JOINING:
@@ -358,7 +358,7 @@ class ConsumerMembership:
         """Kafka: the consumer is STALE. Its partitions go to others, and it joins again when it polls."""
         log.warning(
             "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms): what one poll gives "
-            "takes longer to process; take fewer records (max_poll_records) or allow more time",
+            "takes longer to process; reduce max_poll_records or increase max_poll_interval_ms",
             self._identity.group_id,
             self._settings.max_poll_interval,
         )

@@ -62,7 +62,7 @@ class TopicNames:
         try:
             reply = yield from call(ANY_NODE, request, timeout=self._cluster.times.request, lowest=BY_ID_VERSION)
         except (TransportError, UnsupportedError) as error:
-            log.info("the names of %d topics were not to be had: %s", len(topics), error)
+            log.info("the names of %d topic ids could not be fetched: %s", len(topics), error)
             self._cluster.request_update("topics of an assignment are not known")
             return
         self._cluster.apply(reply)
