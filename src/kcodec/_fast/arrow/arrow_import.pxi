@@ -44,7 +44,7 @@ cdef int _kind_of_new(object source) except -1:
 
 
 cdef int _validate_pyarrow(object source, int kind, object columns) except -1:
-    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without looking at every row."""
+    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without reading every row."""
     if kind & ~HAS_STREAM == PYARROW_TABLE:
         try:
             source.validate()
@@ -191,8 +191,10 @@ cdef enum:
     INPUT_COLUMNS = 7
 
 # those that make records; the last two with framing= only
-cdef int[INPUT_COLUMNS] _input_columns = [COLUMN_OFFSET, COLUMN_TIMESTAMP, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS,
-                                               COLUMN_KEY_SCHEMA_ID, COLUMN_VALUE_SCHEMA_ID]
+cdef int[INPUT_COLUMNS] _input_columns = [
+    COLUMN_OFFSET, COLUMN_TIMESTAMP, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS,
+    COLUMN_KEY_SCHEMA_ID, COLUMN_VALUE_SCHEMA_ID,
+]
 cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
 
 
@@ -284,7 +286,8 @@ cdef class _ArrowRows:
             at = self.places[column]
             if at >= 0 and array.children[at].length < array.offset + array.length:
                 found = array.children[at].length - array.offset
-                raise ValueError(f"column {_static_text(column_name(column))!r} has {found} rows, the Arrow table {array.length}")
+                name = _static_text(column_name(column))
+                raise ValueError(f"column {name!r} has {found} rows, the Arrow table {array.length}")
         return 0
 
     cdef int bind_column(self, _ArrowSource source, int column, int64_t at) except -1:
@@ -320,7 +323,8 @@ cdef class _ArrowRows:
         elif column == COLUMN_OFFSET:
             input = &self.input.offset
         else:
-            input = &self.input.key_schema_id if column == COLUMN_KEY_SCHEMA_ID else &self.input.value_schema_id
+            is_key = column == COLUMN_KEY_SCHEMA_ID
+            input = &self.input.key_schema_id if is_key else &self.input.value_schema_id
         if strcmp(schema.format, b"n") == 0:
             return 0  # all null: as if it were not there
         if column == COLUMN_TIMESTAMP:
