@@ -105,6 +105,61 @@ def test_send_arrow_refuses_invalid_offsets(fault: str) -> None:
                 list(table_batches(source, 5, ProducerSettings(), 0, None))
 
 
+MANY = 1500  # rows: offsets are checked some hundred rows at a time
+
+
+def many_rows(nulls: tuple[int, ...] = ()) -> pa.Table:
+    """Rows of the kind that encode() reads fastest: timestamps, keys, values of 10 bytes, a header."""
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    rows = range(MANY)
+    return pa.table(
+        {
+            "timestamp": pa.array(rows, pa.timestamp("ms")),
+            "key": pa.array([b"key %04d" % at for at in rows]),
+            "value": pa.array([None if at in nulls else b"%010d" % at for at in rows]),
+            "headers": pa.array([[{"key": f"h{at % 10}", "value": b"www"}] for at in rows], pa.list_(pair)),
+        }
+    )
+
+
+def columns_with_offsets(table: pa.Table) -> dict[str, pa.Array]:
+    headers = table["headers"].chunk(0)
+    return {"key": table["key"].chunk(0), "value": table["value"].chunk(0), "headers": headers.values.field("key")}
+
+
+@pytest.mark.parametrize("at", [1, 2, 511, 512, 513, 514, 1024, 1025, MANY - 1])
+@pytest.mark.parametrize("column", ["key", "value", "headers"])
+@pytest.mark.parametrize("has_headers", [False, True])
+@pytest.mark.parametrize("nulls", [(), (7, 1300)])
+def test_the_first_invalid_row_of_many_is_named(
+    at: int, column: str, has_headers: bool, nulls: tuple[int, ...]
+) -> None:
+    """At the edges of what is checked at a time, in columns with and without nulls; the offset ends row `at` - 1."""
+    table = many_rows(nulls)
+    offsets = columns_with_offsets(table)[column].buffers()[1]
+    for number in (-1, 100_000, -(1 << 31), (1 << 31) - 1):
+        edited = with_offset(table, offsets, 4, at, number)
+        if not has_headers:
+            edited = edited.drop_columns(["headers"])
+        if column == "headers" and not has_headers:
+            assert kcodec.encode(edited).records_count == MANY
+            continue
+        with pytest.raises(EncodeError, match="invalid Arrow data") as raised:
+            kcodec.encode(edited)
+        assert (raised.value.field, raised.value.row) == (column, at - 1)
+
+
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_offsets_between_null_rows_do_not_matter(has_headers: bool) -> None:
+    """The rows around two null ones with an invalid offset between them are encoded as if it were valid."""
+    table = many_rows(nulls=(600, 601))
+    offsets = table["value"].chunk(0).buffers()[1]
+    edited = with_offset(table, offsets, 4, 601, -5)
+    if not has_headers:
+        table, edited = table.drop_columns(["headers"]), edited.drop_columns(["headers"])
+    assert bytes(kcodec.encode(edited)) == bytes(kcodec.encode(table))
+
+
 def test_offsets_of_null_rows_are_not_read() -> None:
     """A null row of a valid column keeps its place, whatever its neighbors hold."""
     column = pa.array([b"a", None, b"ccc"])
@@ -142,6 +197,27 @@ def test_a_builder_refuses_a_call_from_its_own_append() -> None:
     calls = hostile.Calls()
     hostile.append_while_appending(calls)
     assert set(calls.ended) == {"RuntimeError", "TypeError"}
+
+
+class CallingHeaders:
+    """Headers that call a function when they are asked whether there are any: there are none."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    def __bool__(self) -> bool:
+        self.call()
+        return False
+
+
+def test_a_builder_refuses_a_call_from_empty_headers() -> None:
+    calls = hostile.Calls()
+    builder = hostile.client_builder()
+    headers = CallingHeaders(lambda: calls(lambda: builder.append(1, 1, bytes(bytearray(b"inner")), b"inner", [])))
+    builder.append(0, 0, b"outer key", b"outer", headers)
+    assert set(calls.ended) == {"RuntimeError"}
+    (record,) = kcodec.decode(builder.build()).records()
+    assert (record.key, record.value, record.headers) == (b"outer key", b"outer", ())
 
 
 @pytest.mark.skipif(not hasattr(hostile.signal, "setitimer"), reason="needs an interval timer")

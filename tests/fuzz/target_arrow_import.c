@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrow columns that somebody else made. Input: a shape, then bytes for it. Columns are well-formed but for what the
-// importer says it can tell: lengths below zero, views and indices outside. Each row is compared with what was put in,
-// then all rows are encoded, which may be refused and must not crash.
+// Arrow columns that another program made. Input: a shape, then bytes for it. Columns are well-formed except for what the
+// importer checks: offsets that are negative, that decrease or that exceed the last one, views and indices outside. Each row
+// is compared with what was put in, the checks of whole columns with the rows, and then all rows are encoded: that must fail
+// exactly where a row is invalid, and must not crash.
 #include "checks.h"
 #include "encode.h"
 #include "harness.h"
@@ -25,6 +26,7 @@ typedef struct Column {
     char format[12];
     int64_t rows;
     Payload expected[MOST_ROWS + PADDING];  // of the rows behind the array's offset
+    uint8_t is_invalid[MOST_ROWS + PADDING];  // what the check of the whole column is to find, which looks at null rows, too
 } Column;
 
 static void *keep(Column *column, int at, const void *data, size_t size) {
@@ -43,8 +45,12 @@ static void begin_column(Column *column, const char *format, int64_t rows, int64
                                         .buffers = column->buffers};
 }
 
-// `expected` has been filled for all rows that are not null; here some become null.
+// `expected` has been filled for all rows that are not null; here some become null. Only offsets are checked where the row
+// is null: a view or an index of such a row is not read.
 static void make_validity(Column *column, Bytes *bytes, int64_t all, int64_t offset) {
+    int has_offsets = !column->dictionary && strchr("zuZU", column->format[0]) != NULL;
+    for (int64_t row = 0; row < column->rows; row++)
+        column->is_invalid[row] = column->expected[row].length == PAYLOAD_INVALID;
     uint8_t bits[(MOST_ROWS + PADDING + 7) / 8];
     int has_nulls = next_byte(bytes) & 1;
     column->array.null_count = has_nulls ? -1 : 0;
@@ -52,28 +58,39 @@ static void make_validity(Column *column, Bytes *bytes, int64_t all, int64_t off
     size_t size = (size_t)(all + 7) / 8;
     for (size_t at = 0; at < size; at++) bits[at] = (uint8_t)~next_byte(bytes);
     keep(column, 0, bits, size);
-    for (int64_t row = 0; row < column->rows; row++)
-        if (!(bits[(row + offset) >> 3] >> ((row + offset) & 7) & 1)) column->expected[row].length = PAYLOAD_NULL;
+    for (int64_t row = 0; row < column->rows; row++) {
+        if (bits[(row + offset) >> 3] >> ((row + offset) & 7) & 1) continue;
+        column->expected[row].length = PAYLOAD_NULL;
+        column->is_invalid[row] &= has_offsets;
+    }
+}
+
+// An offset that cannot be, for the steps that ask for one. The last one of a column is always possible: it says how much
+// memory there is.
+static int64_t odd_offset(uint8_t step, int64_t level, int is_last) {
+    if (is_last) return level;
+    return step == 254 ? -1 - level : step == 253 ? level + 5000 : level;
 }
 
 static void make_offsets(Column *column, Bytes *bytes, int64_t rows, int64_t offset, int is_large) {
     int32_t narrow[MOST_ROWS + PADDING + 1] = {0};
-    int64_t wide[MOST_ROWS + PADDING + 1] = {0}, all = rows + offset;
+    int64_t wide[MOST_ROWS + PADDING + 1] = {0}, all = rows + offset, level = 0;
     uint8_t data[ROOM];
     for (int64_t row = 0; row < all; row++) {
         uint8_t step = next_byte(bytes);
-        wide[row + 1] = step == 255 ? wide[row] / 2 : wide[row] + step % 40;  // 255: an end before its beginning
+        level = step == 255 ? level / 2 : level + step % 40;  // 255: an end before its beginning, and rows behind the last end
+        wide[row + 1] = odd_offset(step, level, row + 1 == all);
         narrow[row + 1] = (int32_t)wide[row + 1];
     }
-    int64_t longest = 0;
-    for (int64_t row = 0; row <= all; row++) longest = wide[row] > longest ? wide[row] : longest;
-    for (int64_t at = 0; at < longest; at++) data[at] = next_byte(bytes);
+    int64_t last = wide[all];
+    for (int64_t at = 0; at < last; at++) data[at] = next_byte(bytes);
     if (is_large) keep(column, 1, wide, (size_t)(all + 1) * 8);
     else keep(column, 1, narrow, (size_t)(all + 1) * 4);
-    const uint8_t *kept = keep(column, 2, data, (size_t)longest);
+    const uint8_t *kept = keep(column, 2, data, (size_t)last);
     for (int64_t row = 0; row < rows; row++) {
-        int64_t begin = wide[row + offset], size = wide[row + offset + 1] - begin;
-        column->expected[row] = (Payload){kept + begin, size < 0 ? PAYLOAD_INVALID : size, NULL};
+        int64_t begin = wide[row + offset], end = wide[row + offset + 1];
+        int is_valid = 0 <= begin && begin <= end && end <= last;
+        column->expected[row] = is_valid ? (Payload){kept + begin, end - begin, NULL} : (Payload){NULL, PAYLOAD_INVALID, NULL};
     }
 }
 
@@ -170,7 +187,18 @@ static void free_column(Column *column) {
     }
 }
 
+static int64_t first_invalid(const Column *column, int64_t first, int64_t rows) {
+    for (int64_t row = 0; row < rows; row++)
+        if (column->is_invalid[first + row]) return row;
+    return -1;
+}
+
+// The rows one by one, and every range of them checked at once.
 static void require_rows(const BinaryInput *input, const Column *column) {
+    REQUIRE(binary_input_check(input, column->rows) == first_invalid(column, 0, column->rows));
+    for (int64_t first = 0; first < column->rows; first++)
+        for (int64_t rows = 0; rows <= column->rows - first; rows++)
+            REQUIRE(binary_input_check_from(input, first, rows) == first_invalid(column, first, rows));
     for (int64_t row = 0; row < column->rows; row++) {
         Payload found = binary_input_get(input, row);
         const Payload *expected = &column->expected[row];
@@ -186,7 +214,7 @@ typedef struct {
     Column list, entries, name, value;
     struct ArrowSchema *schema_children[3], *list_schema[1];
     struct ArrowArray *array_children[3], *list_array[1];
-    int64_t begins[MOST_ROWS + PADDING + 1];
+    int64_t begins[MOST_ROWS + PADDING + 1], offset, shift, total;
 } Headers;
 
 static void make_headers(Headers *headers, Bytes *bytes, int64_t rows) {
@@ -197,9 +225,12 @@ static void make_headers(Headers *headers, Bytes *bytes, int64_t rows) {
         uint8_t step = next_byte(bytes);
         int64_t most = MOST_ROWS - PADDING - total;
         total += step % 4 < most ? step % 4 : most > 0 ? most : 0;
-        headers->begins[row + 1] = total;
-        narrow[row + 1] = (int32_t)total;
+        headers->begins[row + 1] = step == 255 ? total / 2 : odd_offset(step, total, 0);
+        narrow[row + 1] = (int32_t)headers->begins[row + 1];
     }
+    headers->offset = offset;
+    headers->shift = shift;
+    headers->total = total;
     begin_column(&headers->list, is_large ? "+L" : next_byte(bytes) & 1 ? "+m" : "+l", rows, offset, 2);
     if (is_large) keep(&headers->list, 1, headers->begins, (size_t)(rows + offset + 1) * 8);
     else keep(&headers->list, 1, narrow, (size_t)(rows + offset + 1) * 4);
@@ -222,6 +253,40 @@ static void make_headers(Headers *headers, Bytes *bytes, int64_t rows) {
     headers->list.array.children = headers->list_array;
 }
 
+// Whether the list of a row cannot be read, or one of its entries is bad.
+static int has_bad_list(const Headers *headers, int64_t row, int (*entry_is_bad)(const Headers *, int64_t)) {
+    int64_t begin = headers->begins[row + headers->offset], end = headers->begins[row + headers->offset + 1];
+    if (begin < 0 || end < begin || end > headers->total) return 1;
+    for (int64_t at = begin + headers->shift; at < end + headers->shift; at++)
+        if (entry_is_bad(headers, at)) return 1;
+    return 0;
+}
+
+static int entry_is_invalid(const Headers *headers, int64_t at) {
+    return headers->name.is_invalid[at] || headers->value.is_invalid[at];
+}
+
+static int entry_is_refused(const Headers *headers, int64_t at) {  // a name must not be null
+    return headers->name.expected[at].length < 0 || headers->value.expected[at].length == PAYLOAD_INVALID;
+}
+
+static void require_headers(const HeadersInput *input, const Headers *headers) {
+    int64_t first_bad = -1;
+    for (int64_t row = headers->list.rows - 1; row >= 0; row--)
+        if (has_bad_list(headers, row, entry_is_invalid)) first_bad = row;
+    REQUIRE(headers_input_check(input, headers->list.rows) == first_bad);
+}
+
+// The first row that cannot be encoded, -1: there is none. The offsets of a list that is null are not read.
+static int64_t first_refused(const Column *key, const Column *value, const Headers *headers) {
+    for (int64_t row = 0; row < key->rows; row++) {
+        if (key->expected[row].length == PAYLOAD_INVALID || value->expected[row].length == PAYLOAD_INVALID) return row;
+        if (headers && headers->list.expected[row].length != PAYLOAD_NULL && has_bad_list(headers, row, entry_is_refused))
+            return row;
+    }
+    return -1;
+}
+
 static void free_headers(Headers *headers) {
     free_column(&headers->list);
     free_column(&headers->entries);
@@ -231,7 +296,7 @@ static void free_headers(Headers *headers) {
 
 // ------------------------------------------------------------------------------------------------------------- at work
 
-static void encode(RowsInput *rows, int compression) {
+static void encode(RowsInput *rows, int compression, int64_t refused) {
     BatchSettings settings = {.max_batch_bytes = 1 << 20};
     settings.header.attributes = (int16_t)compression;
     settings.header.producer_id = settings.header.producer_epoch = settings.header.base_sequence = -1;
@@ -239,10 +304,11 @@ static void encode(RowsInput *rows, int compression) {
     Fault fault;
     writer_begin(&writer, &settings);
     if (writer_append_rows(&writer, rows, 0, 0, &fault) == 0) {
+        REQUIRE(refused < 0);
         REQUIRE(writer_finish_batch(&writer, &fault) == 0);
         REQUIRE(writer.records_count == rows->rows);
     } else {
-        REQUIRE(fault.record >= 0 && fault.record < rows->rows);
+        REQUIRE(fault.record == refused);
     }
     writer_free(&writer);
 }
@@ -266,8 +332,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size) {
         memset(&headers, 0, sizeof headers);
         make_headers(&headers, &bytes, rows.rows);
         REQUIRE(headers_input_bind(&rows.headers, &headers.list.schema, &headers.list.array) == 0);
+        require_headers(&rows.headers, &headers);
     }
-    encode(&rows, compression);
+    uint8_t *timestamps = NULL;
+    if (!(shape & 4)) {  // a column of timestamps: without one no row takes the fast way
+        int64_t times[MOST_ROWS];
+        for (int64_t row = 0; row < rows.rows; row++) times[row] = rows.default_timestamp + 100 * row;
+        timestamps = exact_copy((const uint8_t *)times, (size_t)rows.rows * 8);
+        rows.timestamp = (IntegerInput){.width = 8, .data = timestamps, .multiply = 1, .divide = 1};
+    }
+    encode(&rows, compression, first_refused(&key, &value, shape & 2 ? &headers : NULL));
+    if (timestamps) exact_free(timestamps, (size_t)rows.rows * 8);
     binary_input_free(&rows.key);
     binary_input_free(&rows.value);
     binary_input_free(&rows.headers.name);

@@ -212,7 +212,7 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
 #define CHECK_OFFSETS(type, ends, rows, most)                                                                     \
     do {                                                                                                          \
         int is_invalid = 0;                                                                                       \
-        for (int64_t row = 0; row < rows; row++) is_invalid |= ends[row] > ends[row + 1];                         \
+        for (int64_t row = 0; row < rows; row++) is_invalid |= -(ends[row] > ends[row + 1]);                      \
         if (likely(!is_invalid && (!rows || (ends[0] >= 0 && ends[rows] <= most)))) return -1;                    \
         for (int64_t row = 0; row < rows; row++)                                                                  \
             if (ends[row] < 0 || ends[row + 1] < ends[row] || ends[row + 1] > most) return row;                   \
@@ -225,6 +225,7 @@ static int64_t check_offsets64(const int64_t *ends, int64_t rows, int64_t most) 
 int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t rows) {
     int64_t at = input->first + first;
     if (rows <= 0) return -1;  // then there may be no offsets at all
+    if (!input->index_width && (input->kind == INPUT_ABSENT || input->kind == INPUT_FIXED_SIZE)) return -1;
     if (!input->index_width && input->kind == INPUT_BINARY)
         return check_offsets32((const int32_t *)input->offsets + at, rows, input->data_length);
     if (!input->index_width && input->kind == INPUT_LARGE_BINARY)
@@ -234,17 +235,17 @@ int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t
     return -1;
 }
 
-int headers_input_range(const HeadersInput *input, int64_t rows, int64_t *first, int64_t *count) {
+int headers_input_range(const HeadersInput *input, int64_t row, int64_t rows, int64_t *first, int64_t *count) {
     *first = *count = 0;
     if (!input->width || rows <= 0) return 1;
     int64_t end;
     if (input->width == 4) {
-        const int32_t *ends = (const int32_t *)input->offsets + input->first;
+        const int32_t *ends = (const int32_t *)input->offsets + input->first + row;
         if (check_offsets32(ends, rows, input->struct_length) >= 0) return 0;
         *first = ends[0];
         end = ends[rows];
     } else {
-        const int64_t *ends = (const int64_t *)input->offsets + input->first;
+        const int64_t *ends = (const int64_t *)input->offsets + input->first + row;
         if (check_offsets64(ends, rows, input->struct_length) >= 0) return 0;
         *first = ends[0];
         end = ends[rows];
@@ -258,7 +259,7 @@ int64_t headers_input_check(const HeadersInput *input, int64_t rows) {
     HeadersInput all = *input;
     int64_t first, count;
     if (!input->width) return -1;
-    if (headers_input_range(input, rows, &first, &count) && binary_input_check_from(&input->name, first, count) < 0 &&
+    if (headers_input_range(input, 0, rows, &first, &count) && binary_input_check_from(&input->name, first, count) < 0 &&
         binary_input_check_from(&input->value, first, count) < 0)
         return -1;
     all.validity = NULL;  // a null list has offsets, too

@@ -83,30 +83,37 @@ int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t
 static inline int64_t binary_input_check(const BinaryInput *input, int64_t rows) {
     return binary_input_check_from(input, 0, rows);
 }
-// Whether the lists are valid; which headers they hold together.
-int headers_input_range(const HeadersInput *input, int64_t rows, int64_t *first, int64_t *count);
+// Whether the lists of `rows` rows from `row` on are valid; which headers they hold together.
+int headers_input_range(const HeadersInput *input, int64_t row, int64_t rows, int64_t *first, int64_t *count);
 int64_t headers_input_check(const HeadersInput *input, int64_t rows);
 
-static inline __attribute__((always_inline)) Payload binary_input_get(const BinaryInput *input, int64_t row) {
+// A row of a column that is known to be of one of the two kinds with offsets, without a dictionary, and perhaps without nulls.
+static inline __attribute__((always_inline)) Payload binary_input_plain(const BinaryInput *input, int64_t row,
+                                                                        BinaryInputKind kind, int has_nulls) {
     Payload found = {0, PAYLOAD_NULL, input->data_end};
-    if (input->kind == INPUT_ABSENT) return found;
-    if (unlikely(input->kind > INPUT_LARGE_BINARY || input->index_width)) return binary_input_odd(input, row);
     int64_t at = input->first + row, begin, end;
-    if (input_is_null(input->validity, at)) return found;
-    if (input->kind == INPUT_BINARY) {
+    if (has_nulls && input_is_null(input->validity, at)) return found;
+    if (kind == INPUT_BINARY) {
         begin = ((const int32_t *)input->offsets)[at];
         end = ((const int32_t *)input->offsets)[at + 1];
     } else {
         begin = ((const int64_t *)input->offsets)[at];
         end = ((const int64_t *)input->offsets)[at + 1];
     }
-    if (unlikely(begin < 0 || end < begin || end > input->data_length)) {
+    // unsigned: a negative offset is larger than any that is valid, so this is 0 <= begin <= end <= data_length
+    if (unlikely((uint64_t)begin > (uint64_t)end || (uint64_t)end > (uint64_t)input->data_length)) {
         found.length = PAYLOAD_INVALID;
         return found;
     }
     found.bytes = input->data + begin;
     found.length = end - begin;
     return found;
+}
+
+static inline __attribute__((always_inline)) Payload binary_input_get(const BinaryInput *input, int64_t row) {
+    if (input->kind == INPUT_ABSENT) return (Payload){0, PAYLOAD_NULL, input->data_end};
+    if (unlikely(input->kind > INPUT_LARGE_BINARY || input->index_width)) return binary_input_odd(input, row);
+    return binary_input_plain(input, row, input->kind, 1);
 }
 
 // 0, or 1 where the row is null. *overflow is set where the number does not fit into int64 milliseconds.
@@ -139,7 +146,7 @@ static inline __attribute__((always_inline)) int64_t headers_input_count(const H
         begin = ((const int64_t *)input->offsets)[at];
         end = ((const int64_t *)input->offsets)[at + 1];
     }
-    if (unlikely(begin < 0 || end < begin || end > input->struct_length)) return -1;
+    if (unlikely((uint64_t)begin > (uint64_t)end || (uint64_t)end > (uint64_t)input->struct_length)) return -1;
     *first = begin + input->struct_first;
     return end - begin;
 }

@@ -5,27 +5,47 @@
 # validated before they are exported, which compares the last offset of each column with its buffer; what is between the
 # first and the last offset is checked in C, row by row. Other producers are trusted for the last offset.
 
-# (tables and batches, arrays, readers) of pyarrow, once a program has imported it: kcodec never does for this
+cdef enum:  # what an object of pyarrow is
+    PYARROW_TABLE = 1   # or a record batch
+    PYARROW_ARRAY = 2   # or a chunked one
+    PYARROW_READER = 3
+    HAS_STREAM = 4      # added to these: it has __arrow_c_stream__
+
+# (tables and batches, arrays, readers), once a program has imported pyarrow: kcodec never does for this
 cdef tuple _pyarrow_kinds = None
+cdef dict _pyarrow_types = {}  # exact type -> kind, of the types of pyarrow that have been seen
 
 
-cdef tuple _kinds_of_pyarrow():
+cdef int _kind_of(object source) except -1:
+    """What pyarrow's object this is; 0: it is not one."""
+    known = _pyarrow_types.get(type(source))
+    return _kind_of_new(source) if known is None else <int>known
+
+
+cdef int _kind_of_new(object source) except -1:
     global _pyarrow_kinds
+    cdef int kind = 0
     if _pyarrow_kinds is None:
         pyarrow = sys.modules.get("pyarrow")
         try:
             _pyarrow_kinds = ((pyarrow.Table, pyarrow.RecordBatch), (pyarrow.Array, pyarrow.ChunkedArray),
                               (pyarrow.RecordBatchReader,))
         except AttributeError:  # not imported, or another thread is importing it
-            return (), (), ()
-    return _pyarrow_kinds
+            return 0
+    for number, types in enumerate(_pyarrow_kinds, 1):
+        if isinstance(source, types):
+            kind = number
+            break
+    if kind and hasattr(source, "__arrow_c_stream__"):
+        kind |= HAS_STREAM
+    if kind and type(source).__module__ == "pyarrow.lib":  # others may be many, and may go again
+        _pyarrow_types[type(source)] = kind
+    return kind
 
 
-cdef int _validate_pyarrow(object source, object columns) except -1:
-    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without looking at every row.
-    Anything that is not pyarrow's is passed over."""
-    tables, arrays, _ = _kinds_of_pyarrow()
-    if isinstance(source, tables):
+cdef int _validate_pyarrow(object source, int kind, object columns) except -1:
+    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without reading every row."""
+    if kind & ~HAS_STREAM == PYARROW_TABLE:
         try:
             source.validate()
         except ValueError:  # pyarrow.ArrowInvalid; of which column, if it is one of these
@@ -33,7 +53,7 @@ cdef int _validate_pyarrow(object source, object columns) except -1:
                 field = source.schema.field(index)
                 if field.name in columns:
                     _validate_column(source.column(index), field.name)
-    elif isinstance(source, arrays):
+    elif kind & ~HAS_STREAM == PYARROW_ARRAY:
         _validate_column(source, None)
     return 0
 
@@ -50,16 +70,21 @@ cdef int _validate_column(object column, object name) except -1:
 
 cdef _ArrowSource _arrow_source_of(object source, object columns):
     """The arrays of an Arrow object. Those of pyarrow are validated, in the columns of these names."""
-    cdef _ArrowSource found
-    if isinstance(source, _kinds_of_pyarrow()[2]):
-        found = _ArrowSource.__new__(_ArrowSource, None)
+    cdef _ArrowSource found = _ArrowSource.__new__(_ArrowSource)
+    cdef int kind = _kind_of(source)
+    if kind & ~HAS_STREAM == PYARROW_READER:
         found.reader = source
         found.columns = columns
         found.capsules = source.schema.__arrow_c_schema__()
         found.schema = <ImportedSchema *>PyCapsule_GetPointer(found.capsules, b"arrow_schema")
         return found
-    _validate_pyarrow(source, columns)
-    return _ArrowSource(source)
+    if kind:
+        _validate_pyarrow(source, kind, columns)
+        found.in_memory = True
+        found.open(source, kind & HAS_STREAM)
+    else:
+        found.open(source, hasattr(source, "__arrow_c_stream__"))
+    return found
 
 
 cdef class _ArrowSource:
@@ -71,14 +96,12 @@ cdef class _ArrowSource:
     cdef ImportedArray *array
     cdef ImportedStream *stream
     cdef object capsules        # of the exporter: what they hold lives as long as they do
-    cdef bint has_single
+    cdef bint has_single, in_memory   # the next array of a stream need not be waited for
     cdef object reader          # of pyarrow: gives batches, which are validated one by one
     cdef object columns, batch
 
-    def __cinit__(self, source):
-        if source is None:
-            return
-        if hasattr(source, "__arrow_c_stream__"):
+    cdef int open(self, object source, bint has_stream) except -1:
+        if has_stream:
             self.capsules = source.__arrow_c_stream__()
             self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
             if self.stream.release == NULL:  # moved to whoever took it
@@ -93,6 +116,7 @@ cdef class _ArrowSource:
             if self.schema.release == NULL or self.array.release == NULL:
                 raise ValueError("the Arrow array has been read before: its capsules give it once")
             self.has_single = True
+        return 0
 
     def __dealloc__(self):
         if self.own_array.release != NULL:
@@ -114,7 +138,7 @@ cdef class _ArrowSource:
             return False
         except Exception as error:
             raise ValueError(f"the Arrow stream failed: {error}") from error
-        _validate_pyarrow(batch, self.columns)
+        _validate_pyarrow(batch, PYARROW_TABLE, self.columns)
         self.batch = batch.__arrow_c_array__()
         self.array = <ImportedArray *>PyCapsule_GetPointer(self.batch[1], b"arrow_array")
         return True
@@ -130,8 +154,11 @@ cdef class _ArrowSource:
         if self.own_array.release != NULL:
             self.own_array.release(&self.own_array)
         cdef int failed
-        with nogil:  # the stream may be read, computed, waited for
+        if self.in_memory:
             failed = self.stream.get_next(self.stream, &self.own_array)
+        else:
+            with nogil:  # the stream may be read, computed, waited for
+                failed = self.stream.get_next(self.stream, &self.own_array)
         if failed:
             raise self._stream_error()
         self.array = &self.own_array
@@ -154,11 +181,21 @@ cdef object _invalid_row(str field, int64_t row):
 
 
 cdef bint _is_arrow(object source):
-    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+    return _kind_of(source) or hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
 # decode() and Spark give these, too; they follow from the batch or the topic and are not written
 _IGNORED_COLUMNS = frozenset((*COLUMNS, "timestampType"))
+
+cdef enum:
+    INPUT_COLUMNS = 7
+
+# those that make records; the last two with framing= only
+cdef int[INPUT_COLUMNS] _input_columns = [
+    COLUMN_OFFSET, COLUMN_TIMESTAMP, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS,
+    COLUMN_KEY_SCHEMA_ID, COLUMN_VALUE_SCHEMA_ID,
+]
+cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
 
 
 cdef class _ArrowRows:
@@ -166,13 +203,13 @@ cdef class _ArrowRows:
 
     cdef RowsInput input
     cdef object default_timestamp
-    cdef dict places      # column -> index of the child
+    cdef int64_t places[COLUMN_COUNT]  # of a column the index of the child; -1: it is not there
     cdef bint framed
 
     def __cinit__(self, default_timestamp, bint framed):
         self.default_timestamp = default_timestamp
         self.framed = framed
-        self.places = {}
+        memset(self.places, 0xFF, sizeof(self.places))
 
     def __dealloc__(self):
         self.release()
@@ -186,28 +223,36 @@ cdef class _ArrowRows:
     cdef int check_schema(self, _ArrowSource source) except -1:
         """Which child is which column. ValueError for a column that means nothing here."""
         cdef int64_t at
-        if source.schema.format != b"+s":
+        if strcmp(source.schema.format, b"+s") != 0:
             raise ValueError(f"an Arrow table or struct array is needed, not {source.format_of(source.schema)}")
-        used = (*DEFAULT_COLUMNS, "key_schema_id", "value_schema_id") if self.framed else DEFAULT_COLUMNS
         for at in range(source.schema.n_children):
-            name = ""
-            if source.schema.children[at].name != NULL:
-                name = source.schema.children[at].name.decode("utf-8", "replace")
-            if name in self.places:
-                raise ValueError(f"column {name!r} is there twice")
-            if name in used:
-                self.places[name] = at
-            elif name not in _IGNORED_COLUMNS:
-                raise _choice_error("column", name, used)
-        if "key" not in self.places and "value" not in self.places:
+            self.check_column(source.schema.children[at].name, at)
+        if self.places[COLUMN_KEY] < 0 and self.places[COLUMN_VALUE] < 0:
             raise ValueError("there is neither a column 'key' nor a column 'value'")
-        if "timestamp" not in self.places and self.default_timestamp is None:
+        if self.places[COLUMN_TIMESTAMP] < 0 and self.default_timestamp is None:
             raise EncodeError("there is no column 'timestamp': add it, or give all records one by timestamp=",
                               field="timestamp", value=None)
         return 0
 
+    cdef int check_column(self, const char *name, int64_t at) except -1:
+        cdef int column
+        cdef int number
+        for number in range(INPUT_COLUMNS if self.framed else INPUT_COLUMNS - 2):
+            column = _input_columns[number]
+            if name != NULL and strcmp(name, column_name(column)) == 0:
+                if self.places[column] >= 0:
+                    raise ValueError(f"column {_static_text(name)!r} is there twice")
+                self.places[column] = at
+                return 0
+        found = "" if name == NULL else name.decode("utf-8", "replace")
+        if found not in _IGNORED_COLUMNS:
+            raise _choice_error("column", found, _INPUT_NAMES if self.framed else DEFAULT_COLUMNS)
+        return 0
+
     cdef int bind(self, _ArrowSource source) except -1:
         """Point the input at the arrays of this turn."""
+        cdef int column
+        cdef int number
         self.release()
         memset(&self.input, 0, sizeof(RowsInput))
         self.check_rows(source)
@@ -215,14 +260,18 @@ cdef class _ArrowRows:
         if self.default_timestamp is not None:
             self.input.has_timestamp = True
             self.input.default_timestamp = self.default_timestamp
-        for name in self.places:
-            self.bind_column(source, name, self.places[name])
+        for number in range(INPUT_COLUMNS):
+            column = _input_columns[number]
+            if self.places[column] >= 0:
+                self.bind_column(source, column, self.places[column])
         return 0
 
     cdef int check_rows(self, _ArrowSource source) except -1:
         """ValueError for rows that are null as a whole, and for columns that lack some."""
         cdef ImportedArray *array = source.array
+        cdef int column
         cdef int64_t at
+        cdef int number
         if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
             raise ValueError(f"the Arrow array is invalid: it has {array.length} rows from row {array.offset} on")
         if array.n_children != source.schema.n_children:
@@ -232,48 +281,53 @@ cdef class _ArrowRows:
                 if input_is_null(<const uint8_t *>array.buffers[0], at):
                     row = at - array.offset
                     raise ValueError(f"row {row} of the Arrow table is null as a whole: fill or drop it")
-        for name, at in self.places.items():
-            if array.children[at].length < array.offset + array.length:
+        for number in range(INPUT_COLUMNS):
+            column = _input_columns[number]
+            at = self.places[column]
+            if at >= 0 and array.children[at].length < array.offset + array.length:
                 found = array.children[at].length - array.offset
+                name = _static_text(column_name(column))
                 raise ValueError(f"column {name!r} has {found} rows, the Arrow table {array.length}")
         return 0
 
-    cdef int bind_column(self, _ArrowSource source, str name, int64_t at) except -1:
+    cdef int bind_column(self, _ArrowSource source, int column, int64_t at) except -1:
         cdef ImportedSchema *schema = source.schema.children[at]
         cdef ImportedArray *array = source.array.children[at]
         cdef int64_t shift = source.array.offset
         cdef int failed
-        if name == "key":
+        if column == COLUMN_KEY:
             failed = binary_input_bind(&self.input.key, schema, array)
             self.input.key.first += shift
-        elif name == "value":
+        elif column == COLUMN_VALUE:
             failed = binary_input_bind(&self.input.value, schema, array)
             self.input.value.first += shift
-        elif name == "headers":
+        elif column == COLUMN_HEADERS:
             failed = headers_input_bind(&self.input.headers, schema, array)
             self.input.headers.first += shift
         else:
-            failed = self.bind_number(name, schema, array, shift)
+            failed = self.bind_number(column, schema, array, shift)
+        if not failed:
+            return 0
         if failed == BIND_NO_MEMORY:
             raise MemoryError("no memory for a dictionary")
+        name = _static_text(column_name(column))
         if failed == BIND_INVALID:
             raise _contradiction(f"column {name!r} holds", name)
-        if failed:
-            raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
-        return 0
+        raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
 
-    cdef int bind_number(self, str name, ImportedSchema *schema, ImportedArray *array, int64_t shift):
+    cdef int bind_number(self, int column, ImportedSchema *schema, ImportedArray *array, int64_t shift):
         cdef IntegerInput *input
         cdef int failed
-        if name == "timestamp":
+        if column == COLUMN_TIMESTAMP:
             input = &self.input.timestamp
-        elif name == "offset":
+        elif column == COLUMN_OFFSET:
             input = &self.input.offset
         else:
-            input = &self.input.key_schema_id if name == "key_schema_id" else &self.input.value_schema_id
-        if schema.format == b"n":
+            is_key = column == COLUMN_KEY_SCHEMA_ID
+            input = &self.input.key_schema_id if is_key else &self.input.value_schema_id
+        if strcmp(schema.format, b"n") == 0:
             return 0  # all null: as if it were not there
-        if name == "timestamp":
+        if column == COLUMN_TIMESTAMP:
             failed = timestamp_input_bind(input, schema, array)
         else:
             failed = integer_input_bind(input, schema, array)

@@ -22,6 +22,14 @@ static int schema_ids(const RowsInput *rows, int64_t row, RecordFields *record, 
                           "value_schema_id", fault, named);
 }
 
+// Whether a payload of this length, or a null one, can be part of a record.
+static inline int is_writable(int64_t length) { return (uint64_t)length + 1 <= (uint64_t)INT32_MAX + 1; }
+
+static int payload_fault(Fault *fault, const char *field, int64_t length, int64_t named) {
+    if (length == PAYLOAD_INVALID) return row_fault(fault, FAULT_ENCODE_INVALID, field, 0, 0, named);
+    return row_fault(fault, FAULT_ENCODE_LENGTH, field, length, INT32_MAX, named);
+}
+
 static int read_row(const RowsInput *rows, int64_t row, int64_t named,
                                                           RecordFields *record, HeaderSource *headers, Fault *fault) {
     int overflow = 0;
@@ -34,13 +42,8 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
         return row_fault(fault, FAULT_ENCODE_NULL, "offset", 0, 0, named);
     record->key = binary_input_get(&rows->key, row);
     record->value = binary_input_get(&rows->value, row);
-    if (unlikely(record->key.length == PAYLOAD_INVALID)) return row_fault(fault, FAULT_ENCODE_INVALID, "key", 0, 0, named);
-    if (unlikely(record->key.length > INT32_MAX))
-        return row_fault(fault, FAULT_ENCODE_LENGTH, "key", record->key.length, INT32_MAX, named);
-    if (unlikely(record->value.length == PAYLOAD_INVALID))
-        return row_fault(fault, FAULT_ENCODE_INVALID, "value", 0, 0, named);
-    if (unlikely(record->value.length > INT32_MAX))
-        return row_fault(fault, FAULT_ENCODE_LENGTH, "value", record->value.length, INT32_MAX, named);
+    if (unlikely(!is_writable(record->key.length))) return payload_fault(fault, "key", record->key.length, named);
+    if (unlikely(!is_writable(record->value.length))) return payload_fault(fault, "value", record->value.length, named);
     if (headers->input) {
         headers->count = headers_input_count(headers->input, row, &headers->first);
         if (unlikely(headers->count < 0)) return row_fault(fault, FAULT_ENCODE_INVALID, "headers", 0, 0, named);
@@ -107,7 +110,6 @@ typedef struct {
 typedef struct {
     const uint8_t *bytes;
     int64_t length;              // -1: null
-    int64_t sign;                // negative: the offsets decrease
     int is_safe;
 } PlainField;
 
@@ -120,10 +122,11 @@ static int plain_column(const BinaryInput *input, PlainColumn *column) {
     return 1;
 }
 
-static inline __attribute__((always_inline)) PlainField plain_get(const PlainColumn *column, int64_t row) {
-    if (!column->ends || input_is_null(column->validity, column->first + row)) return (PlainField){0, PAYLOAD_NULL, 0, 0};
+static inline __attribute__((always_inline)) PlainField plain_get(const PlainColumn *column, int64_t row, int has_nulls) {
+    if (has_nulls && (!column->ends || input_is_null(column->validity, column->first + row)))
+        return (PlainField){0, PAYLOAD_NULL, 0};
     int64_t begin = column->ends[row], length = column->ends[row + 1] - begin;
-    return (PlainField){column->data + begin, length, length, begin <= column->safe_begin};
+    return (PlainField){column->data + begin, length, begin <= column->safe_begin};
 }
 
 static inline __attribute__((always_inline)) uint8_t *put_plain(uint8_t *restrict to, const PlainField *field) {
@@ -145,8 +148,8 @@ static inline __attribute__((always_inline)) uint8_t *put_plain(uint8_t *restric
     return to + size;
 }
 
-static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, const PlainField *field) {
-    if (field->length < 0) {
+static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, const PlainField *field, int has_nulls) {
+    if (has_nulls && field->length < 0) {
         *p = 1;
         return p + 1;
     }
@@ -158,22 +161,30 @@ static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, c
 typedef struct {
     const int64_t *timestamps;
     const uint8_t *timestamp_validity;
-    int64_t timestamp_first, rows;
+    int64_t timestamp_first, end;    // the row behind the last one that has been checked
     PlainColumn key, value, name, content;
     const int32_t *lists;            // NULL: no headers
     const uint8_t *list_validity;
     int64_t list_first, struct_first;
+    int has_nulls;                   // in any column, as far as can be told without looking at them
 } PlainRows;
 
-// Whether every row is inside of its columns, so that the loop below need not look: one pass over the offsets, without
-// branches. Where it is not, append_odd_row finds the row.
-static int are_inside(const RowsInput *rows) {
+// Whether `rows` rows from `row` on are inside of their columns, so that the loop below need not look: a pass over their
+// offsets, without branches. Where one is not, append_odd_row reads them all, and finds it.
+static int are_inside(const RowsInput *input, int64_t row, int64_t rows) {
     int64_t first, count;
-    if (binary_input_check(&rows->key, rows->rows) >= 0 || binary_input_check(&rows->value, rows->rows) >= 0) return 0;
-    if (!rows->headers.width) return 1;
-    return headers_input_range(&rows->headers, rows->rows, &first, &count) &&
-           binary_input_check_from(&rows->headers.name, first, count) < 0 &&
-           binary_input_check_from(&rows->headers.value, first, count) < 0;
+    if (binary_input_check_from(&input->key, row, rows) >= 0 || binary_input_check_from(&input->value, row, rows) >= 0)
+        return 0;
+    if (!input->headers.width) return 1;
+    return headers_input_range(&input->headers, row, rows, &first, &count) &&
+           binary_input_check_from(&input->headers.name, first, count) < 0 &&
+           binary_input_check_from(&input->headers.value, first, count) < 0;
+}
+
+static int may_have_nulls(const PlainRows *rows) {
+    if (rows->timestamp_validity || !rows->key.ends || rows->key.validity || !rows->value.ends || rows->value.validity) return 1;
+    return rows->lists && (rows->list_validity || !rows->name.ends || rows->name.validity || !rows->content.ends ||
+                           rows->content.validity);
 }
 
 static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRows *plain) {
@@ -184,8 +195,8 @@ static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRo
     plain->timestamps = (const int64_t *)input->timestamp.data + input->timestamp.first;
     plain->timestamp_validity = input->timestamp.validity;
     plain->timestamp_first = input->timestamp.first;
-    plain->rows = input->rows;
-    if (!headers->width) return are_inside(input);
+    plain->has_nulls = may_have_nulls(plain);
+    if (!headers->width) return 1;
     if (headers->width != 4 || headers->struct_validity || !plain_column(&headers->name, &plain->name) ||
         !plain_column(&headers->value, &plain->content))
         return 0;
@@ -193,56 +204,56 @@ static int plain_rows(const BatchWriter *writer, const RowsInput *input, PlainRo
     plain->list_validity = headers->validity;
     plain->list_first = headers->first;
     plain->struct_first = headers->struct_first;
-    return are_inside(input);
+    plain->has_nulls = may_have_nulls(plain);
+    return 1;
 }
 
-static inline int64_t plain_timestamp(const PlainRows *rows, int64_t row) {
-    return input_is_null(rows->timestamp_validity, rows->timestamp_first + row) ? INT64_MIN : rows->timestamps[row];
+static inline __attribute__((always_inline)) int64_t plain_timestamp(const PlainRows *rows, int64_t row, int has_nulls) {
+    return has_nulls && input_is_null(rows->timestamp_validity, rows->timestamp_first + row) ? INT64_MIN : rows->timestamps[row];
 }
 
-// The headers of a row behind q; NULL where something is odd or there is no room before `end`.
+// The headers of a row behind q; NULL where a name is null or there is no room before `end`.
 static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRows *rows, int64_t row, uint8_t *q,
-                                                                   const uint8_t *end) {
+                                                                   const uint8_t *end, int has_nulls) {
     int64_t at = 0, last = 0;
-    if (!input_is_null(rows->list_validity, rows->list_first + row)) {
+    if (!has_nulls || !input_is_null(rows->list_validity, rows->list_first + row)) {
         at = rows->lists[row] + rows->struct_first;
         last = rows->lists[row + 1] + rows->struct_first;
     }
-    if (unlikely(last < at)) return NULL;
     q = put_varint(q, (uint64_t)(last - at) << 1);
     for (; at < last; at++) {
-        PlainField name = plain_get(&rows->name, at), content = plain_get(&rows->content, at);
-        if (unlikely((name.length | content.sign | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
+        PlainField name = plain_get(&rows->name, at, has_nulls), content = plain_get(&rows->content, at, has_nulls);
+        if (unlikely((name.length | (end - q - name.length - content.length - HEADER_ROOM)) < 0))
             return NULL;
         q = put_plain(put_varint(q, (uint64_t)name.length << 1), &name);
-        q = put_nullable(q, &content);
+        q = put_nullable(q, &content, has_nulls);
     }
     return q;
 }
 
-// The rows from `row` on behind the open batch, for as long as nothing is odd and there is room; the first row not taken, or
+// The checked rows from `row` on behind the open batch, for as long as nothing is odd and there is room; the first row not taken, or
 // -1 with the fault. *is_full: that row does not fit into the batch any more.
 static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
-                                                                int *is_full) {
+                                                                int *is_full, int has_nulls, int has_headers) {
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
     int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset - writer->base_offset + 1;
     Buffer *buffer = writer_open_buffer(writer, &begin);
     uint8_t *batch = buffer->data + begin, *p = batch + writer->length, *end = buffer->data + buffer->capacity;
     int guess = writer->length_width;
-    for (; row < rows->rows; row++, delta++) {
-        int64_t timestamp = plain_timestamp(rows, row);
-        PlainField key = plain_get(&rows->key, row), value = plain_get(&rows->value, row);
-        // one test of four signs: a timestamp below -1, a length below 0, a delta that is too large
-        if (unlikely(((int64_t)((uint64_t)timestamp + 1) | key.sign | value.sign | (INT32_MAX - delta)) < 0)) break;
+    for (; row < rows->end; row++, delta++) {
+        int64_t timestamp = plain_timestamp(rows, row, has_nulls);
+        PlainField key = plain_get(&rows->key, row, has_nulls), value = plain_get(&rows->value, row, has_nulls);
+        // one test of two signs: a timestamp below -1, a delta that is too large
+        if (unlikely(((int64_t)((uint64_t)timestamp + 1) | (INT32_MAX - delta)) < 0)) break;
         if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
         uint8_t *body = p + guess, *q = body;
         *q++ = 0;
         q = put_varint(q, zigzag_of64((int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp)));
         q = put_varint(q, (uint64_t)delta << 1);
-        q = put_nullable(q, &key);
-        q = put_nullable(q, &value);
-        if (rows->lists) {
-            q = fast_headers(rows, row, q, end);
+        q = put_nullable(q, &key, has_nulls);
+        q = put_nullable(q, &value, has_nulls);
+        if (has_headers) {
+            q = fast_headers(rows, row, q, end, has_nulls);
             if (unlikely(!q)) break;
         } else {
             *q++ = 0;
@@ -278,11 +289,14 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
     for (;;) {
         int is_full = 0;
         if (!writer->is_open) {
-            int64_t timestamp = plain_timestamp(&rows, row);
+            int64_t timestamp = plain_timestamp(&rows, row, 1);
             if (timestamp < -1) return row;
             if (writer_begin_batch(writer, writer->next_offset, timestamp, fault)) return -1;
         }
-        row = fast_batch(writer, &rows, row, &is_full);
+        // each call is a loop of its own, without the tests that its columns never need
+        if (rows.has_nulls) row = fast_batch(writer, &rows, row, &is_full, 1, rows.lists != NULL);
+        else if (rows.lists) row = fast_batch(writer, &rows, row, &is_full, 0, 1);
+        else row = fast_batch(writer, &rows, row, &is_full, 0, 0);
         if (!is_full || one_batch) return row;
         if (writer_finish_batch(writer, fault)) return -1;
     }
@@ -303,14 +317,22 @@ static int append_odd_row(BatchWriter *writer, const RowsInput *rows, int64_t ro
     return result == APPEND_FAULT ? -1 : 0;
 }
 
+// Rows whose offsets are checked at a time: they are still in the nearest cache when the rows are read.
+enum { CHECKED_ROWS = 512 };
+
 int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault) {
     PlainRows plain;
     int is_plain = plain_rows(writer, rows, &plain);
     if (!writer_compresses(writer) && writer_make_room(writer, writer->length, estimate(rows), fault)) return -1;
-    for (int64_t row = 0; row < rows->rows; row++) {
-        // the very first row is never plain: base_offset may be another than its own
-        if (is_plain && writer->has_begun && (row = fast_rows(writer, &plain, row, one_batch, fault)) < 0) return -1;
-        if (row < rows->rows && append_odd_row(writer, rows, row, first_row + row, one_batch, fault)) return -1;
+    for (int64_t row = 0, end; row < rows->rows; row = end) {
+        end = rows->rows - row < CHECKED_ROWS ? rows->rows : row + CHECKED_ROWS;
+        int is_checked = is_plain && are_inside(rows, row, end - row);
+        plain.end = end;
+        for (; row < end; row++) {
+            // the very first row is never plain: base_offset may be another than its own
+            if (is_checked && writer->has_begun && (row = fast_rows(writer, &plain, row, one_batch, fault)) < 0) return -1;
+            if (row < end && append_odd_row(writer, rows, row, first_row + row, one_batch, fault)) return -1;
+        }
     }
     return 0;
 }

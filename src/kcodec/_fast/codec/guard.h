@@ -5,6 +5,13 @@
 #ifndef KCODEC_GUARD_H
 #define KCODEC_GUARD_H
 
+// Whether other threads run while a function of this module does that neither lets go of the GIL nor runs other code.
+#ifdef Py_GIL_DISABLED
+enum { THREADS_RUN_AT_ONCE = 1 };
+#else
+enum { THREADS_RUN_AT_ONCE = 0 };
+#endif
+
 // 0: it is in use already.
 static inline int use_begin(int *in_use) {
 #ifdef Py_GIL_DISABLED

@@ -2,6 +2,9 @@
 # One caller at a time: what every object that holds raw pointers over a call does with its flag.
 
 cdef extern from "_fast/codec/guard.h" nogil:
+    enum:
+        THREADS_RUN_AT_ONCE
+
     bint use_begin(int *in_use)
     void use_end(int *in_use)
 

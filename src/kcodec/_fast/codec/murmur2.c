@@ -22,10 +22,12 @@ uint32_t murmur2(const uint8_t *key, int64_t size) {
     return hash ^ (hash >> 15);
 }
 
-int64_t partition_rows(PartitionCount partitions, const BinaryInput *keys, int64_t rows, int32_t *out) {
+// `kind`: of all rows, so that it is not asked for again at each; INPUT_ABSENT: any.
+static inline __attribute__((always_inline)) int64_t rows_of(PartitionCount partitions, const BinaryInput *keys, int64_t rows,
+                                                             int32_t *restrict out, BinaryInputKind kind, int has_nulls) {
     int64_t nulls = 0;
     for (int64_t row = 0; row < rows; row++) {
-        Payload key = binary_input_get(keys, row);
+        Payload key = kind == INPUT_ABSENT ? binary_input_get(keys, row) : binary_input_plain(keys, row, kind, has_nulls);
         if (likely(key.length >= 0)) {
             out[row] = partition_of(partitions, key.bytes, key.length);
         } else if (key.length == PAYLOAD_NULL) {
@@ -36,6 +38,14 @@ int64_t partition_rows(PartitionCount partitions, const BinaryInput *keys, int64
         }
     }
     return nulls;
+}
+
+int64_t partition_rows(PartitionCount partitions, const BinaryInput *keys, int64_t rows, int32_t *out) {
+    BinaryInputKind kind = keys->index_width ? INPUT_ABSENT : keys->kind;
+    if (kind == INPUT_BINARY && keys->validity) return rows_of(partitions, keys, rows, out, INPUT_BINARY, 1);
+    if (kind == INPUT_BINARY) return rows_of(partitions, keys, rows, out, INPUT_BINARY, 0);
+    if (kind == INPUT_LARGE_BINARY) return rows_of(partitions, keys, rows, out, INPUT_LARGE_BINARY, 1);
+    return rows_of(partitions, keys, rows, out, INPUT_ABSENT, 1);
 }
 
 void partition_validity(const int32_t *partitions, int64_t count, uint8_t *bitmap) {

@@ -157,6 +157,10 @@ def _rebuild_partitions(bytes packed, null_count):
     return made
 
 
+cdef enum:
+    FEW_KEYS = 1000  # hashed in less time than letting go of the GIL may cost
+
+
 cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column) except -1:
     """The keys of an Arrow column, in one array or many."""
     cdef _ArrowSource source = _arrow_source_of(column, ())
@@ -169,7 +173,9 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
             raise ValueError(f"the Arrow array of the keys has a length of {rows}: that is invalid")
         found.reserve(rows)
         failed = binary_input_bind(&keys, source.schema, source.array)
-        if not failed:
+        if not failed and rows < FEW_KEYS:
+            nulls = partition_rows(partitions, &keys, rows, found.at(found.count))
+        elif not failed:
             with nogil:
                 nulls = partition_rows(partitions, &keys, rows, found.at(found.count))
         binary_input_free(&keys)
@@ -228,12 +234,12 @@ def partition_for(keys, partitions):
         raise TypeError(f"partitions must be an int, not {type(partitions).__name__}")
     if not 1 <= partitions <= INT32_MAX:
         raise ValueError(f"partitions must be between 1 and {INT32_MAX}, not {partitions}")
-    if isinstance(keys, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"keys must be a column or an iterable of keys, not one {type(keys).__name__}")
     cdef PartitionCount count = partition_count(partitions)
     cdef Partitions found = Partitions.__new__(Partitions)
     if _is_arrow(keys):
         _hash_arrow(found, count, keys)
+    elif isinstance(keys, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"keys must be a column or an iterable of keys, not one {type(keys).__name__}")
     else:
         _hash_objects(found, count, keys)
     found.finish()

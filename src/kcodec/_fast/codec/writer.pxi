@@ -154,7 +154,7 @@ cdef class _Writer:
         if isinstance(source, DecodedRecords) and _has_invalid_names(<DecodedRecords>source):
             source = source.records()  # an Arrow string cannot hold what is not UTF-8
         if _is_arrow(source):
-            return self.append_arrow(_arrow_source_of(source, DEFAULT_COLUMNS + FRAMING_COLUMNS), one_batch)
+            return self.append_arrow(_arrow_source_of(source, _INPUT_NAMES), one_batch)
         if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
             raise TypeError(f"source must be rows or Arrow data, not {type(source).__name__}")
         return self.append_rows(source, one_batch)

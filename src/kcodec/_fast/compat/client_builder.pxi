@@ -5,6 +5,7 @@ cdef extern from "Python.h":
     object PyByteArray_FromStringAndSize(const char *data, Py_ssize_t size)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyUnicode_IS_COMPACT_ASCII(object text)
+    PyObject *PySequence_Fast_GET_ITEM(object sequence, Py_ssize_t index)
 
 cdef enum:
     CLIENT_RECORD_OVERHEAD = 21  # their bound for what a record takes beyond key, value and headers
@@ -120,25 +121,27 @@ cdef class ClientBatchBuilder:
         self.writer = writer
 
     cdef bint quick_row(self, object key, object value, object headers) except -1:
-        """Key, value and headers into fields, where all are of the plainest types. What they point into is held by
-        the caller, or by row_headers, for as long as append() runs.
+        """Key, value and headers into fields, where all are of the plainest types. With a GIL this neither runs code
+        that is not ours nor makes objects, which could start a garbage collection: nothing changes until the record
+        is written. Without one the key and the value are held by the caller, the headers by row_headers.
         """
-        cdef int64_t count = 0
+        cdef Py_ssize_t count = 0, at
         cdef HeaderField *field
         cdef Py_ssize_t size
         if not (_quick_payload(key, &self.fields.key) and _quick_payload(value, &self.fields.value)):
             return False
-        if headers:
-            if type(headers) is not list or len(<list>headers) > QUICK_HEADERS:
+        if type(headers) is list:
+            if THREADS_RUN_AT_ONCE:  # another one may change the list
+                headers = self.row_headers = tuple(<list>headers)
+            count = len(headers)
+            if count > QUICK_HEADERS:
                 return False
-            self.row_headers = tuple(<list>headers)  # another thread may change the list
-            for pair in self.row_headers:
-                if count >= QUICK_HEADERS:
-                    return False
+            for at in range(count):
+                pair = <object>PySequence_Fast_GET_ITEM(headers, at)
                 if type(pair) is not tuple or len(<tuple>pair) != 2:
                     return False
                 name = (<tuple>pair)[0]
-                field = &self.headers[count]
+                field = &self.headers[at]
                 if type(name) is not str or not PyUnicode_IS_COMPACT_ASCII(name):
                     return False
                 field.name.bytes = <const uint8_t *>PyUnicode_AsUTF8AndSize(name, &size)
@@ -146,9 +149,20 @@ cdef class ClientBatchBuilder:
                 field.name.readable_end = field.name.bytes + size
                 if not _quick_payload((<tuple>pair)[1], &field.value):
                     return False
-                count += 1
+        elif headers is not None and headers is not ():  # asking anything else whether it is empty may run code
+            return False
         self.fields.headers = self.headers
         self.fields.headers_count = count
+        return True
+
+    cdef inline bint quick_fields(self, object offset, object timestamp, object key, object value,
+                                  object headers) except -1:
+        """All of a record into fields, where quick_row() can."""
+        if type(offset) is not int or type(timestamp) is not int or not self.quick_row(key, value, headers):
+            return False
+        self.fields.has_offset = True
+        self.fields.offset = offset
+        self.fields.timestamp = timestamp
         return True
 
     cdef RecordFields *read_row(self, object offset, object timestamp, object key, object value,
@@ -156,10 +170,7 @@ cdef class ClientBatchBuilder:
         """TypeError for what has another type than their builders take."""
         if timestamp is None:
             timestamp = self.now() // 1_000_000
-        if type(offset) is int and type(timestamp) is int and self.quick_row(key, value, headers):
-            self.fields.has_offset = True
-            self.fields.offset = offset
-            self.fields.timestamp = timestamp
+        if self.quick_fields(offset, timestamp, key, value, headers):
             return &self.fields
         if self.reader is None:
             self.reader = _RowReader(None, False)
@@ -172,18 +183,21 @@ cdef class ClientBatchBuilder:
 
     def append(self, offset, timestamp, key, value, headers):
         """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
+        # with a GIL the plainest rows need no guard of their own: nothing comes between reading and writing them
+        if not THREADS_RUN_AT_ONCE and not self.in_use and self.built is None:
+            if self.quick_fields(offset, timestamp, key, value, headers):
+                return self.append_fields(&self.fields)
         _enter(&self.in_use, self)  # reading a row may run any code, which may call the builder again
         try:
-            return self.append_record(offset, timestamp, key, value, headers)
+            if self.built is not None:
+                raise ValueError("the batch is built: nothing can be appended")
+            return self.append_fields(self.read_row(offset, timestamp, key, value, headers))
         finally:
             self.row_headers = None
             use_end(&self.in_use)
 
-    cdef object append_record(self, object offset, object timestamp, object key, object value, object headers):
-        if self.built is not None:
-            raise ValueError("the batch is built: nothing can be appended")
+    cdef object append_fields(self, const RecordFields *fields):
         cdef BatchWriter *writer = &self.writer.writer
-        cdef RecordFields *fields = self.read_row(offset, timestamp, key, value, headers)
         cdef ClientRecordMetadata metadata
         cdef Fault fault
         cdef int64_t before = writer.length if writer.is_open else BATCH_OVERHEAD
