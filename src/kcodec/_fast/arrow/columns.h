@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk: the columns of many batches, each already an Arrow buffer. records.c appends to it, arrow.c hands it out.
+// A chunk: the columns of many batches, each already an Arrow buffer. records.c appends to it, arrow_export.c exports it.
 // Chunks are counted by reference, atomically, because Arrow may let go of one on any thread and without the GIL.
 #ifndef KCODEC_COLUMNS_H
 #define KCODEC_COLUMNS_H
