@@ -481,6 +481,7 @@ def main() -> int:
     print("\n".join(lines))
     if arguments.results is not None:
         about = f"prove_hostile_core.py --files {arguments.files} --seed {arguments.seed}, pyarrow {pa.__version__}"
+        arguments.results.mkdir(parents=True, exist_ok=True)
         (arguments.results / "hostile-core.txt").write_text("\n".join([about, "", *lines]) + "\n", "utf-8")
     return 0
 
