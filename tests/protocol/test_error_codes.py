@@ -60,8 +60,15 @@ def test_a_caller_who_knows_more_decides() -> None:
     assert error.remedy == "recreate"
 
 
-def test_a_code_of_a_later_kafka_has_a_row_all_the_same() -> None:
-    assert error_code(9999)[:3] == (9999, "UNKNOWN", False)
+def test_a_code_of_a_later_kafka_is_named_unknown() -> None:
+    code = error_code(9999)
+    assert (code, code.name, code.retriable, str(code), pickle.loads(pickle.dumps(code))) == (
+        9999,
+        "UNKNOWN",
+        False,
+        "9999",
+        9999,
+    )
     error = broker_error(9999, "Produce")
     assert (error.code, error.name, error.remedy) == (9999, "UNKNOWN", "stop")
 

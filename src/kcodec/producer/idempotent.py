@@ -11,7 +11,7 @@ from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Flow, Signal, call, sleep, wait
 from kcodec.offsets import TopicPartition
 from kcodec.producer.identity import HIGHEST_EPOCH, NO_PRODUCER, ProducerIdSource, Verdict
-from kcodec.protocol.error_codes import UNKNOWN_SERVER_ERROR, broker_error, error_code, note_final
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code, note_final
 
 log = logging.getLogger("kcodec.producer")
 #: Java sends this where there is no transaction to time out.
@@ -72,7 +72,7 @@ class IdempotentProducerId(ProducerIdSource):
             if answer.error_code == 0:
                 self._current = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                 log.debug("producer id %d, epoch %d", *self._current)
-            elif answer.error_code == UNKNOWN_SERVER_ERROR or error_code(answer.error_code).retriable:
+            elif answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR or error_code(answer.error_code).retriable:
                 self.last_error = broker_error(answer.error_code, f"InitProducerId at broker {reply.node_id}")
                 log.info("no producer id yet: %s", error_code(answer.error_code).name)
                 return

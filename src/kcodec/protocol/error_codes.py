@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's error codes, one row each, and the exception for a response with such a code.
+"""Kafka's error codes, and the exception for a response with such a code.
 
-A row: code, name, remedy, text. Codes, names and which errors are retriable are those of Kafka 4.3.1
-(org.apache.kafka.common.protocol.Errors), compared by a test; the texts are our own. ``retry`` stands for all that
-Kafka calls retriable, and for nothing else. The other remedies are what Kafka's transactional producer does
-(TransactionManager, KIP-1050), seen from the application: ``abort`` the transaction and go on, ``recreate`` the
-producer, ``stop`` until something was changed. A caller that knows more than the code says gives its own remedy.
+Codes, names and which errors are retriable are those of Kafka 4.3.1 (org.apache.kafka.common.protocol.Errors), compared
+by a test; the texts are our own. ``retry`` is the remedy of all errors that Kafka calls retriable, and of no others.
+The other remedies are what Kafka's transactional producer does (TransactionManager, KIP-1050), seen from the
+application: ``abort`` the transaction and continue, ``recreate`` the producer, ``stop`` until something was changed. A
+caller that knows more than the code says passes its own remedy to `broker_error`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Self
 
 from kcodec.errors import (
     AbortableTransactionError,
@@ -21,184 +22,201 @@ from kcodec.errors import (
     one_line,
 )
 
-#: The broker met an error that it has no code for; the request may have been carried out.
-UNKNOWN_SERVER_ERROR = -1
-
-_TABLE = """\
- -1 UNKNOWN_SERVER_ERROR                  stop     the broker failed in a way that it has no code for
-  0 NONE                                  stop     no error
-  1 OFFSET_OUT_OF_RANGE                   stop     the log does not reach to this offset, or no longer
-  2 CORRUPT_MESSAGE                       retry    the records are corrupt: CRC, length or magic is invalid
-  3 UNKNOWN_TOPIC_OR_PARTITION            retry    this broker knows no such topic or partition (yet)
-  4 INVALID_FETCH_SIZE                    stop     the size asked for makes no sense
-  5 LEADER_NOT_AVAILABLE                  retry    the partition has no leader at the moment
-  6 NOT_LEADER_OR_FOLLOWER                retry    this broker does not lead the partition (any more, or yet)
-  7 REQUEST_TIMED_OUT                     retry    the broker could not finish within the time given
-  8 BROKER_NOT_AVAILABLE                  stop     the broker is not available
-  9 REPLICA_NOT_AVAILABLE                 retry    this broker holds no replica of the partition
- 10 MESSAGE_TOO_LARGE                     stop     a batch is larger than the topic's max.message.bytes
- 11 STALE_CONTROLLER_EPOCH                stop     the controller moved to another node
- 12 OFFSET_METADATA_TOO_LARGE             stop     the metadata of an offset is longer than the broker allows
- 13 NETWORK_EXCEPTION                     retry    the connection broke before the response
- 14 COORDINATOR_LOAD_IN_PROGRESS          retry    the coordinator is still reading its log
- 15 COORDINATOR_NOT_AVAILABLE             retry    there is no coordinator for this id at the moment
- 16 NOT_COORDINATOR                       retry    this broker is not the coordinator of this id
- 17 INVALID_TOPIC_EXCEPTION               stop     no topic may have this name, or clients may not write to it
- 18 RECORD_LIST_TOO_LARGE                 stop     the records are larger than a segment of the log
- 19 NOT_ENOUGH_REPLICAS                   retry    too few replicas are in sync, or the transaction is being looked up
- 20 NOT_ENOUGH_REPLICAS_AFTER_APPEND      retry    written, but then too few replicas were in sync
- 21 INVALID_REQUIRED_ACKS                 stop     acks may be 0, 1 or -1
- 22 ILLEGAL_GENERATION                    abort    the group has a newer generation than this member
- 23 INCONSISTENT_GROUP_PROTOCOL           stop     the group's members agree on no assignor, or differ in protocol type
- 24 INVALID_GROUP_ID                      stop     no group may have this id
- 25 UNKNOWN_MEMBER_ID                     abort    the group does not know this member (any more)
- 26 INVALID_SESSION_TIMEOUT               stop     the session time-out is outside what the broker allows
- 27 REBALANCE_IN_PROGRESS                 abort    the group is rebalancing; the member has to join again
- 28 INVALID_COMMIT_OFFSET_SIZE            stop     the offsets to commit do not fit into one record
- 29 TOPIC_AUTHORIZATION_FAILED            stop     a permission on the topic is missing
- 30 GROUP_AUTHORIZATION_FAILED            stop     a permission on the group is missing
- 31 CLUSTER_AUTHORIZATION_FAILED          stop     a permission on the cluster is missing
- 32 INVALID_TIMESTAMP                     stop     a timestamp is outside what the topic allows
- 33 UNSUPPORTED_SASL_MECHANISM            stop     the broker does not offer this SASL mechanism
- 34 ILLEGAL_SASL_STATE                    stop     this request does not belong here in the SASL exchange
- 35 UNSUPPORTED_VERSION                   stop     the broker does not support this version, or this feature
- 36 TOPIC_ALREADY_EXISTS                  stop     there is a topic of this name
- 37 INVALID_PARTITIONS                    stop     the number of partitions is not possible
- 38 INVALID_REPLICATION_FACTOR            stop     not possible: below 1, or more than there are brokers
- 39 INVALID_REPLICA_ASSIGNMENT            stop     the assignment of replicas is not possible
- 40 INVALID_CONFIG                        stop     a configuration is not valid
- 41 NOT_CONTROLLER                        retry    this node is not the controller
- 42 INVALID_REQUEST                       stop     the broker finds the request contradictory, or malformed
- 43 UNSUPPORTED_FOR_MESSAGE_FORMAT        stop     the format of the topic's records does not allow this
- 44 POLICY_VIOLATION                      stop     a policy of the cluster forbids this
- 45 OUT_OF_ORDER_SEQUENCE_NUMBER          abort    the sequence number does not follow the last one in the partition
- 46 DUPLICATE_SEQUENCE_NUMBER             stop     the partition has these sequence numbers already
- 47 INVALID_PRODUCER_EPOCH                abort    the partition has seen a newer epoch of this producer
- 48 INVALID_TXN_STATE                     recreate the transaction is in no state that allows this
- 49 INVALID_PRODUCER_ID_MAPPING           abort    the transactional id does not belong to this producer id (any more)
- 50 INVALID_TRANSACTION_TIMEOUT           stop     not positive, or above the broker's transaction.max.timeout.ms
- 51 CONCURRENT_TRANSACTIONS               retry    the transaction before this one is still being ended
- 52 TRANSACTION_COORDINATOR_FENCED        stop     another coordinator took over this transactional id
- 53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED stop     a permission on the transactional id is missing, or no id was given
- 54 SECURITY_DISABLED                     stop     the cluster has no authorizer
- 55 OPERATION_NOT_ATTEMPTED               stop     not tried, as another part of the request failed
- 56 KAFKA_STORAGE_ERROR                   retry    the broker's disk failed
- 57 LOG_DIR_NOT_FOUND                     stop     the broker has no such log directory
- 58 SASL_AUTHENTICATION_FAILED            stop     the credentials were refused
- 59 UNKNOWN_PRODUCER_ID                   abort    the partition knows nothing of this producer id (any more)
- 60 REASSIGNMENT_IN_PROGRESS              stop     the partition is being moved
- 61 DELEGATION_TOKEN_AUTH_DISABLED        stop     delegation tokens are switched off
- 62 DELEGATION_TOKEN_NOT_FOUND            stop     there is no such delegation token
- 63 DELEGATION_TOKEN_OWNER_MISMATCH       stop     the delegation token belongs to another principal
- 64 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED  stop     delegation tokens need a connection that is authenticated otherwise
- 65 DELEGATION_TOKEN_AUTHORIZATION_FAILED stop     a permission on the delegation token is missing
- 66 DELEGATION_TOKEN_EXPIRED              stop     the delegation token is too old
- 67 INVALID_PRINCIPAL_TYPE                stop     there is no such type of principal
- 68 NON_EMPTY_GROUP                       stop     the group has members
- 69 GROUP_ID_NOT_FOUND                    stop     there is no such group
- 70 FETCH_SESSION_ID_NOT_FOUND            retry    the broker has forgotten the fetch session
- 71 INVALID_FETCH_SESSION_EPOCH           retry    the fetch session is at another epoch
- 72 LISTENER_NOT_FOUND                    retry    the leader has no listener of the name this one has
- 73 TOPIC_DELETION_DISABLED               stop     the cluster does not allow topics to be deleted
- 74 FENCED_LEADER_EPOCH                   retry    the broker knows a newer leader epoch
- 75 UNKNOWN_LEADER_EPOCH                  retry    the broker does not know this leader epoch (yet)
- 76 UNSUPPORTED_COMPRESSION_TYPE          stop     the version asked for cannot carry this compression
- 77 STALE_BROKER_EPOCH                    stop     the broker has registered again since
- 78 OFFSET_NOT_AVAILABLE                  retry    a new leader does not know its high watermark yet
- 79 MEMBER_ID_REQUIRED                    stop     join again, with the member id of this response
- 80 PREFERRED_LEADER_NOT_AVAILABLE        retry    the preferred leader is not available
- 81 GROUP_MAX_SIZE_REACHED                stop     the group is full
- 82 FENCED_INSTANCE_ID                    abort    another member with the same group instance id took over
- 83 ELIGIBLE_LEADERS_NOT_AVAILABLE        retry    no replica that may lead is available
- 84 ELECTION_NOT_NEEDED                   retry    the partition has the leader it should have
- 85 NO_REASSIGNMENT_IN_PROGRESS           stop     the partition is not being moved
- 86 GROUP_SUBSCRIBED_TO_TOPIC             stop     the group still reads this topic
- 87 INVALID_RECORD                        stop     a record is not valid: say, no key in a compacted topic
- 88 UNSTABLE_OFFSET_COMMIT                retry    the offset is part of a transaction that is not ended yet
- 89 THROTTLING_QUOTA_EXCEEDED             retry    too many changes for the quota; later
- 90 PRODUCER_FENCED                       stop     another producer took over this transactional id
- 91 RESOURCE_NOT_FOUND                    stop     there is no such resource
- 92 DUPLICATE_RESOURCE                    stop     the resource is named twice
- 93 UNACCEPTABLE_CREDENTIAL               stop     the credential is not acceptable
- 94 INCONSISTENT_VOTER_SET                stop     the voters given are not those of the cluster
- 95 INVALID_UPDATE_VERSION                stop     the version of what is to be updated is not the current one
- 96 FEATURE_UPDATE_FAILED                 stop     the features could not be changed
- 97 PRINCIPAL_DESERIALIZATION_FAILURE     stop     the forwarded principal cannot be read
- 98 SNAPSHOT_NOT_FOUND                    stop     there is no such snapshot
- 99 POSITION_OUT_OF_RANGE                 stop     the position is outside the snapshot
-100 UNKNOWN_TOPIC_ID                      retry    this broker knows no topic of this id (yet)
-101 DUPLICATE_BROKER_REGISTRATION         stop     a broker of this id is registered
-102 BROKER_ID_NOT_REGISTERED              stop     no broker of this id is registered
-103 INCONSISTENT_TOPIC_ID                 retry    the topic has another id: it was deleted and made again
-104 INCONSISTENT_CLUSTER_ID               stop     this is another cluster
-105 TRANSACTIONAL_ID_NOT_FOUND            stop     there is no such transactional id
-106 FETCH_SESSION_TOPIC_ID_ERROR          retry    the fetch session mixes topic ids and names
-107 INELIGIBLE_REPLICA                    stop     the replica may not join those in sync
-108 NEW_LEADER_ELECTED                    stop     the partition has a new leader through this very change
-109 OFFSET_MOVED_TO_TIERED_STORAGE        stop     the offset lies in tiered storage
-110 FENCED_MEMBER_EPOCH                   abort    the group fenced this member; it has to join again
-111 UNRELEASED_INSTANCE_ID                stop     another member still uses this group instance id
-112 UNSUPPORTED_ASSIGNOR                  stop     the broker has no such assignor
-113 STALE_MEMBER_EPOCH                    abort    the member is at a newer epoch than it said
-114 MISMATCHED_ENDPOINT_TYPE              stop     a controller was asked as if it were a broker, or the reverse
-115 UNSUPPORTED_ENDPOINT_TYPE             stop     this node does not support that type of endpoint
-116 UNKNOWN_CONTROLLER_ID                 stop     there is no controller of this id
-117 UNKNOWN_SUBSCRIPTION_ID               stop     the telemetry subscription is another one by now
-118 TELEMETRY_TOO_LARGE                   stop     the telemetry is larger than the broker allows
-119 INVALID_REGISTRATION                  stop     the controller refuses this registration
-120 TRANSACTION_ABORTABLE                 abort    the transaction cannot go on; it can be aborted
-121 INVALID_RECORD_STATE                  stop     the shared record is in no state that allows this
-122 SHARE_SESSION_NOT_FOUND               retry    the broker has forgotten the share session
-123 INVALID_SHARE_SESSION_EPOCH           retry    the share session is at another epoch
-124 FENCED_STATE_EPOCH                    stop     the share coordinator knows a newer state epoch
-125 INVALID_VOTER_KEY                     stop     the voter's key is not that of the node
-126 DUPLICATE_VOTER                       stop     the node is a voter
-127 VOTER_NOT_FOUND                       stop     the node is no voter
-128 INVALID_REGULAR_EXPRESSION            stop     the regular expression is not valid
-129 REBOOTSTRAP_REQUIRED                  stop     the client has to begin with the bootstrap servers again
-130 STREAMS_INVALID_TOPOLOGY              stop     the Streams topology is not valid
-131 STREAMS_INVALID_TOPOLOGY_EPOCH        stop     the Streams topology epoch is not valid
-132 STREAMS_TOPOLOGY_FENCED               stop     the Streams topology epoch is out of date
-133 SHARE_SESSION_LIMIT_REACHED           retry    the broker has as many share sessions as it may
-"""
-
 # What a broker adds in words is shown up to here.
 MAX_MESSAGE = 1000
 _UNKNOWN_TEXT = "an error that this version of kcodec does not know"
 
+
+class ErrorCode(IntEnum):
+    """An error code, equal to its number, with the default advice for an application.
+
+    A number that this version of kcodec does not know, as a newer broker may send, is a member named "UNKNOWN".
+    """
+
+    _value_: int
+    remedy: str
+    text: str
+
+    def __new__(cls, code: int, remedy: str = "stop", text: str = _UNKNOWN_TEXT) -> Self:
+        """Return a member; called once for each line below."""
+        member = int.__new__(cls, code)
+        member._value_, member.remedy, member.text = code, remedy, text
+        return member
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int):
+            return None
+        member = int.__new__(cls, value)
+        member._name_, member._value_ = "UNKNOWN", value
+        member.remedy, member.text = "stop", _UNKNOWN_TEXT
+        return member
+
+    @property
+    def code(self) -> int:
+        """The number."""
+        return int(self)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether Kafka calls the error retriable."""
+        return self.remedy == "retry"
+
+    UNKNOWN_SERVER_ERROR = -1, "stop", "the broker failed in a way that it has no code for"
+    NONE = 0, "stop", "no error"
+    OFFSET_OUT_OF_RANGE = 1, "stop", "the log does not reach to this offset, or no longer"
+    CORRUPT_MESSAGE = 2, "retry", "the records are corrupt: CRC, length or magic is invalid"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, "retry", "this broker knows no such topic or partition (yet)"
+    INVALID_FETCH_SIZE = 4, "stop", "the size asked for makes no sense"
+    LEADER_NOT_AVAILABLE = 5, "retry", "the partition has no leader at the moment"
+    NOT_LEADER_OR_FOLLOWER = 6, "retry", "this broker does not lead the partition (any more, or yet)"
+    REQUEST_TIMED_OUT = 7, "retry", "the broker could not finish within the time given"
+    BROKER_NOT_AVAILABLE = 8, "stop", "the broker is not available"
+    REPLICA_NOT_AVAILABLE = 9, "retry", "this broker holds no replica of the partition"
+    MESSAGE_TOO_LARGE = 10, "stop", "a batch is larger than the topic's max.message.bytes"
+    STALE_CONTROLLER_EPOCH = 11, "stop", "the controller moved to another node"
+    OFFSET_METADATA_TOO_LARGE = 12, "stop", "the metadata of an offset is longer than the broker allows"
+    NETWORK_EXCEPTION = 13, "retry", "the connection broke before the response"
+    COORDINATOR_LOAD_IN_PROGRESS = 14, "retry", "the coordinator is still reading its log"
+    COORDINATOR_NOT_AVAILABLE = 15, "retry", "there is no coordinator for this id at the moment"
+    NOT_COORDINATOR = 16, "retry", "this broker is not the coordinator of this id"
+    INVALID_TOPIC_EXCEPTION = 17, "stop", "no topic may have this name, or clients may not write to it"
+    RECORD_LIST_TOO_LARGE = 18, "stop", "the records are larger than a segment of the log"
+    NOT_ENOUGH_REPLICAS = 19, "retry", "too few replicas are in sync, or the transaction is being looked up"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, "retry", "written, but then too few replicas were in sync"
+    INVALID_REQUIRED_ACKS = 21, "stop", "acks may be 0, 1 or -1"
+    ILLEGAL_GENERATION = 22, "abort", "the group has a newer generation than this member"
+    INCONSISTENT_GROUP_PROTOCOL = 23, "stop", "the group's members agree on no assignor, or differ in protocol type"
+    INVALID_GROUP_ID = 24, "stop", "no group may have this id"
+    UNKNOWN_MEMBER_ID = 25, "abort", "the group does not know this member (any more)"
+    INVALID_SESSION_TIMEOUT = 26, "stop", "the session time-out is outside what the broker allows"
+    REBALANCE_IN_PROGRESS = 27, "abort", "the group is rebalancing; the member has to join again"
+    INVALID_COMMIT_OFFSET_SIZE = 28, "stop", "the offsets to commit do not fit into one record"
+    TOPIC_AUTHORIZATION_FAILED = 29, "stop", "a permission on the topic is missing"
+    GROUP_AUTHORIZATION_FAILED = 30, "stop", "a permission on the group is missing"
+    CLUSTER_AUTHORIZATION_FAILED = 31, "stop", "a permission on the cluster is missing"
+    INVALID_TIMESTAMP = 32, "stop", "a timestamp is outside what the topic allows"
+    UNSUPPORTED_SASL_MECHANISM = 33, "stop", "the broker does not offer this SASL mechanism"
+    ILLEGAL_SASL_STATE = 34, "stop", "this request does not belong here in the SASL exchange"
+    UNSUPPORTED_VERSION = 35, "stop", "the broker does not support this version, or this feature"
+    TOPIC_ALREADY_EXISTS = 36, "stop", "there is a topic of this name"
+    INVALID_PARTITIONS = 37, "stop", "the number of partitions is not possible"
+    INVALID_REPLICATION_FACTOR = 38, "stop", "not possible: below 1, or more than there are brokers"
+    INVALID_REPLICA_ASSIGNMENT = 39, "stop", "the assignment of replicas is not possible"
+    INVALID_CONFIG = 40, "stop", "a configuration is not valid"
+    NOT_CONTROLLER = 41, "retry", "this node is not the controller"
+    INVALID_REQUEST = 42, "stop", "the broker finds the request contradictory, or malformed"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "stop", "the format of the topic's records does not allow this"
+    POLICY_VIOLATION = 44, "stop", "a policy of the cluster forbids this"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "abort", "the sequence number does not follow the last one in the partition"
+    DUPLICATE_SEQUENCE_NUMBER = 46, "stop", "the partition has these sequence numbers already"
+    INVALID_PRODUCER_EPOCH = 47, "abort", "the partition has seen a newer epoch of this producer"
+    INVALID_TXN_STATE = 48, "recreate", "the transaction is in no state that allows this"
+    INVALID_PRODUCER_ID_MAPPING = 49, "abort", "the transactional id does not belong to this producer id (any more)"
+    INVALID_TRANSACTION_TIMEOUT = 50, "stop", "not positive, or above the broker's transaction.max.timeout.ms"
+    CONCURRENT_TRANSACTIONS = 51, "retry", "the transaction before this one is still being ended"
+    TRANSACTION_COORDINATOR_FENCED = 52, "stop", "another coordinator took over this transactional id"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "stop", "no permission on the transactional id, or no id was given"
+    SECURITY_DISABLED = 54, "stop", "the cluster has no authorizer"
+    OPERATION_NOT_ATTEMPTED = 55, "stop", "not tried, as another part of the request failed"
+    KAFKA_STORAGE_ERROR = 56, "retry", "the broker's disk failed"
+    LOG_DIR_NOT_FOUND = 57, "stop", "the broker has no such log directory"
+    SASL_AUTHENTICATION_FAILED = 58, "stop", "the credentials were refused"
+    UNKNOWN_PRODUCER_ID = 59, "abort", "the partition knows nothing of this producer id (any more)"
+    REASSIGNMENT_IN_PROGRESS = 60, "stop", "the partition is being moved"
+    DELEGATION_TOKEN_AUTH_DISABLED = 61, "stop", "delegation tokens are switched off"
+    DELEGATION_TOKEN_NOT_FOUND = 62, "stop", "there is no such delegation token"
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "stop", "the delegation token belongs to another principal"
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "stop", "the connection is authenticated by a delegation token"
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "stop", "a permission on the delegation token is missing"
+    DELEGATION_TOKEN_EXPIRED = 66, "stop", "the delegation token is too old"
+    INVALID_PRINCIPAL_TYPE = 67, "stop", "there is no such type of principal"
+    NON_EMPTY_GROUP = 68, "stop", "the group has members"
+    GROUP_ID_NOT_FOUND = 69, "stop", "there is no such group"
+    FETCH_SESSION_ID_NOT_FOUND = 70, "retry", "the broker has forgotten the fetch session"
+    INVALID_FETCH_SESSION_EPOCH = 71, "retry", "the fetch session is at another epoch"
+    LISTENER_NOT_FOUND = 72, "retry", "the leader has no listener of the name this one has"
+    TOPIC_DELETION_DISABLED = 73, "stop", "the cluster does not allow topics to be deleted"
+    FENCED_LEADER_EPOCH = 74, "retry", "the broker knows a newer leader epoch"
+    UNKNOWN_LEADER_EPOCH = 75, "retry", "the broker does not know this leader epoch (yet)"
+    UNSUPPORTED_COMPRESSION_TYPE = 76, "stop", "the version asked for cannot carry this compression"
+    STALE_BROKER_EPOCH = 77, "stop", "the broker has registered again since"
+    OFFSET_NOT_AVAILABLE = 78, "retry", "a new leader does not know its high watermark yet"
+    MEMBER_ID_REQUIRED = 79, "stop", "join again, with the member id of this response"
+    PREFERRED_LEADER_NOT_AVAILABLE = 80, "retry", "the preferred leader is not available"
+    GROUP_MAX_SIZE_REACHED = 81, "stop", "the group is full"
+    FENCED_INSTANCE_ID = 82, "abort", "another member with the same group instance id took over"
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "retry", "no replica that may lead is available"
+    ELECTION_NOT_NEEDED = 84, "retry", "the partition has the leader it should have"
+    NO_REASSIGNMENT_IN_PROGRESS = 85, "stop", "the partition is not being moved"
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, "stop", "the group still reads this topic"
+    INVALID_RECORD = 87, "stop", "a record is not valid: say, no key in a compacted topic"
+    UNSTABLE_OFFSET_COMMIT = 88, "retry", "the offset is part of a transaction that is not ended yet"
+    THROTTLING_QUOTA_EXCEEDED = 89, "retry", "too many changes for the quota; later"
+    PRODUCER_FENCED = 90, "stop", "another producer took over this transactional id"
+    RESOURCE_NOT_FOUND = 91, "stop", "there is no such resource"
+    DUPLICATE_RESOURCE = 92, "stop", "the resource is named twice"
+    UNACCEPTABLE_CREDENTIAL = 93, "stop", "the credential is not acceptable"
+    INCONSISTENT_VOTER_SET = 94, "stop", "the voters given are not those of the cluster"
+    INVALID_UPDATE_VERSION = 95, "stop", "the version of what is to be updated is not the current one"
+    FEATURE_UPDATE_FAILED = 96, "stop", "the features could not be changed"
+    PRINCIPAL_DESERIALIZATION_FAILURE = 97, "stop", "the forwarded principal cannot be read"
+    SNAPSHOT_NOT_FOUND = 98, "stop", "there is no such snapshot"
+    POSITION_OUT_OF_RANGE = 99, "stop", "the position is outside the snapshot"
+    UNKNOWN_TOPIC_ID = 100, "retry", "this broker knows no topic of this id (yet)"
+    DUPLICATE_BROKER_REGISTRATION = 101, "stop", "a broker of this id is registered"
+    BROKER_ID_NOT_REGISTERED = 102, "stop", "no broker of this id is registered"
+    INCONSISTENT_TOPIC_ID = 103, "retry", "the topic has another id: it was deleted and made again"
+    INCONSISTENT_CLUSTER_ID = 104, "stop", "this is another cluster"
+    TRANSACTIONAL_ID_NOT_FOUND = 105, "stop", "there is no such transactional id"
+    FETCH_SESSION_TOPIC_ID_ERROR = 106, "retry", "the fetch session mixes topic ids and names"
+    INELIGIBLE_REPLICA = 107, "stop", "the replica may not join those in sync"
+    NEW_LEADER_ELECTED = 108, "stop", "the partition has a new leader through this very change"
+    OFFSET_MOVED_TO_TIERED_STORAGE = 109, "stop", "the offset lies in tiered storage"
+    FENCED_MEMBER_EPOCH = 110, "abort", "the group fenced this member; it has to join again"
+    UNRELEASED_INSTANCE_ID = 111, "stop", "another member still uses this group instance id"
+    UNSUPPORTED_ASSIGNOR = 112, "stop", "the broker has no such assignor"
+    STALE_MEMBER_EPOCH = 113, "abort", "the member is at a newer epoch than it said"
+    MISMATCHED_ENDPOINT_TYPE = 114, "stop", "a controller was asked as if it were a broker, or the reverse"
+    UNSUPPORTED_ENDPOINT_TYPE = 115, "stop", "this node does not support that type of endpoint"
+    UNKNOWN_CONTROLLER_ID = 116, "stop", "there is no controller of this id"
+    UNKNOWN_SUBSCRIPTION_ID = 117, "stop", "the telemetry subscription is another one by now"
+    TELEMETRY_TOO_LARGE = 118, "stop", "the telemetry is larger than the broker allows"
+    INVALID_REGISTRATION = 119, "stop", "the controller refuses this registration"
+    TRANSACTION_ABORTABLE = 120, "abort", "the transaction cannot go on; it can be aborted"
+    INVALID_RECORD_STATE = 121, "stop", "the shared record is in no state that allows this"
+    SHARE_SESSION_NOT_FOUND = 122, "retry", "the broker has forgotten the share session"
+    INVALID_SHARE_SESSION_EPOCH = 123, "retry", "the share session is at another epoch"
+    FENCED_STATE_EPOCH = 124, "stop", "the share coordinator knows a newer state epoch"
+    INVALID_VOTER_KEY = 125, "stop", "the voter's key is not that of the node"
+    DUPLICATE_VOTER = 126, "stop", "the node is a voter"
+    VOTER_NOT_FOUND = 127, "stop", "the node is no voter"
+    INVALID_REGULAR_EXPRESSION = 128, "stop", "the regular expression is not valid"
+    REBOOTSTRAP_REQUIRED = 129, "stop", "the client has to begin with the bootstrap servers again"
+    STREAMS_INVALID_TOPOLOGY = 130, "stop", "the Streams topology is not valid"
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "stop", "the Streams topology epoch is not valid"
+    STREAMS_TOPOLOGY_FENCED = 132, "stop", "the Streams topology epoch is out of date"
+    SHARE_SESSION_LIMIT_REACHED = 133, "retry", "the broker has as many share sessions as it may"
+
+
+#: Every code that Kafka has, by number.
+ERRORS: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
+
 _KINDS: dict[int, type[BrokerError]] = {
-    **dict.fromkeys((29, 30, 31, 53, 65), AuthorizationError),
-    48: FatalTransactionError,
-    90: ProducerFencedError,
-    120: AbortableTransactionError,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: AuthorizationError,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: AuthorizationError,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: AuthorizationError,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationError,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationError,
+    ErrorCode.INVALID_TXN_STATE: FatalTransactionError,
+    ErrorCode.PRODUCER_FENCED: ProducerFencedError,
+    ErrorCode.TRANSACTION_ABORTABLE: AbortableTransactionError,
 }
 
 
-class ErrorCode(NamedTuple):
-    """A row. retriable: Kafka calls it so; remedy: the default advice for an application."""
-
-    code: int
-    name: str
-    retriable: bool
-    text: str
-    remedy: str
-
-
-def _rows() -> dict[int, ErrorCode]:
-    rows = {}
-    for line in _TABLE.splitlines():
-        code, name, remedy, text = line.split(maxsplit=3)
-        rows[int(code)] = ErrorCode(int(code), name, remedy == "retry", text, remedy)
-    return rows
-
-
-#: Every code Kafka has, by number.
-ERRORS: dict[int, ErrorCode] = _rows()
-
-
 def error_code(code: int) -> ErrorCode:
-    """The row of a code; of one that is not in the table, a row named "UNKNOWN"."""
-    return ERRORS.get(code) or ErrorCode(code, "UNKNOWN", False, _UNKNOWN_TEXT, "stop")
+    """Return the member of a code; for a number that Kafka does not have, one named "UNKNOWN"."""
+    return ERRORS.get(code) or ErrorCode(code)
 
 
 def broker_error(
@@ -221,7 +239,7 @@ def broker_error(
     text:     in place of the table's, where more is known than that a broker responded with this code.
     """
     row = error_code(code)
-    if code == 0:
+    if code == ErrorCode.NONE:
         raise ValueError(f"{doing}: code 0 is no error")
     reason = f"{doing}: {row.text if text is None else text}"
     if resource is not None:

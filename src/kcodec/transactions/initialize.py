@@ -17,7 +17,7 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AuthenticationError, DecodeError, TransportError
 from kcodec.flow import Flow
 from kcodec.producer.identity import NO_PRODUCER
-from kcodec.protocol.error_codes import UNKNOWN_SERVER_ERROR
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.errors import FENCED_CODES, Failed, Treatment, failure, fenced, timeout_refused
 from kcodec.transactions.requests import CoordinatorCall
 
@@ -137,7 +137,7 @@ def init_producer_id(
         doing,
         deadline,
         on_unanswered=on_unanswered,
-        is_uncertain=lambda code: code == UNKNOWN_SERVER_ERROR,
+        is_uncertain=lambda code: code == ErrorCode.UNKNOWN_SERVER_ERROR,
     )
     code, found = yield from _ask(asked, transactional_id, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:
