@@ -215,7 +215,7 @@ def test_records_are_given_after_a_check_of_the_crc() -> None:
         assert (error.position, error.base_offset, error.record, error.path) == (len(FIRST), 7, None, None)
         assert str(error).startswith(f"batch at byte {len(FIRST)} (base_offset 7): crc {stored:#010x} is stored but ")
     assert batch.is_valid() is False
-    assert batch.decode(verify_crc=False).counts.records == 2
+    assert batch.decode(check_crcs=False).counts.records == 2
 
 
 def test_damage_inside_names_the_record_and_the_place_in_the_input() -> None:

@@ -107,10 +107,10 @@ def test_each_bit_flipped(repair: bool) -> None:
     assert_each(edits.every_bit(transactions(), repair), step=3, behind=as_it_is, **COMMITTED)
 
 
-@pytest.mark.parametrize("verify_crc", [False, True])
-def test_each_header_field_at_odd_values(verify_crc: bool) -> None:
-    assert_each(edits.every_header_value(transactions()), behind=as_it_is, verify_crc=verify_crc, **COMMITTED)
-    assert_each(edits.every_header_value(one_batch()), verify_crc=verify_crc)
+@pytest.mark.parametrize("check_crcs", [False, True])
+def test_each_header_field_at_odd_values(check_crcs: bool) -> None:
+    assert_each(edits.every_header_value(transactions()), behind=as_it_is, check_crcs=check_crcs, **COMMITTED)
+    assert_each(edits.every_header_value(one_batch()), check_crcs=check_crcs)
 
 
 def test_each_length_in_the_records_at_odd_values() -> None:

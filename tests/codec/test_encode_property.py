@@ -181,7 +181,7 @@ def is_writable(batch: RecordBatch) -> bool:
         return False
     raw = bytearray(batch.data)
     raw[22] &= ~0x08  # the times the records themselves have
-    records = list(kcodec.decode(raw, verify_crc=False, control_records="include").records())
+    records = list(kcodec.decode(raw, check_crcs=False, control_records="include").records())
     rising = all(before.offset < after.offset for before, after in pairwise(records))
     return rising and all(record.timestamp >= -1 for record in records)
 

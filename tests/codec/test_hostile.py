@@ -97,7 +97,7 @@ def test_a_wrong_crc_says_both(limits: DecodeLimits) -> None:
     error = refusal(batch(crc=1), limits)
     assert isinstance(error, CorruptBatchError)
     assert (error.stored_crc, error.computed_crc) == (1, right)
-    assert len(kcodec.decode(batch(crc=1), verify_crc=False, limits=limits)) == 3
+    assert len(kcodec.decode(batch(crc=1), check_crcs=False, limits=limits)) == 3
 
 
 def test_the_second_of_three_is_bad(limits: DecodeLimits) -> None:
@@ -327,7 +327,7 @@ for data in every_payload():
     memory, view = at_the_end_of_memory(data)
     for binary_type in ("binary", "binary_view"):
         for threads in (1, 2):
-            decoded = kcodec.decode(view, on_error="stop", binary_type=binary_type, threads=threads, verify_crc=False)
+            decoded = kcodec.decode(view, on_error="stop", binary_type=binary_type, threads=threads, check_crcs=False)
             list(decoded.records())
             asked += 1
     del decoded

@@ -239,7 +239,7 @@ def test_the_crc_is_asked_before_anything_is_opened() -> None:
     with pytest.raises(kcodec.CorruptBatchError):
         kcodec.decode(bytes(bomb), limits=DecodeLimits(max_decompressed_bytes=1 << 20))
     inside = build_wrapper([MessageSpec(b"k", b"v", crc=1)])
-    assert [record.value for record in kcodec.decode(inside, verify_crc=False).records()] == [b"v"]
+    assert [record.value for record in kcodec.decode(inside, check_crcs=False).records()] == [b"v"]
 
 
 @pytest.mark.parametrize("magic", [2, 3, 127, -1])

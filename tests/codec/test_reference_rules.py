@@ -258,7 +258,7 @@ def test_skip_goes_on_where_a_provable_batch_stands() -> None:
 
 @pytest.mark.parametrize("behind", [b"", data(4)[:-1], damaged(data(4)), data(1)], ids=["end", "cut", "crc", "offset"])
 def test_skip_stops_where_none_stands(behind: bytes) -> None:
-    result = reference.decode(data(0) + damaged(data(2)) + behind, on_error="skip", verify_crc=True)
+    result = reference.decode(data(0) + damaged(data(2)) + behind, on_error="skip", check_crcs=True)
     assert (offsets(result), result.next_offset) == ([0, 1], 2)
     assert result.counts == Counts(batches=1, records=2)
     assert result.error is not None

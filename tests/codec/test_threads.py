@@ -68,7 +68,7 @@ def option_sets() -> list[dict[str, Any]]:
         {**committed, "aborted_transactions": [(1, 3000)], "control_records": "include"},
         {**committed, "aborted_transactions": [], "last_stable_offset": 4000},
         {"start_offset": 1000, "end_offset": 5001},
-        {"verify_crc": False, "columns": ("value",)},
+        {"check_crcs": False, "columns": ("value",)},
     ]
 
 

@@ -111,7 +111,7 @@ def test_good_records_come_first_then_the_error_until_a_seek(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_batches_are_skipped_and_counted(name: str) -> None:
-    world = damaged(CASES[name][0], on_corrupt="skip")
+    world = damaged(CASES[name][0], on_error="skip")
     assert world.drain() == [b"0", b"1", b"5", b"6"]
     assert world.fetcher.skipped_batches == 1
     assert world.state().position == 7
@@ -169,7 +169,7 @@ def test_the_last_batch_of_an_answer_tells_its_end_itself_unless_it_lies_beyond_
 
 def test_a_damaged_batch_alone_is_left_one_offset_at_a_time() -> None:
     """Neither its header nor anything behind it tells more: the text says that it is a guess."""
-    world = FetchScript(on_corrupt="skip", limits=LIMITS)
+    world = FetchScript(on_error="skip", limits=LIMITS)
     log = world.log()
     log.append_values(b"0").add(edited(8, struct.pack(">i", 20), repair=False), 3)
     world.assign(ORDERS)
@@ -179,13 +179,13 @@ def test_a_damaged_batch_alone_is_left_one_offset_at_a_time() -> None:
     assert world.drain(2.0) == [b"5"]
 
 
-@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
-def test_a_broker_that_finds_its_log_corrupt(on_corrupt: str) -> None:
-    world = FetchScript(on_corrupt=on_corrupt, max_partition_fetch_bytes=70)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_broker_that_finds_its_log_corrupt(on_error: str) -> None:
+    world = FetchScript(on_error=on_error, max_partition_fetch_bytes=70)
     world.log().append_values(b"0").append_values(b"1").append_values(b"2")
     world.data_of = lambda node, partition, asked: error(partition, 2) if asked.fetch_offset == 1 else None
     world.assign(ORDERS)
-    if on_corrupt == "skip":
+    if on_error == "skip":
         assert world.drain(2 * CORRUPT_SECONDS) == [b"0", b"2"]
         assert world.fetcher.skipped_batches == 1
         return
@@ -230,7 +230,7 @@ def test_an_answer_that_lies_before_the_position_is_an_error_not_a_busy_loop() -
 def test_whoever_follows_next_offset_reads_every_batch_that_is_whole(seed: int) -> None:
     """Damage as disks make it: bytes of one batch that are others. Not of its base offset, which no checksum covers."""
     rng = random.Random(seed)
-    world = FetchScript(limits=LIMITS, on_corrupt=rng.choice(["raise", "skip"]))
+    world = FetchScript(limits=LIMITS, on_error=rng.choice(["raise", "skip"]))
     log = world.log()
     place = rng.randrange(6)
     number = 0

@@ -79,7 +79,7 @@ def test_a_damaged_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topi
     (error,) = errors
     assert isinstance(error, CorruptBatchError)
     assert (error.base_offset, error.next_offset) == (bad.base_offset, bad.next_offset)
-    with reading(apache_kafka, topic, on_corrupt="skip") as consumer:
+    with reading(apache_kafka, topic, on_error="skip") as consumer:
         assert followed(consumer) == (expected, [])
 
 

@@ -18,7 +18,7 @@ from kcodec.consumer.fetch_responses import CORRUPT_REFUSALS, CORRUPT_SECONDS
 ORDERS = TopicPartition(TOPIC, 0)
 CORRUPT_MESSAGE = 2
 MOST_ERRORS = 200
-MODES = pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+MODES = pytest.mark.parametrize("on_error", ["raise", "skip"])
 
 
 def read(broker: VirtualBroker, seconds: float, **options: Any) -> tuple[list[int], list[DecodeError], int]:
@@ -44,12 +44,12 @@ def read(broker: VirtualBroker, seconds: float, **options: Any) -> tuple[list[in
 
 @MODES
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_passing_corrupt_message_loses_nothing(on_corrupt: str, times: int) -> None:
+def test_a_passing_corrupt_message_loses_nothing(on_error: str, times: int) -> None:
     """One response, or a few: the broker is asked again, and no record is passed over."""
     with virtual_time() as broker:
         left = [CORRUPT_MESSAGE] * times
         broker.faults = lambda asked: left.pop() if left and asked == "Fetch" else 0
-        found, errors, skipped = read(broker, 20.0, on_corrupt=on_corrupt)
+        found, errors, skipped = read(broker, 20.0, on_error=on_error)
     assert (found, errors, skipped, left) == (list(range(RECORDS)), [], 0, [])
 
 
@@ -80,7 +80,7 @@ def test_reading_continues_when_the_broker_recovers() -> None:
 
 def test_skip_leaves_out_what_was_refused_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A log that is corrupt in the middle: each refused offset is left out, not before CORRUPT_SECONDS, none else."""
-    world = FetchScript(on_corrupt="skip", max_partition_fetch_bytes=70)
+    world = FetchScript(on_error="skip", max_partition_fetch_bytes=70)
     log = world.log()
     for number in range(8):
         log.append_values(b"%d" % number)
@@ -99,7 +99,7 @@ def test_skip_leaves_out_what_was_refused_and_says_so(caplog: pytest.LogCaptureF
 
 def test_skip_requests_each_next_offset_twice() -> None:
     """Behind an offset that was left out, one more refusal may be a passing one."""
-    world = FetchScript(on_corrupt="skip", max_partition_fetch_bytes=70)
+    world = FetchScript(on_error="skip", max_partition_fetch_bytes=70)
     log = world.log()
     for number in range(4):
         log.append_values(b"%d" % number)

@@ -15,7 +15,7 @@
 enum { OPTIONS = 8, MOST_ABORTED = 4, SLAB = 5, ALL_COLUMNS = (1 << COLUMN_COUNT) - 1 };
 
 typedef struct {
-    int verify_crc, repair, skip, keep_position, rising, spark, threads, include_control, framing;
+    int check_crcs, repair, skip, keep_position, rising, spark, threads, include_control, framing;
     Isolation isolation;
     uint32_t wanted;
     int64_t start_offset, end_offset, limit, max_rows, aborted_count, aborted_reach;
@@ -26,7 +26,7 @@ static Options read_options(const uint8_t *p) {
     const uint32_t ids = 1u << COLUMN_KEY_SCHEMA_ID | 1u << COLUMN_VALUE_SCHEMA_ID;
     static const uint32_t wanted[4] = {ALL_COLUMNS, 0x3f, 1u << COLUMN_VALUE, ALL_COLUMNS & ~(1u << COLUMN_HEADERS)};
     Options options = {
-        .verify_crc = p[0] & 1, .repair = p[0] >> 1 & 1, .skip = p[0] >> 2 & 1, .keep_position = p[0] >> 3 & 1,
+        .check_crcs = p[0] & 1, .repair = p[0] >> 1 & 1, .skip = p[0] >> 2 & 1, .keep_position = p[0] >> 3 & 1,
         .rising = p[0] >> 4 & 1, .spark = p[0] >> 5 & 1, .threads = p[0] >> 6 & 1 ? 2 : 1, .include_control = p[0] >> 7,
         .isolation = (Isolation)(p[1] % 3), .wanted = wanted[p[1] >> 4 & 3],
         .start_offset = p[2] < 128 ? INT64_MIN : p[2] - 130, .end_offset = p[3] < 128 ? INT64_MAX : p[3] - 130,
@@ -131,7 +131,7 @@ static Answer decode_all(const Options *options, BinaryType type, int threads, c
         .layout = {.wanted = options->wanted, .binary_type = type, .timestamp_microseconds = (uint8_t)options->spark,
                    .null_empty_headers = (uint8_t)options->spark, .framing = (uint8_t)options->framing},
         .limits = options->limits,
-        .verify_crc = options->verify_crc, .start_offset = options->start_offset, .end_offset = options->end_offset,
+        .check_crcs = options->check_crcs, .start_offset = options->start_offset, .end_offset = options->end_offset,
         .max_rows = options->max_rows, .keep_position = options->keep_position, .rising = options->rising,
         .package = harness_package, .topic = "topic", .topic_length = 5, .partition = 7,
         .has_partition = !options->spark,

@@ -138,7 +138,7 @@ static void encode_records(BatchWriter *writer, Bytes *bytes, Records *records) 
 static void decode_back(const uint8_t *data, int64_t size, int64_t largest, BinaryType type, DecodeSettings *settings,
                         DecodeRun *run, BatchTable *table) {
     *settings = (DecodeSettings){.layout = {.wanted = USED, .binary_type = type}, .limits = {1 << 26, 1 << 26},
-                                 .verify_crc = 1,
+                                 .check_crcs = 1,
                                  .start_offset = INT64_MIN, .end_offset = INT64_MAX, .limit = INT64_MAX,
                                  .max_rows = INT64_MAX, .package = harness_package};
     scan_begin(table);

@@ -84,7 +84,7 @@ static void add_row(Rows *rows, const Row *fields, int64_t offset, int64_t times
     row->timestamp = timestamp;
 }
 
-static int slow_wrapper(const Message *wrapper, int is_appended, int verify_crc, Rows *rows, uint8_t *room) {
+static int slow_wrapper(const Message *wrapper, int is_appended, int check_crcs, Rows *rows, uint8_t *room) {
     Decompressor *decompressor = decompressor_acquire(harness_package);
     Decompressed inside;
     Fault fault;
@@ -99,7 +99,7 @@ static int slow_wrapper(const Message *wrapper, int is_appended, int verify_crc,
     int64_t at = 0, count = 0, last = 0, begin = rows->count;
     int state;
     while ((state = read_message(room + at, inside.length - at, 1, &message)) > 0) {
-        if (message.codec || (verify_crc && crc_is_wrong(&message))) return -1;
+        if (message.codec || (check_crcs && crc_is_wrong(&message))) return -1;
         int is_own = message.magic == 0 || !is_appended;
         add_row(rows, &message.row, message.offset, is_own ? message.timestamp : wrapper->timestamp);
         last = message.offset;
@@ -115,7 +115,7 @@ static int slow_wrapper(const Message *wrapper, int is_appended, int verify_crc,
     return 0;
 }
 
-static void slow_read(const uint8_t *data, int64_t size, int verify_crc, Rows *rows, uint8_t *room) {
+static void slow_read(const uint8_t *data, int64_t size, int check_crcs, Rows *rows, uint8_t *room) {
     Message message;
     int64_t at = 0;
     rows->count = rows->failed = 0;
@@ -127,11 +127,11 @@ static void slow_read(const uint8_t *data, int64_t size, int verify_crc, Rows *r
             return;
         }
         int64_t before = rows->count;
-        int is_wrong = (verify_crc && crc_is_wrong(&message)) || message.codec > COMPRESSION_LZ4;
+        int is_wrong = (check_crcs && crc_is_wrong(&message)) || message.codec > COMPRESSION_LZ4;
         if (!is_wrong && !message.codec) add_row(rows, &message.row, message.offset, message.timestamp);
         if (!is_wrong && message.codec) {
             int is_appended = message.magic && data[at + 17] & 8;
-            is_wrong = slow_wrapper(&message, is_appended, verify_crc, rows, room) != 0;
+            is_wrong = slow_wrapper(&message, is_appended, check_crcs, rows, room) != 0;
             room += DECOMPRESSED;
         }
         if (is_wrong) {
@@ -207,10 +207,10 @@ static int64_t end_of_legacy(const uint8_t *data, int64_t size) {
     return size - at >= 17 && data[at + 16] > 1 ? at : size;
 }
 
-static void decode_and_compare(const uint8_t *data, int64_t size, int verify_crc, BinaryType type, const Rows *rows,
+static void decode_and_compare(const uint8_t *data, int64_t size, int check_crcs, BinaryType type, const Rows *rows,
                                int64_t start, int64_t end) {
     DecodeSettings settings = {.layout = {.wanted = USED, .binary_type = type}, .limits = {LARGEST, DECOMPRESSED},
-                               .verify_crc = verify_crc, .start_offset = start, .end_offset = end,
+                               .check_crcs = check_crcs, .start_offset = start, .end_offset = end,
                                .limit = INT64_MAX, .max_rows = INT64_MAX, .package = harness_package};
     Visibility visibility = {.isolation = READ_UNCOMMITTED, .start_offset = start, .end_offset = end,
                              .limit = INT64_MAX};
@@ -242,12 +242,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     exact_free(copy, (size_t)whole);
     uint8_t *room = malloc((size_t)(size / 26 + 2) * DECOMPRESSED);
     REQUIRE(room);
-    int verify_crc = input[0] >> 1 & 1;
-    slow_read(data, size, verify_crc, &rows, room);
+    int check_crcs = input[0] >> 1 & 1;
+    slow_read(data, size, check_crcs, &rows, room);
     if (rows.count < MOST_ROWS) {
         for (int type = BINARY; type <= BINARY_VIEW; type++)
-            decode_and_compare(data, size, verify_crc, (BinaryType)type, &rows, INT64_MIN, INT64_MAX);
-        decode_and_compare(data, size, verify_crc, BINARY, &rows, input[1] - 4, input[2]);
+            decode_and_compare(data, size, check_crcs, (BinaryType)type, &rows, INT64_MIN, INT64_MAX);
+        decode_and_compare(data, size, check_crcs, BINARY, &rows, input[1] - 4, input[2]);
     }
     free(room);
     harness_check_pool();

@@ -199,7 +199,7 @@ def test_a_batch_whose_place_was_rewritten_is_not_taken_for_the_old_one(tmp_path
 
 
 def test_batches_and_logs_travel(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, mixed(10)), verify_crc=False)
+    log = kcodec.open(partition(tmp_path, mixed(10)), check_crcs=False)
     assert log.transactions == []
     copy = pickle.loads(pickle.dumps(log))
     assert offsets(copy) == list(range(30))

@@ -96,9 +96,9 @@ def test_zeros_that_do_not_reach_the_end_are_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "behind", [b"", b"\0" * 200, plain(9)[:80], plain(9)[:10]], ids=["end", "zeros", "cut", "stub"]
 )
-@pytest.mark.parametrize("verify_crc", [True, False])
-def test_a_last_whole_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path, behind: bytes, verify_crc: bool) -> None:
-    log = opened(tmp_path, FIRST, SECOND, flip(THIRD), behind, verify_crc=verify_crc)
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_a_last_whole_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path, behind: bytes, check_crcs: bool) -> None:
+    log = opened(tmp_path, FIRST, SECOND, flip(THIRD), behind, check_crcs=check_crcs)
     assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
 
 

@@ -157,7 +157,7 @@ def test_signatures_are_those_that_people_call() -> None:
         "end_offset": None,
         "control_records": "skip",
         "on_error": "raise",
-        "verify_crc": True,
+        "check_crcs": True,
         "limits": kcodec.DEFAULT_LIMITS,
         "binary_type": "binary",
         "threads": 1,

@@ -172,18 +172,18 @@ def test_corrupt_batches_are_skipped_and_counted(size: int) -> None:
     fill(log)
     for number in (0, 4, 9):
         damaged(log, number, -1)
-    reader = Reader(world, max_partition_fetch_bytes=size, on_corrupt="skip").open().all()
+    reader = Reader(world, max_partition_fetch_bytes=size, on_error="skip").open().all()
     gone = {*range(3), *range(12, 15), *range(27, 30)}
     assert reader.rows[0] == [row for row in log.committed if row[0] not in gone]
     assert reader.decoder.counts.skipped_batches == 3
 
 
-@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
-def test_a_length_that_leads_nowhere_is_an_error_and_no_hang(on_corrupt: str) -> None:
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_length_that_leads_nowhere_is_an_error_and_no_hang(on_error: str) -> None:
     world, (log,) = world_of()
     fill(log)
     damaged(log, 4, 8)  # the highest byte of batch_length
-    reader = Reader(world, on_corrupt=on_corrupt).open()
+    reader = Reader(world, on_error=on_error).open()
     with pytest.raises(DecodeError, match="batch_length"):
         reader.all()
     assert reader.rows[0] == log.expected(0, 12)
@@ -279,7 +279,7 @@ def test_whatever_the_log_holds_and_the_brokers_answer(made: tuple[TopicWorld, l
 
     lost = {(number, offset) for number, log in enumerate(logs) for offset in damage_some(log, data)}
     world.on_fetch = on_fetch
-    reader = Reader(world, isolation_level=level, max_partition_fetch_bytes=size, on_corrupt="skip").open(
+    reader = Reader(world, isolation_level=level, max_partition_fetch_bytes=size, on_error="skip").open(
         start=dict(enumerate(starts)), end=dict(enumerate(ends))
     )
     assert reader.all().rows == {
@@ -342,7 +342,7 @@ def test_batches_that_cannot_be_read_are_raised_or_skipped(kind: str, size: int)
     assert reader.rows[0] == log.expected(0, 6)
     assert caught.value.next_offset == 9
     assert Reader(world, **options).open(start=9).all().rows[0] == log.expected(9, log.end)
-    skipping = Reader(world, on_corrupt="skip", **options).open().all()
+    skipping = Reader(world, on_error="skip", **options).open().all()
     assert skipping.rows[0] == log.committed
     assert skipping.decoder.counts.skipped_batches == 1
 
@@ -359,6 +359,6 @@ def test_a_batch_that_says_it_is_of_magic_1() -> None:
     assert reader.rows[0] == log.expected(0, 6)
     assert caught.value.next_offset is not None
     assert 6 < caught.value.next_offset <= 9
-    skipping = Reader(world, on_corrupt="skip").open().all()
+    skipping = Reader(world, on_error="skip").open().all()
     assert skipping.rows[0] == log.committed
     assert skipping.decoder.counts.skipped_batches == 1

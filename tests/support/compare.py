@@ -232,7 +232,7 @@ def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> boo
     if _differing_error(error, told_error) is None:
         more_is_skipped = decoded.counts.skipped_batches > told.counts.skipped_batches
         return more_is_skipped and mine == oracle_column(told.records, "offset")
-    alone_options = {"on_error": "stop", "verify_crc": options.get("verify_crc", True)}
+    alone_options = {"on_error": "stop", "check_crcs": options.get("check_crcs", True)}
     alone_options |= {name: value for name, value in options.items() if name.startswith("max_")}
     _, alone = _ask_oracle(data[error.position :], {**alone_options, "control_records": "include"})
     if error.position >= told_error.position or type(alone).__name__ != type(error).__name__ or alone.position != 0:

@@ -193,7 +193,7 @@ def assert_hostile_bytes_raise_what_is_expected(client: Client, seed: int, count
     ]
     for _ in range(count):
         name, data = edits.random_edit(draw, draw.choice(sets))
-        whole = kcodec.decode(data, control_records="include", on_error="stop", verify_crc=False)
+        whole = kcodec.decode(data, control_records="include", on_error="stop", check_crcs=False)
         try:
             assert read_all(client.read(data)) == len(whole) and whole.error is None, name
         except client.errors as error:

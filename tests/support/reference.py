@@ -5,7 +5,7 @@ It imports nothing of kcodec. It is proved on bytes a broker wrote (test_referen
 with it. A record that differs from what this module says about the same bytes is a wrong record.
 
     decode(data, *, isolation_level="read_uncommitted", aborted_transactions=None, last_stable_offset=None,
-           start_offset=None, end_offset=None, control_records="skip", on_error="raise", verify_crc=True,
+           start_offset=None, end_offset=None, control_records="skip", on_error="raise", check_crcs=True,
            max_batch_bytes=128 << 20, max_decompressed_bytes=128 << 20) -> Result
         aborted_transactions: None, or (producer_id, first_offset) / (producer_id, first_offset, last_offset or None)
     Result: .records (list of Record) .counts (Counts) .next_offset .remaining_bytes .bytes_needed .limit .error
@@ -18,7 +18,7 @@ Checks, in this order, for each batch:
 1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 0 to
    2: UnsupportedError. length < 49 (magic 1: 22): DecodeError. length > max_batch_bytes: LimitExceededError. Fewer
    bytes left than 12 + length: a cut tail. A cut tail is never an error.
-2. CRC (unless verify_crc is off): CorruptBatchError.
+2. CRC (unless check_crcs is off): CorruptBatchError.
 3. Codec 5 to 7, with magic 0 and 1 also 4: UnsupportedError. last_offset_delta < 0, records_count < 0, a last offset
    beyond int64: DecodeError.
 4. Under read_committed, of a control batch with a producer id > -1 and records: the key of its first record has to be
@@ -135,7 +135,7 @@ class _Options(NamedTuple):
     end_offset: int | None
     include_control: bool
     on_error: str
-    verify_crc: bool
+    check_crcs: bool
     max_batch_bytes: int
     max_decompressed_bytes: int
 
@@ -188,7 +188,7 @@ def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
 
 def _check(data: bytes, header: Header, options: _Options) -> None:
     """Rules 2 and 3."""
-    if options.verify_crc and not crc_is_right(data, header):
+    if options.check_crcs and not crc_is_right(data, header):
         raise CorruptBatchError("crc", f"crc {header.crc:08x} is wrong")
     check_fields(header)
 
@@ -204,7 +204,7 @@ def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> in
         return None
     if is_wrapper(header) and header.base_offset == 0:
         return None
-    is_vouched_for = options.verify_crc and error.kind != "crc"
+    is_vouched_for = options.check_crcs and error.kind != "crc"
     if is_vouched_for or agrees(data, header.end, header.last_offset, options.max_batch_bytes):
         return header.last_offset + 1
     return None
@@ -284,7 +284,7 @@ def _deliver(data: bytes, header: Header, options: _Options, limit: int, result:
 
 def _opened(data: bytes, header: Header, options: _Options, result: Result) -> Iterator[tuple[int, RawRecord | Record]]:
     if header.magic < 2:
-        messages = message_records(data, header, options.max_decompressed_bytes, options.verify_crc)
+        messages = message_records(data, header, options.max_decompressed_bytes, options.check_crcs)
         result.reached[header.position] = max(record.offset for record in messages)
         yield from ((record.offset, record) for record in messages)
         return
@@ -364,7 +364,7 @@ def decode(
     end_offset: int | None = None,
     control_records: str = "skip",
     on_error: str = "raise",
-    verify_crc: bool = True,
+    check_crcs: bool = True,
     max_batch_bytes: int = MIB_128,
     max_decompressed_bytes: int = MIB_128,
 ) -> Result:
@@ -380,7 +380,7 @@ def decode(
         end_offset,
         control_records == "include",
         on_error,
-        verify_crc,
+        check_crcs,
         max_batch_bytes,
         max_decompressed_bytes,
     )

@@ -4,7 +4,7 @@
     parse_message(data, at) -> Header       of a whole message: each is a batch; base_offset is the offset it stores
     message_crc_is_right(data, header) -> bool
     is_wrapper(header) -> bool              a compressed message: always opened, as only its last offset is told outside
-    message_records(data, header, max_decompressed_bytes, verify_crc) -> list of Record
+    message_records(data, header, max_decompressed_bytes, check_crcs) -> list of Record
 
 What a wrapper holds: messages one after another until one is cut, which ends them without a word. Refused are: no
 value, no whole message, one of another magic, one below its least size, one that is itself compressed, one with a wrong
@@ -160,7 +160,7 @@ def _record(message: Message, header: Header, offset: int, base_offset: int) -> 
     )
 
 
-def message_records(data: bytes, header: Header, max_decompressed_bytes: int, verify_crc: bool) -> list[Record]:
+def message_records(data: bytes, header: Header, max_decompressed_bytes: int, check_crcs: bool) -> list[Record]:
     """The record a message is, or those inside it; the error names the index of the one inside."""
     from reference_batch import CorruptBatchError, DecodeError
 
@@ -174,7 +174,7 @@ def message_records(data: bytes, header: Header, max_decompressed_bytes: int, ve
             message = _read(raw)
             if is_wrapper(header) and message.attributes & 7:
                 raise DecodeError("message_compressed", "compressed inside a compressed message")
-            if is_wrapper(header) and verify_crc and zlib.crc32(raw[16:]) != struct.unpack_from(">I", raw, 12)[0]:
+            if is_wrapper(header) and check_crcs and zlib.crc32(raw[16:]) != struct.unpack_from(">I", raw, 12)[0]:
                 raise CorruptBatchError("message_crc", "the crc of a message inside is wrong")
         except DecodeError as error:
             error.record = index

@@ -303,7 +303,7 @@ def random_options(random: Random, log: Log) -> dict[str, Any]:
         "end_offset": offset_or_none(),
         "control_records": random.choice(("skip", "include")),
         "on_error": random.choice(("raise", "stop", "skip")),
-        "verify_crc": random.randrange(6) > 0,
+        "check_crcs": random.randrange(6) > 0,
     }
     if random.randrange(8) == 0:
         options["max_batch_bytes"] = random.choice((100, 1000))

@@ -57,7 +57,7 @@ def options(data: bytes) -> None:
         end_offset=None,
         control_records="include",
         on_error="skip",
-        verify_crc=False,
+        check_crcs=False,
         limits=DecodeLimits(max_batch_bytes=1 << 20),
         binary_type="large_binary",
         threads=2,

@@ -100,7 +100,7 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
 def client_options(options: argparse.Namespace) -> dict[str, Any]:
     """Of a reader: -b, -X and -F, and what to do at damage."""
     given = {**DEFAULTS, **broker_options(options)}
-    return {"on_corrupt": "skip" if options.on_error == "skip" else "raise", **given}
+    return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
 
 
 def places_of(offsets: Offsets) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def _kind(batch: kcodec.RecordBatch) -> str:
         return "transactional" if batch.is_transactional else "data"
     try:
         types = [
-            str(record.control_type) for record in batch.decode(control_records="include", verify_crc=False).records()
+            str(record.control_type) for record in batch.decode(control_records="include", check_crcs=False).records()
         ]
     except DecodeError:
         return "control, unreadable"

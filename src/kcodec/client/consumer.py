@@ -108,7 +108,7 @@ class Consumer(NotPickled, ConsumerViews):
         """Up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
 
         Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`: each poll does so
-        until a `seek`, or on_corrupt="skip"; BrokerError, AuthorizationError and TransportError for what keeps a
+        until a `seek`, or on_error="skip"; BrokerError, AuthorizationError and TransportError for what keeps a
         partition or the group from being read; what a function given to `subscribe` raised.
         """
         return self._poll(timeout, lambda: self._core.take(self._max_poll_records))

@@ -76,7 +76,7 @@ class ConsumerViews:
 
     @property
     def skipped_batches(self) -> int:
-        """How many batches that could not be read were passed over (on_corrupt="skip")."""
+        """How many batches that could not be read were passed over (on_error="skip")."""
         return self._core.fetcher.skipped_batches
 
     def _commit_async(

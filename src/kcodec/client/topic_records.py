@@ -41,7 +41,7 @@ def read_topic(
                 such, where the others are read whole.
     max_rows:   maximum number of records in all.
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
-                framing, on_corrupt ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
+                framing, on_error ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
                 (`kcodec.reading.options`).
 

@@ -144,7 +144,7 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
             isolation_level="read_committed" if self._isolation_level == fetcher.READ_COMMITTED else "read_uncommitted",
             aborted_transactions=self._aborted_transactions,
             start_offset=self.next_fetch_offset,
-            verify_crc=bool(self._check_crcs),
+            check_crcs=bool(self._check_crcs),
             keep_position=True,
         )
         self._chunks = client_tuples(self._steps)

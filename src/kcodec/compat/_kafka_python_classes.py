@@ -217,7 +217,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             isolation_level=IsolationLevel(self.isolation_level).name.lower(),
             aborted_transactions=[(entry.producer_id, entry.first_offset) for entry in self.aborted_transactions],
             start_offset=self.fetch_offset,
-            verify_crc=bool(self.check_crcs),
+            check_crcs=bool(self.check_crcs),
             keep_position=True,
         )
         try:

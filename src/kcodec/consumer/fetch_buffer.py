@@ -118,7 +118,7 @@ class FetchedPartition:
                 columns=settings.columns if is_arrow else columns,
                 isolation_level=settings.isolation_level,
                 aborted_transactions=self._aborted,
-                verify_crc=settings.check_crcs,
+                check_crcs=settings.check_crcs,
                 limits=settings.limits,
                 binary_type=settings.binary_type if is_arrow else "binary",
                 framing=settings.framing,
@@ -430,7 +430,7 @@ class FetchBuffer:
         """Under the lock: what cannot be read is skipped where the user wants that, else raised until a seek."""
         if not isinstance(failure, DecodeError):
             self.passing.append(failure)  # memory, say: the rest is fetched again
-        elif self._settings.on_corrupt == "skip" and not isinstance(failure, TruncatedError):
+        elif self._settings.on_error == "skip" and not isinstance(failure, TruncatedError):
             self.skipped_batches += 1
             log.warning("skipped, from offset %s on: %s", state.position, failure)
             state.position, state.position_epoch = failure.next_offset, -1

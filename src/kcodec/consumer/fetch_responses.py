@@ -39,7 +39,7 @@ STALE_METADATA: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 100, 103})
 CORRUPT_REFUSALS: Final = 5
 #: ... and not before this time has passed since the first of them.
 CORRUPT_SECONDS: Final = 10.0
-#: on_corrupt="skip": refusals of an offset that directly follows one that was called corrupt and left out.
+#: on_error="skip": refusals of an offset that directly follows one that was called corrupt and left out.
 NEXT_CORRUPT_REFUSALS: Final = 2
 _MAX_ATTEMPT = 10
 # Trouble that comes so long after the last one was waited out is another one.
@@ -272,7 +272,7 @@ class FetchAnswers:
         The code is retriable, and no byte of the batch was sent: nothing may be left out for one such response. The
         offset is requested again after a pause, from the leader that the metadata then names. What was refused
         CORRUPT_REFUSALS times in CORRUPT_SECONDS counts as corrupt: poll raises that, and the request is repeated all
-        the same. With on_corrupt="skip" that one offset is left out; where the next one is refused, too, it follows
+        the same. With on_error="skip" that one offset is left out; where the next one is refused, too, it follows
         after NEXT_CORRUPT_REFUSALS, until the broker sends records again.
         """
         state, version, wanted = asked
@@ -285,7 +285,7 @@ class FetchAnswers:
         self.cluster.request_update(f"{partition}: CORRUPT_MESSAGE")
         if not refused.is_corrupt(now):
             return
-        if self.settings.on_corrupt == "skip":
+        if self.settings.on_error == "skip":
             self._leave_out(node, state, refused)
             return
         refused.begin = wanted.offset if refused.begin is None else refused.begin
@@ -299,14 +299,14 @@ class FetchAnswers:
 
     def _refused_next(self, before: Refusals | None, asked: Asked, now: float) -> Refusals:
         """Begin to count the refusals of an offset. One behind an offset that is called corrupt is so sooner: with
-        on_corrupt="skip" only the one that follows directly, as it may be left out; else any further one."""
+        on_error="skip" only the one that follows directly, as it may be left out; else any further one."""
         _, version, wanted = asked
-        is_skip = self.settings.on_corrupt == "skip"
+        is_skip = self.settings.on_error == "skip"
         is_behind = before is not None and (before.version == version if is_skip else before.offset < wanted.offset)
         return Refusals(version, wanted.offset, now, before.begin if before is not None and is_behind else None)
 
     def _leave_out(self, node: int, state: PartitionState, refused: Refusals) -> None:
-        """on_corrupt="skip": go on one offset behind one that was refused long enough."""
+        """on_error="skip": go on one offset behind one that was refused long enough."""
         with self.assignment.lock:
             if state.version != refused.version or state.position != refused.offset:
                 return
@@ -317,7 +317,7 @@ class FetchAnswers:
         if refused.begin == refused.offset:
             log.warning(
                 "%s: left out offset %d, whose bytes were never received: broker %d refused it with CORRUPT_MESSAGE "
-                'for at least %g s (on_corrupt="skip")',
+                'for at least %g s (on_error="skip")',
                 state.topic_partition,
                 refused.offset,
                 node,
@@ -329,7 +329,7 @@ class FetchAnswers:
     def _read_again(self, partition: TopicPartition, asked: Asked) -> None:
         """The broker sends records, or says that there are none yet: what it refused before is over."""
         refused = self._refusals.pop(partition, None)
-        if self.settings.on_corrupt != "skip" or refused is None or refused.begin is None:
+        if self.settings.on_error != "skip" or refused is None or refused.begin is None:
             return
         if refused.version == asked.version and refused.begin < asked.wanted.offset:
             log.warning(
@@ -343,7 +343,7 @@ class FetchAnswers:
 
 
 def _refused_error(node: int, partition: TopicPartition, offset: int) -> DecodeError:
-    """For on_corrupt="raise"; it is not raised here."""
+    """For on_error="raise"; it is not raised here."""
     return DecodeError(
         f"broker {node} refuses offset {offset} with CORRUPT_MESSAGE (at least {CORRUPT_REFUSALS} requests in "
         f"{CORRUPT_SECONDS:g} s), so its log is probably corrupt there. The bytes were never received, so next_offset "

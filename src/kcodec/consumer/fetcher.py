@@ -115,7 +115,7 @@ class Fetcher:
 
     @property
     def skipped_batches(self) -> int:
-        """Damaged batches that were passed over (on_corrupt="skip")."""
+        """Damaged batches that were passed over (on_error="skip")."""
         return self._buffer.skipped_batches
 
     def take(self, max_records: int) -> list[Record]:

@@ -59,7 +59,7 @@ class ConsumerOptions(OptionSet):
     session_timeout_ms, heartbeat_interval_ms: Of the classic protocol; in the consumer protocol the broker sets them.
     client_rack:           Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392).
     check_crcs:            Verify the CRC of each batch.
-    on_corrupt:            "raise": `poll` raises an error for a batch that cannot be read, with the offset behind it in
+    on_error:            "raise": `poll` raises an error for a batch that cannot be read, with the offset behind it in
                            `next_offset`; "skip": the batch is left out and counted. An offset that the broker refuses
                            with CORRUPT_MESSAGE is requested again first, and has no `next_offset`.
     columns, binary_type, framing: Layout of `poll_arrow`, as in `kcodec.decode`, with topic and partition.
@@ -84,7 +84,7 @@ class ConsumerOptions(OptionSet):
     }
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         "group_protocol": ("classic", "consumer"),
-        "on_corrupt": ("raise", "skip"),
+        "on_error": ("raise", "skip"),
     }
 
     group_id: str | None = None
@@ -109,7 +109,7 @@ class ConsumerOptions(OptionSet):
     check_crcs: bool = True
     allow_auto_create_topics: bool = True
     exclude_internal_topics: bool = True
-    on_corrupt: str = "raise"
+    on_error: str = "raise"
     columns: Iterable[str] = DEFAULT_COLUMNS
     binary_type: str = "binary"
     framing: str | None = None
@@ -198,7 +198,7 @@ class ConsumerOptions(OptionSet):
             enable_auto_commit=self.enable_auto_commit and self.group_id is not None,
             auto_commit_interval=self.auto_commit_interval_ms / 1000,
             check_crcs=self.check_crcs,
-            on_corrupt=self.on_corrupt,
+            on_error=self.on_error,
             columns=self._columns(),
             binary_type=self.binary_type,
             framing=self.framing,

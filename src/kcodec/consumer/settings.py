@@ -52,7 +52,7 @@ class ConsumerSettings:
     enable_auto_commit: bool = True
     auto_commit_interval: float = 5.0
     check_crcs: bool = True
-    on_corrupt: str = "raise"
+    on_error: str = "raise"
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     binary_type: str = "binary"
     framing: str | None = None

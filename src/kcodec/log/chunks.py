@@ -66,7 +66,7 @@ class ReadOptions:
     end_offset: int | None = None
     control_records: str = "skip"
     on_error: str = "raise"
-    verify_crc: bool = True
+    check_crcs: bool = True
     limits: DecodeLimits = DEFAULT_LIMITS
     binary_type: str = "binary"
     max_rows: int = MAX_ROWS
@@ -91,7 +91,7 @@ class ReadOptions:
             start_offset=position,
             end_offset=self.end_offset if is_committed else _least(self.end_offset, verdict.limit),
             control_records=self.control_records,
-            verify_crc=self.verify_crc,
+            check_crcs=self.check_crcs,
             limits=self.limits,
             binary_type=self.binary_type,
             max_rows=self.max_rows,
@@ -281,9 +281,9 @@ class SequentialReading:
     def _behind_damage(self, stretch: Stretch, file: SegmentFile, error: DecodeError, end: int) -> int:
         """Where to go on behind a refused batch; `end` where its file has no more to give."""
         limits, above = self._options.limits, self._last_offset
-        active, verify_crc = stretch.may_be_torn, self._options.verify_crc
+        active, check_crcs = stretch.may_be_torn, self._options.check_crcs
         try:
-            judge_damage(file, error, end, above, limits, is_active=active, verify_crc=verify_crc)
+            judge_damage(file, error, end, above, limits, is_active=active, check_crcs=check_crcs)
             return end
         except DecodeError as damage:
             behind = None

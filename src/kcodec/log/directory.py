@@ -60,11 +60,11 @@ class LogDirectory(Mapping[str, Log]):
     """
 
     def __init__(
-        self, path: str, storage: Storage, entries: Iterable[Entry], *, verify_crc: bool, limits: DecodeLimits
+        self, path: str, storage: Storage, entries: Iterable[Entry], *, check_crcs: bool, limits: DecodeLimits
     ) -> None:
         self.path = path
         self.storage = storage
-        self._verify_crc = verify_crc
+        self._check_crcs = check_crcs
         self._limits = limits
         self._partitions: dict[TopicPartition, str] = {}
         others, files = [], set()
@@ -101,7 +101,7 @@ class LogDirectory(Mapping[str, Log]):
         return open_partition(
             self.storage.join(self.path, self._partitions[found]),
             filesystem=self.storage,
-            verify_crc=self._verify_crc,
+            check_crcs=self._check_crcs,
             limits=self._limits,
         )
 
@@ -225,7 +225,7 @@ def open_log_directory(
     path: Source,
     *,
     filesystem: Any = None,
-    verify_crc: bool = True,
+    check_crcs: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> LogDirectory:
     """The log directory at `path`: a directory with partition directories, or with files that only a broker writes.
@@ -244,7 +244,7 @@ def open_log_directory(
             f"{place}: no segment is there (20 digits and .log, as Kafka names them), so it is no partition directory, "
             f"and no {META_PROPERTIES}, checkpoint or directory named topic-partition, so it is no log directory"
         )
-    return LogDirectory(place, storage, entries, verify_crc=verify_crc, limits=limits)
+    return LogDirectory(place, storage, entries, check_crcs=check_crcs, limits=limits)
 
 
 def _partition_of(entry: Entry) -> TopicPartition | None:

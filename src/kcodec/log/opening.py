@@ -34,7 +34,7 @@ def open(  # noqa: A001  the public name is kcodec.open
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    verify_crc: bool = True,
+    check_crcs: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Log | LogDirectory:
     """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
@@ -60,13 +60,13 @@ def open(  # noqa: A001  the public name is kcodec.open
     storage, place = storage_at(path, filesystem)
     for_one: dict[str, Any] = {"topic": topic, "partition": partition, "high_watermark": high_watermark}
     if not storage.is_directory(place):
-        return open_segment(place, filesystem=storage, verify_crc=verify_crc, limits=limits, **for_one)
-    log = _partition_at(storage, place, verify_crc=verify_crc, limits=limits, **for_one)
+        return open_segment(place, filesystem=storage, check_crcs=check_crcs, limits=limits, **for_one)
+    log = _partition_at(storage, place, check_crcs=check_crcs, limits=limits, **for_one)
     if log is not None:
         return log
     from kcodec.log.directory import open_log_directory
 
-    directory = open_log_directory(place, filesystem=storage, verify_crc=verify_crc, limits=limits)
+    directory = open_log_directory(place, filesystem=storage, check_crcs=check_crcs, limits=limits)
     given = [name for name, value in for_one.items() if value is not None]
     if given:
         raise ValueError(f"{place} is a log directory: {', '.join(given)} is for one partition (open_partition)")
@@ -80,7 +80,7 @@ def open_segment(
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    verify_crc: bool = True,
+    check_crcs: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Log:
     """One ``.log`` file by itself: a transaction whose marker lies in another segment is undecided.
@@ -110,7 +110,7 @@ def open_segment(
         topic=topic,
         partition=partition,
         high_watermark=high_watermark,
-        verify_crc=verify_crc,
+        check_crcs=check_crcs,
         limits=limits,
     )
 
@@ -122,7 +122,7 @@ def open_partition(
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    verify_crc: bool = True,
+    check_crcs: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Log:
     """A partition directory: its segments in order of offsets, the last one active.
@@ -139,7 +139,7 @@ def open_partition(
         topic=topic,
         partition=partition,
         high_watermark=high_watermark,
-        verify_crc=verify_crc,
+        check_crcs=check_crcs,
         limits=limits,
     )
     if log is None:
@@ -154,7 +154,7 @@ def _partition_at(
     topic: str | None,
     partition: int | None,
     high_watermark: int | None,
-    verify_crc: bool,
+    check_crcs: bool,
     limits: DecodeLimits,
 ) -> Log | None:
     """The log of a partition directory; None where there is no segment."""
@@ -172,7 +172,7 @@ def _partition_at(
         topic=topic,
         partition=partition,
         high_watermark=high_watermark,
-        verify_crc=verify_crc,
+        check_crcs=check_crcs,
         limits=limits,
     )
 

@@ -50,7 +50,7 @@ class Log:
         topic: str | None,
         partition: int | None,
         high_watermark: int | None,
-        verify_crc: bool,
+        check_crcs: bool,
         limits: DecodeLimits,
     ) -> None:
         if high_watermark is not None and high_watermark < 0:
@@ -60,7 +60,7 @@ class Log:
         self.topic = topic
         self.partition = partition
         self._given_high_watermark = high_watermark
-        self._verify_crc = verify_crc
+        self._check_crcs = check_crcs
         self._limits = limits
         self._timelines: dict[str, Timeline] = {}
         self._log_start_offset: int | None = None
@@ -167,12 +167,12 @@ class Log:
         index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
         """
         start = self.log_start_offset
-        if use_index and self._verify_crc and "raise" not in self._timelines:
+        if use_index and self._check_crcs and "raise" not in self._timelines:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
                 self._timeline()  # settles it, or says what is wrong
-        walked = find_by_walk(self._timeline(), timestamp, start, self._limits, verify_crc=self._verify_crc)
+        walked = find_by_walk(self._timeline(), timestamp, start, self._limits, check_crcs=self._check_crcs)
         return self._below_high_watermark(walked)
 
     def _below_high_watermark(self, offset: int | None) -> int | None:
@@ -280,7 +280,7 @@ class Log:
             end_offset=end_offset,
             control_records=control_records,
             on_error=on_error,
-            verify_crc=self._verify_crc,
+            check_crcs=self._check_crcs,
             limits=self._limits,
             binary_type=binary_type,
             framing=framing,
@@ -323,7 +323,7 @@ class Log:
     def _stretches(self, options: ReadOptions) -> Iterator[Stretch]:
         """What to read: whole segments, but for those whose names tell that they lie outside the range."""
         start = max(self.log_start_offset, options.start_offset or 0)
-        is_walked = options.isolation_level == "read_committed" or not self._verify_crc
+        is_walked = options.isolation_level == "read_committed" or not self._check_crcs
         walked = self._timeline(options.on_error).segments if is_walked else None
         for index, segment in enumerate(self.segments):
             following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None

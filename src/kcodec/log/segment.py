@@ -228,7 +228,7 @@ def judge_damage(
     limits: DecodeLimits,
     *,
     is_active: bool,
-    verify_crc: bool = True,
+    check_crcs: bool = True,
 ) -> Tail:
     """The tail that a refused batch turns out to be; raises what is to be raised if it is damage.
 
@@ -248,7 +248,7 @@ def judge_damage(
     computed = computed_crc(file, batch)
     if computed == batch.crc:
         raise error
-    if verify_crc and not isinstance(error, CorruptBatchError):
+    if check_crcs and not isinstance(error, CorruptBatchError):
         reason = f"crc {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
         place = {"position": position, "base_offset": stored_offset(batch), "path": file.path}
         error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)

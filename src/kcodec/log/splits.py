@@ -88,7 +88,7 @@ def _batches_of(segment: Segment, part: Part, limits: DecodeLimits) -> Iterator[
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     """The records of one range, with the verdict on its partition: what a task on another machine calls.
 
-    options: those of ``Log.to_arrow``, and verify_crc, limits, topic, partition, spark_layout (timestamps in
+    options: those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
     return Chunks([split.stretch], verdict, ReadOptions(**options))

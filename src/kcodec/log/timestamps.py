@@ -17,14 +17,14 @@ def find_by_index(segments: Sequence[Segment], timestamp: int, start: int, limit
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else None
         if following is None or following > start:
-            found = _first_in(batches_from_timestamp(segment, timestamp, limits), timestamp, start, verify_crc=True)
+            found = _first_in(batches_from_timestamp(segment, timestamp, limits), timestamp, start, check_crcs=True)
             if found is not None:
                 return found
     return None
 
 
 def find_by_walk(
-    timeline: Timeline, timestamp: int, start: int, limits: DecodeLimits, *, verify_crc: bool
+    timeline: Timeline, timestamp: int, start: int, limits: DecodeLimits, *, check_crcs: bool
 ) -> int | None:
     """The same, by what a walk over all headers noted."""
     for walked in timeline.segments:
@@ -32,18 +32,18 @@ def find_by_walk(
             if part.max_timestamp >= timestamp and part.next_offset > start:
                 with walked.segment.open() as file:
                     headers = walk_headers(file, part.start, part.end, limits)
-                    found = _first_in(headers, timestamp, start, verify_crc=verify_crc)
+                    found = _first_in(headers, timestamp, start, check_crcs=check_crcs)
                 if found is not None:
                     return found
     return None
 
 
-def _first_in(batches: Iterable[RecordBatch], timestamp: int, start: int, *, verify_crc: bool) -> int | None:
+def _first_in(batches: Iterable[RecordBatch], timestamp: int, start: int, *, check_crcs: bool) -> int | None:
     for batch in batches:
         if batch.max_timestamp < timestamp or batch.last_offset < start:
             continue
         columns = ("offset", "timestamp")
-        decoded = batch.decode(columns=columns, control_records="include", verify_crc=verify_crc, start_offset=start)
+        decoded = batch.decode(columns=columns, control_records="include", check_crcs=check_crcs, start_offset=start)
         for offset, found in zip(decoded.column("offset"), decoded.column("timestamp"), strict=True):
             if found >= timestamp:
                 return int(offset)

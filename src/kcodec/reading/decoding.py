@@ -32,7 +32,7 @@ class RangeDecoder:
         """(the records in the range; the damage behind them, after which the rest of the answer is not given).
 
         The partition's next_offset moves behind all that was given or passed over: markers, aborted records, gaps.
-        Under on_corrupt="skip" a batch that cannot be read is passed over as far as its length, and counted; damage is
+        Under on_error="skip" a batch that cannot be read is passed over as far as its length, and counted; damage is
         then only what hides where the next batch begins.
         """
         found: list[DecodedRecords] = []
@@ -72,7 +72,7 @@ class RangeDecoder:
             return None
         if damage.next_offset is None:
             damage.next_offset = batch.last_offset + 1
-        if self._settings.on_corrupt != "skip":
+        if self._settings.on_error != "skip":
             return None
         self.counts = _sum(self.counts, Counts(batches=1, skipped_batches=1))
         _end_aborted(answer.aborted, data[: damage.position], batch)
@@ -102,7 +102,7 @@ class RangeDecoder:
                 isolation_level=settings.isolation_level,
                 aborted_transactions=answer.aborted,
                 last_stable_offset=answer.last_stable_offset if settings.is_committed_only else None,
-                verify_crc=settings.check_crcs,
+                check_crcs=settings.check_crcs,
                 limits=settings.limits,
                 binary_type=settings.binary_type,
                 framing=settings.framing,

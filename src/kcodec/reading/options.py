@@ -22,7 +22,7 @@ class ReadOptions(OptionSet):
 
     isolation_level:       "read_committed", or "read_uncommitted".
     columns, binary_type, framing, limits: as `kcodec.decode` has them, with the columns topic and partition.
-    on_corrupt:            "raise", or "skip": batches that cannot be read are passed over and counted.
+    on_error:            "raise", or "skip": batches that cannot be read are passed over and counted.
     check_crcs:            verify checksums.
     max_partition_fetch_bytes, fetch_max_bytes: of one answer; a larger batch comes whole, up to fetch_max_bytes from
                            brokers that cut it.
@@ -38,14 +38,14 @@ class ReadOptions(OptionSet):
         "max_partition_fetch_bytes": 1,
         "fetch_ahead_max_bytes": 1,
     }
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"on_corrupt": ("raise", "skip")}
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"on_error": ("raise", "skip")}
 
     isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED
     columns: Iterable[str] = DEFAULT_COLUMNS
     binary_type: str = "binary"
     framing: str | None = None
     limits: DecodeLimits = DEFAULT_LIMITS
-    on_corrupt: str = "raise"
+    on_error: str = "raise"
     check_crcs: bool = True
     max_partition_fetch_bytes: int = 1_048_576
     fetch_max_bytes: int = 52_428_800
@@ -71,7 +71,7 @@ class ReadOptions(OptionSet):
             binary_type=self.binary_type,
             framing=self.framing,
             limits=self.limits,
-            on_corrupt=self.on_corrupt,
+            on_error=self.on_error,
             check_crcs=self.check_crcs,
             max_partition_fetch_bytes=self.max_partition_fetch_bytes,
             fetch_max_bytes=self.fetch_max_bytes,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-BOTH_OPTIONS = ("isolation_level", "start_offset", "end_offset", "on_error", "verify_crc", "limits")
+BOTH_OPTIONS = ("isolation_level", "start_offset", "end_offset", "on_error", "check_crcs", "limits")
 BYTES_OPTIONS = (*BOTH_OPTIONS, "aborted_transactions", "last_stable_offset", "control_records", "threads")
 SHAPE_OPTIONS = ("columns", "include_headers", "include_batch_meta")
 
@@ -40,7 +40,7 @@ def decode_in_arrow(
             they are collected and settled per partition directory on the driver now, by headers only; the task that
             has a path decodes it. Under read_uncommitted nothing is settled and the driver looks at nothing.
     topic, partition: the columns of these names; for files, where the directory's name does not tell.
-    decode_options: those of ``kcodec.decode``: isolation_level, start_offset, end_offset, on_error, verify_crc, limits
+    decode_options: those of ``kcodec.decode``: isolation_level, start_offset, end_offset, on_error, check_crcs, limits
             (for cells also aborted_transactions, last_stable_offset, control_records, threads); columns: names of the
             result's columns in Spark's spelling or kcodec's, in their order; without columns those of Spark's own
             Kafka source, to which include_headers=True and include_batch_meta=True add theirs.

@@ -84,7 +84,7 @@ class ReadOptions:
     topic: str | None = None
     partition: int | None = None
     split_bytes: int = DEFAULT_SPLIT_BYTES
-    verify_crc: bool = True
+    check_crcs: bool = True
     limits: DecodeLimits = DEFAULT_LIMITS
 
 
@@ -106,7 +106,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         topic=options.get("topic"),
         partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
         split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),
-        verify_crc=_boolean(options, "verifyCrc", True),
+        check_crcs=_boolean(options, "verifyCrc", True),
         limits=DecodeLimits(
             max_batch_bytes=_integer(options, "maxBatchBytes", DEFAULT_MAX_BATCH_BYTES, least=61),
             max_decompressed_bytes=_integer(options, "maxDecompressedBytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=61),

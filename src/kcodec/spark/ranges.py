@@ -36,7 +36,7 @@ class Reading:
     start_offset: int | None = None
     end_offset: int | None = None
     on_error: str = "raise"
-    verify_crc: bool = True
+    check_crcs: bool = True
     limits: DecodeLimits = DEFAULT_LIMITS
 
 
@@ -112,7 +112,7 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             on_error=reading.on_error,
-            verify_crc=reading.verify_crc,
+            check_crcs=reading.check_crcs,
             limits=reading.limits,
             max_rows=convert.MAX_ROWS,
             topic=each.topic,
@@ -138,7 +138,7 @@ def _reads_segments_alone(options: ReadOptions, pruning: Pruning) -> bool:
 
 def _open(path: str, reading: Reading, topic: str | None, partition: int | None) -> logs.Log:
     opener = logs.open_partition if Path(path).is_dir() else logs.open_segment
-    return opener(path, topic=topic, partition=partition, verify_crc=reading.verify_crc, limits=reading.limits)
+    return opener(path, topic=topic, partition=partition, check_crcs=reading.check_crcs, limits=reading.limits)
 
 
 def _size(found: FoundPartition) -> int:
@@ -259,7 +259,7 @@ def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, sp
 
 def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
     """Whether there is one segment, small enough, nothing is to be settled, and a torn tail shows by its CRC."""
-    is_settled = reading.isolation_level == "read_uncommitted" and reading.verify_crc
+    is_settled = reading.isolation_level == "read_uncommitted" and reading.check_crcs
     return is_settled and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
 
 

@@ -100,7 +100,7 @@ class KcodecReader(DataSourceReader):
             tuple(columns),
             isolation_level=options.isolation_level,
             on_error=options.on_error,
-            verify_crc=options.verify_crc,
+            check_crcs=options.check_crcs,
             limits=options.limits,
         )
 

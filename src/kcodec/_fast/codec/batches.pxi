@@ -34,7 +34,7 @@ cdef class RecordBatch:
         if self.opened_base_offset is None:
             whole = self.data
             try:
-                self.opened_base_offset = decode(whole, columns=("offset",), verify_crc=False,
+                self.opened_base_offset = decode(whole, columns=("offset",), check_crcs=False,
                                                  limits=self.limits).column("offset")[0]
             except DecodeError:
                 self.opened_base_offset = self.header.base_offset

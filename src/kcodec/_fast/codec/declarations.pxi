@@ -340,7 +340,7 @@ cdef extern from "_fast/codec/decode.h" nogil:
     ctypedef struct DecodeSettings:
         ChunkLayout layout
         Limits limits
-        int verify_crc
+        int check_crcs
         int64_t start_offset, end_offset, limit, max_rows
         int keep_position, rising
         PackageFunction package
@@ -375,7 +375,7 @@ cdef extern from "_fast/codec/decode.h" nogil:
     int decode_parallel(DecodeRun *run, int64_t count, int threads)
     int decode_finish_chunk(DecodeRun *run)
     void decode_reset(DecodeRun *run)
-    int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault)
+    int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int check_crcs, Fault *fault)
     int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,
                              int64_t count)
     int decode_worth_threads(const BatchHeader *table, int64_t count)

@@ -28,8 +28,8 @@ static int check_crc(const uint8_t *data, int64_t origin, const BatchHeader *hea
     return unlikely(computed != header->crc) ? fault_set(fault, FAULT_CRC, "crc", header->crc, computed) : 0;
 }
 
-int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault) {
-    if ((verify_crc && check_crc(data, origin, header, fault)) || header_check(header, fault)) {
+int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int check_crcs, Fault *fault) {
+    if ((check_crcs && check_crc(data, origin, header, fault)) || header_check(header, fault)) {
         place_fault(fault, header);
         return -1;
     }
@@ -235,7 +235,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
     int result;
     if (header_is_legacy(header)) {
         result = decode_open_messages(run, decompressor, header, &job, fault);
-        if (!result) result = legacy_append(run->open, &job, settings->verify_crc, &header->reached_offset, fault);
+        if (!result) result = legacy_append(run->open, &job, settings->check_crcs, &header->reached_offset, fault);
     } else if (!(result = open_records(run, decompressor, header, &job, fault))) {
         if (fuse) {
             job.crc = crc32c(0, job.records - BATCH_OVERHEAD + ATTRIBUTES_POSITION, BATCH_OVERHEAD - ATTRIBUTES_POSITION);
@@ -259,7 +259,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
 }
 
 static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
-    return settings->verify_crc && header->fate == FATE_DELIVER && !header_compression(header) && header->magic == 2 &&
+    return settings->check_crcs && header->fate == FATE_DELIVER && !header_compression(header) && header->magic == 2 &&
            header->records_count > 0 && records_length(header) >= (int64_t)FUSE_CRC_FROM * header->records_count;
 }
 
@@ -277,7 +277,7 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
         return 0;
     }
     int fuse = is_fused(settings, header);
-    if (settings->verify_crc && !fuse && check_crc(run->data, run->origin, header, fault)) return -1;
+    if (settings->check_crcs && !fuse && check_crc(run->data, run->origin, header, fault)) return -1;
     if (header_check(header, fault) || check_rising(run, header, fault)) {
         Fault crc_fault;
         if (fuse && check_crc(run->data, run->origin, header, &crc_fault)) *fault = crc_fault;

@@ -11,7 +11,7 @@
 typedef struct {
     ChunkLayout layout;
     Limits limits;
-    int verify_crc;
+    int check_crcs;
     int64_t start_offset, end_offset, limit;
     int64_t max_rows;                 // of a chunk; INT64_MAX: by bytes alone
     int keep_position;                // pass over records below run->position, as Java's consumer does
@@ -68,7 +68,7 @@ int decode_finish_chunk(DecodeRun *run);
 void decode_reset(DecodeRun *run);    // drops all chunks and counts
 
 // CRC and header fields of one batch; what every batch has to pass, whatever its fate.
-int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int verify_crc, Fault *fault);
+int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int check_crcs, Fault *fault);
 
 // Reads the type of every control batch that has a producer id. -1: no memory.
 int decode_control_types(const DecodeSettings *settings, const uint8_t *data, int64_t origin, BatchHeader *table,

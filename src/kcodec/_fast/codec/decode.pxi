@@ -43,7 +43,7 @@ cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const Batch
     cdef int64_t needed, at
     if header_check(header, &ignored) or (header_is_wrapper(header) and header.base_offset == 0):
         return None
-    if fault.code == FAULT_CRC or not settings.verify_crc:
+    if fault.code == FAULT_CRC or not settings.check_crcs:
         at = header.position + header_size(header)
         if walk_batch(run.data, run.size, at, 0, &settings.limits, &next_header, &needed,
                       &ignored) != WALK_BATCH or next_header.base_offset <= header_last_offset(header):
@@ -264,7 +264,7 @@ cdef class _Decoding:
             batches[at].fate = FATE_SKIPPED if batches[at].magic == MAGIC_UNREADABLE else FATE_DELIVER
         for at in range(self.table.count):
             if batches[at].magic == MAGIC_UNREADABLE or not decode_check_batch(
-                self.run.data, 0, &batches[at], self.settings.verify_crc, &fault
+                self.run.data, 0, &batches[at], self.settings.check_crcs, &fault
             ):
                 continue
             self.note(at, &fault)
@@ -381,11 +381,11 @@ cdef _Rows _empty_rows(_Layout layout):
     return rows
 
 
-cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, bint verify_crc, object start_offset,
+cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, bint check_crcs, object start_offset,
                       object end_offset) except -1:
     settings.layout = layout.chunk
     _read_limits(limits, &settings.limits)
-    settings.verify_crc = verify_crc
+    settings.check_crcs = check_crcs
     settings.start_offset = _offset_or(start_offset, INT64_MIN, "start_offset")
     settings.end_offset = _offset_or(end_offset, INT64_MAX, "end_offset")
     settings.limit = INT64_MAX
@@ -413,7 +413,7 @@ cdef bytes _name_source(DecodeSettings *settings, object topic, object partition
 
 def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
            last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", on_error="raise",
-           verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None):
+           check_crcs=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None):
     """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
 
     columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
@@ -425,7 +425,7 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
     on_error:             "raise"; "stop": the records before the damage, and `.error`; "skip": go on behind a damaged
                           batch where its own length leads to a batch that can be proved.
-    verify_crc:           the CRC-32C of every whole batch, also of those that are ruled out.
+    check_crcs:           the CRC-32C of every whole batch, also of those that are ruled out.
     limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
     framing:              "confluent": a key or value that begins with a zero byte and a schema id (int32) gives the id
                           to the nullable columns key_schema_id and value_schema_id, which come with the default
@@ -444,7 +444,7 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
         work.layout = _DEFAULT_LAYOUT
     else:
         work.layout = _Layout(columns, binary_type, framing=framing)
-    _settings_of(&work.settings, work.layout, limits, verify_crc, start_offset, end_offset)
+    _settings_of(&work.settings, work.layout, limits, check_crcs, start_offset, end_offset)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise TypeError(f"threads must be an int, not {type(threads).__name__}")

@@ -202,7 +202,7 @@ cdef object _with_create_times(object source, RecordBatch like):
         return source
     raw = bytearray(like.data)
     raw[ATTRIBUTES_POSITION + 1] &= 0xFF ^ ATTRIBUTE_LOG_APPEND_TIME
-    stored = decode(raw, columns=("offset", "timestamp"), verify_crc=False, control_records="include",
+    stored = decode(raw, columns=("offset", "timestamp"), check_crcs=False, control_records="include",
                     limits=like.limits)
     times = {record.offset: record.timestamp for record in stored.records()}
     return _stamped(source, times)

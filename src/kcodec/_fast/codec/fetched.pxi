@@ -6,7 +6,7 @@ DEFAULT_FETCH_COLUMNS = ("topic", "partition") + DEFAULT_COLUMNS
 
 def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
                  isolation_level="read_committed", aborted_transactions=(), last_stable_offset=None, end_offset=None,
-                 on_error="raise", verify_crc=True, limits=DEFAULT_LIMITS, binary_type="binary", framing=None):
+                 on_error="raise", check_crcs=True, limits=DEFAULT_LIMITS, binary_type="binary", framing=None):
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
 
     topic, partition:     where it comes from: for the columns of these names, and for Record.
@@ -23,7 +23,7 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
     cdef _Decoding work = _Decoding.__new__(_Decoding)
     cdef DecodedRecords decoded
     work.layout = _fetch_layout(columns, binary_type, framing)
-    _settings_of(&work.settings, work.layout, limits, verify_crc, _int64(start_offset, "start_offset"), end_offset)
+    _settings_of(&work.settings, work.layout, limits, check_crcs, _int64(start_offset, "start_offset"), end_offset)
     work.settings.keep_position = True
     work.topic = _name_source(&work.settings, topic, partition)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)
@@ -89,12 +89,12 @@ cdef class FetchedRecords:
     cdef readonly object error
 
     def __init__(self, data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
-                 isolation_level="read_committed", aborted_transactions=(), verify_crc=True, limits=DEFAULT_LIMITS,
+                 isolation_level="read_committed", aborted_transactions=(), check_crcs=True, limits=DEFAULT_LIMITS,
                  binary_type="binary", framing=None):
         cdef RecordSteps steps = RecordSteps(
             data, columns=_fetch_layout(columns, binary_type, framing), isolation_level=isolation_level,
             aborted_transactions=aborted_transactions, start_offset=_int64(start_offset, "start_offset"),
-            verify_crc=verify_crc, limits=limits, keep_position=True, topic=topic, partition=partition,
+            check_crcs=check_crcs, limits=limits, keep_position=True, topic=topic, partition=partition,
         )
         _make_once(&self.is_made, self)
         self.steps = steps

@@ -145,10 +145,10 @@ static int is_delivered(RecordsJob *job, int64_t offset) {
     return 1;
 }
 
-static int check_inside(const Message *message, int verify_crc, Fault *fault) {
+static int check_inside(const Message *message, int check_crcs, Fault *fault) {
     int compression = message->attributes & ATTRIBUTE_COMPRESSION;
     if (compression) return fault_set(fault, FAULT_MESSAGE_COMPRESSED, "compression", compression, 0);
-    if (!verify_crc) return 0;
+    if (!check_crcs) return 0;
     uint32_t stored = load_be32(message->begin + 12);
     uint32_t computed = crc32_ieee(0, message->begin + LEGACY_CRC_FROM, (size_t)(message->size - LEGACY_CRC_FROM));
     return stored == computed ? 0 : fault_set(fault, FAULT_MESSAGE_CRC, "crc", stored, computed);
@@ -156,7 +156,7 @@ static int check_inside(const Message *message, int verify_crc, Fault *fault) {
 
 // The timestamp type of every record is the wrapper's, also of a message of another magic inside: so Kafka's consumer
 // shows it (CompletedFetch.parseRecord takes the batch's).
-int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reached, Fault *fault) {
+int legacy_append(Chunk *chunk, RecordsJob *job, int check_crcs, int64_t *reached, Fault *fault) {
     BatchHeader header = *job->header;
     const int is_wrapper = header_is_wrapper(&header);
     const uint8_t *p = job->records;
@@ -167,7 +167,7 @@ int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reache
     for (int64_t index = 0; index < count; index++) {
         Message message;
         int64_t size = (int64_t)load_be32(p + 8) + LOG_OVERHEAD;
-        if (read_message(p, size, &message, fault) || (is_wrapper && check_inside(&message, verify_crc, fault))) {
+        if (read_message(p, size, &message, fault) || (is_wrapper && check_inside(&message, check_crcs, fault))) {
             fault->record = index;
             return -1;
         }

@@ -28,7 +28,7 @@ int legacy_is_exact(const uint8_t *p);
 int legacy_wrapper_value(const uint8_t *message, int64_t size, Field *value, Fault *fault);
 
 // Appends the messages in job->records: one as it lies in the data, or those a wrapper (job->header) held. The CRC of
-// those inside is checked with `verify_crc`. *reached: the greatest offset among them. After a fault roll back.
-int legacy_append(Chunk *chunk, RecordsJob *job, int verify_crc, int64_t *reached, Fault *fault);
+// those inside is checked with `check_crcs`. *reached: the greatest offset among them. After a fault roll back.
+int legacy_append(Chunk *chunk, RecordsJob *job, int check_crcs, int64_t *reached, Fault *fault);
 
 #endif

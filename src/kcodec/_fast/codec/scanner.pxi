@@ -168,7 +168,7 @@ cdef class TransactionScanner:
         cdef int64_t size = header_size(header)
         raw = PyBytes_FromStringAndSize(<const char *>data, size)
         marker = next(header_at(raw, header.position, self.path, self.limits)
-                      .decode(control_records="include", verify_crc=False).records())
+                      .decode(control_records="include", check_crcs=False).records())
         begun = self._open.pop(header.producer_id, None)
         first_offset, last_offset, first_timestamp, first_position = -1, -1, marker.timestamp, header.position
         if begun is not None:

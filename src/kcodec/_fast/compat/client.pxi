@@ -174,8 +174,8 @@ cdef class ClientBatch:
         """Its own CRC is the caller's to ask for; those of messages inside one of magic 0 and 1 are looked at here."""
         cdef RecordSteps steps
         cdef _Rows rows
-        verify_crc = header_is_wrapper(&self.header) and self.validate_crc()
-        steps = RecordSteps(self.raw, control_records="include", verify_crc=verify_crc)
+        check_crcs = header_is_wrapper(&self.header) and self.validate_crc()
+        steps = RecordSteps(self.raw, control_records="include", check_crcs=check_crcs)
         try:
             rows = steps.take()
         except DecodeError as error:
@@ -357,7 +357,7 @@ cdef class ClientRecords:
             return None
         if not self.decoded_up_to(first):
             ahead = memoryview(self.source.owner).cast("B")[begin : self.run_end(begin)]
-            self.steps = RecordSteps(ahead, control_records="include", verify_crc=False)
+            self.steps = RecordSteps(ahead, control_records="include", check_crcs=False)
             self.current = _empty_rows(self.steps.layout)
             self.current_row = first
             if not self.decoded_up_to(first):

@@ -34,14 +34,14 @@ cdef class RecordSteps:
         self.ended = True
 
     def __init__(self, data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
-                 start_offset=None, control_records="skip", verify_crc=True, limits=DEFAULT_LIMITS,
+                 start_offset=None, control_records="skip", check_crcs=True, limits=DEFAULT_LIMITS,
                  keep_position=False, topic=None, partition=None):
         _make_once(&self.is_made, self)
         if isinstance(columns, _Layout):
             self.layout = columns
         else:
             self.layout = _DEFAULT_LAYOUT if columns is DEFAULT_COLUMNS else _Layout(columns, "binary")
-        _settings_of(&self.settings, self.layout, limits, verify_crc, start_offset, None)
+        _settings_of(&self.settings, self.layout, limits, check_crcs, start_offset, None)
         self.settings.keep_position = keep_position
         self.settings.max_rows = STEP_ROWS
         self.visibility.include_control = _includes_control(control_records)
