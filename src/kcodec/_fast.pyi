@@ -47,11 +47,12 @@ def decode(
     end_offset: int | None = None,
     control_records: _ControlRecords = "skip",
     on_error: _OnError = "raise",
-    check_crcs: bool = True,
+    check_crcs: bool = ...,
     limits: DecodeLimits = ...,
     binary_type: _BinaryType = "binary",
     threads: int = 1,
     framing: Literal["confluent"] | None = None,
+    verify_crc: bool | None = None,
 ) -> DecodedRecords:
     """Decode the record batches in a bytes-like object to columns. Raises DecodeError, ValueError, TypeError."""
 
@@ -237,6 +238,11 @@ class FrameBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __reduce__(self) -> Never: ...
 
+CHECK_CRCS: Final[bool]  # True, as a default that can be told from a True that is given
+
+def checks_crcs(check_crcs: bool, verify_crc: bool | None) -> bool:
+    """Return what check_crcs says, or verify_crc, its deprecated name. Internal."""
+
 DEFAULT_FETCH_COLUMNS: Final[tuple[str, ...]]
 
 def decode_fetch(
@@ -251,10 +257,11 @@ def decode_fetch(
     last_stable_offset: int | None = None,
     end_offset: int | None = None,
     on_error: _OnError = "raise",
-    check_crcs: bool = True,
+    check_crcs: bool = ...,
     limits: DecodeLimits = ...,
     binary_type: str = "binary",
     framing: str | None = None,
+    verify_crc: bool | None = None,
 ) -> DecodedRecords:
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer. Raises DecodeError."""
 
@@ -626,7 +633,7 @@ class Decoder:
         start_offset: int | None = None,
         end_offset: int | None = None,
         control_records: str = "skip",
-        check_crcs: bool = True,
+        check_crcs: bool = ...,
         limits: DecodeLimits = ...,
         binary_type: str = "binary",
         max_rows: int | None = None,
@@ -637,6 +644,7 @@ class Decoder:
         keep_position: bool = False,
         above_offset: int | None = None,
         framing: str | None = None,
+        verify_crc: bool | None = None,
     ) -> None: ...
     @property
     def counts(self) -> Counts: ...

@@ -4,10 +4,14 @@
 A `str` is an iterable of its letters and a TopicPartition one of its fields, so a type checker does not notice when one
 is passed in place of a list. Throughout kcodec a single name, number or partition means a list of that one, as in
 `Consumer.subscribe("orders")`, and text in place of numbers or partitions raises TypeError.
+
+Arguments that were renamed are accepted under their former names with a DeprecationWarning.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
@@ -95,3 +99,28 @@ def items_of(given: Iterable[Any], kind: Any, parameter: str) -> list[Any]:
 
 def _is_list(given: object) -> bool:
     return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
+
+
+def take_renamed(given: dict[str, Any], old: str, new: str) -> None:
+    """Move the value of a keyword argument from its deprecated name to its present one, with a DeprecationWarning.
+
+    Raise TypeError if both are given.
+    """
+    if old in given:
+        if new in given:
+            raise both_names_error(old, new)
+        warn_renamed(old, new)
+        given[new] = given.pop(old)
+
+
+def both_names_error(old: str, new: str) -> TypeError:
+    """Return the error for a call with both names of an argument."""
+    return TypeError(f"{old} is the deprecated name of {new}: pass {new} alone")
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warn about the deprecated name of an argument, at the line outside of kcodec that called."""
+    level = 1
+    while str(sys._getframe(level).f_globals.get("__name__")).partition(".")[0] == "kcodec":
+        level += 1
+    warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=level + 1)

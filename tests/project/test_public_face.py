@@ -162,6 +162,7 @@ def test_signatures_are_those_that_people_call() -> None:
         "binary_type": "binary",
         "threads": 1,
         "framing": None,
+        "verify_crc": None,  # deprecated name of check_crcs
     }
     assert {parameter.kind for parameter in list(parameters.values())[1:]} == {inspect.Parameter.KEYWORD_ONLY}
     assert list(inspect.signature(kcodec.batches).parameters) == ["data", "limits"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec import DecodedRecords, DecodeError, Timestamp
+from kcodec.arguments import take_renamed
 from kcodec.cli import internal
 from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options
 from kcodec.cli.formats import Offsets, offsets_of
@@ -100,6 +101,7 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
 def client_options(options: argparse.Namespace) -> dict[str, Any]:
     """Of a reader: -b, -X and -F, and what to do at damage."""
     given = {**DEFAULTS, **broker_options(options)}
+    take_renamed(given, "on_corrupt", "on_error")
     return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
 
 

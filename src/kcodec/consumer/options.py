@@ -86,6 +86,7 @@ class ConsumerOptions(OptionSet):
         "group_protocol": ("classic", "consumer"),
         "on_error": ("raise", "skip"),
     }
+    RENAMED: ClassVar[dict[str, str]] = {"on_corrupt": "on_error"}
 
     group_id: str | None = None
     group_instance_id: str | None = None

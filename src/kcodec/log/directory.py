@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from kcodec._fast import CHECK_CRCS, checks_crcs
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.checkpoints import (
@@ -225,8 +226,9 @@ def open_log_directory(
     path: Source,
     *,
     filesystem: Any = None,
-    check_crcs: bool = True,
+    check_crcs: bool = CHECK_CRCS,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    verify_crc: bool | None = None,
 ) -> LogDirectory:
     """The log directory at `path`: a directory with partition directories, or with files that only a broker writes.
 
@@ -244,7 +246,7 @@ def open_log_directory(
             f"{place}: no segment is there (20 digits and .log, as Kafka names them), so it is no partition directory, "
             f"and no {META_PROPERTIES}, checkpoint or directory named topic-partition, so it is no log directory"
         )
-    return LogDirectory(place, storage, entries, check_crcs=check_crcs, limits=limits)
+    return LogDirectory(place, storage, entries, check_crcs=checks_crcs(check_crcs, verify_crc), limits=limits)
 
 
 def _partition_of(entry: Entry) -> TopicPartition | None:

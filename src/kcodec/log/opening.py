@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from kcodec._fast import CHECK_CRCS, checks_crcs
 from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
@@ -34,8 +35,9 @@ def open(  # noqa: A001  the public name is kcodec.open
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    check_crcs: bool = True,
+    check_crcs: bool = CHECK_CRCS,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    verify_crc: bool | None = None,
 ) -> Log | LogDirectory:
     """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
     LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
@@ -44,9 +46,11 @@ def open(  # noqa: A001  the public name is kcodec.open
     ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
     ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
     topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
-    count; without it all do. All three are for one partition: ValueError with a log directory. FileNotFoundError if
-    nothing is there; ValueError for a file or directory that is no log; TypeError for an object that is no file or
-    filesystem; OSError, naming path and bytes, for a read that fails.
+    count; without it all do. All three are for one partition: ValueError with a log directory.
+    check_crcs: verify the CRC of each batch that is read; verify_crc is its deprecated name.
+
+    FileNotFoundError if nothing is there; ValueError for a file or directory that is no log; TypeError for an object
+    that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
@@ -57,6 +61,7 @@ def open(  # noqa: A001  the public name is kcodec.open
     >>> log.topic, log.partition, log.log_start_offset, log.log_end_offset, log.tail, list(log.records())
     ('orders', 0, 42, 42, None, [])
     """
+    check_crcs = checks_crcs(check_crcs, verify_crc)
     storage, place = storage_at(path, filesystem)
     for_one: dict[str, Any] = {"topic": topic, "partition": partition, "high_watermark": high_watermark}
     if not storage.is_directory(place):
@@ -80,14 +85,16 @@ def open_segment(
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    check_crcs: bool = True,
+    check_crcs: bool = CHECK_CRCS,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    verify_crc: bool | None = None,
 ) -> Log:
     """One ``.log`` file by itself: a transaction whose marker lies in another segment is undecided.
 
     It counts as active, so that a torn tail ends it, unless a later segment lies beside it. A ``.checkpoint`` snapshot
     of the cluster's metadata is read in the same way; it is written whole, so a torn tail is damage.
     """
+    check_crcs = checks_crcs(check_crcs, verify_crc)
     storage, file = storage_at(path, filesystem)
     is_object = isinstance(storage, FileObject)
     if not storage.is_file(file):
@@ -122,8 +129,9 @@ def open_partition(
     topic: str | None = None,
     partition: int | None = None,
     high_watermark: int | None = None,
-    check_crcs: bool = True,
+    check_crcs: bool = CHECK_CRCS,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    verify_crc: bool | None = None,
 ) -> Log:
     """A partition directory: its segments in order of offsets, the last one active.
 
@@ -139,7 +147,7 @@ def open_partition(
         topic=topic,
         partition=partition,
         high_watermark=high_watermark,
-        check_crcs=check_crcs,
+        check_crcs=checks_crcs(check_crcs, verify_crc),
         limits=limits,
     )
     if log is None:

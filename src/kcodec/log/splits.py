@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kcodec.arguments import take_renamed
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import Chunks, ReadOptions, Stretch
 from kcodec.log.segment import Segment, walk_headers
@@ -91,4 +92,5 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     options: those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
+    take_renamed(options, "verify_crc", "check_crcs")
     return Chunks([split.stretch], verdict, ReadOptions(**options))

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
+from kcodec.arguments import take_renamed
 from kcodec.flow import Address
 from kcodec.network.metrics import Metrics, NoMetrics, checked_metrics
 from kcodec.network.option_names import COUNTERPARTS, refuse_unknown
@@ -73,10 +74,13 @@ def _address(entry: str) -> Address:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptionSet:
     """Options that check themselves: a number below MINIMUM is a ValueError, as are a word not in CHOICES and a value
-    of a boolean option that is neither True nor False: the text "false" would switch the option on."""
+    of a boolean option that is neither True nor False: the text "false" would switch the option on.
+
+    RENAMED: the deprecated name of an option -> its present name."""
 
     MINIMUM: ClassVar[dict[str, float]] = {}
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
+    RENAMED: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -101,6 +105,8 @@ class OptionSet:
     @classmethod
     def take(cls: type[Options], options: dict[str, Any]) -> Options:
         """Remove the options of this class from `options` and return them; the rest stays in it."""
+        for old, new in cls.RENAMED.items():
+            take_renamed(options, old, new)
         return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
 
 

@@ -39,6 +39,7 @@ class ReadOptions(OptionSet):
         "fetch_ahead_max_bytes": 1,
     }
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"on_error": ("raise", "skip")}
+    RENAMED: ClassVar[dict[str, str]] = {"on_corrupt": "on_error"}
 
     isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED
     columns: Iterable[str] = DEFAULT_COLUMNS

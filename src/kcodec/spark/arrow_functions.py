@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import kcodec
+from kcodec.arguments import take_renamed
 from kcodec.spark import convert, ranges
 from kcodec.spark.columns import SparkColumn, columns_named, ddl, default_columns, suggestion
 
@@ -98,7 +99,9 @@ def decode_partition(
 
 
 def _columns(decode_options: dict[str, Any]) -> tuple[SparkColumn, ...]:
-    """The columns that columns=, include_headers= and include_batch_meta= ask for; takes these three out."""
+    """The columns that columns=, include_headers= and include_batch_meta= ask for; takes these three out, and renames
+    what has a deprecated name."""
+    take_renamed(decode_options, "verify_crc", "check_crcs")
     names: Sequence[str] | None = decode_options.pop("columns", None)
     headers = decode_options.pop("include_headers", False)
     batch_meta = decode_options.pop("include_batch_meta", False)

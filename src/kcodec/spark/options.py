@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kcodec.arguments import take_renamed
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.spark.columns import suggestion
@@ -24,9 +25,11 @@ OUR_OPTIONS = (
     *("path", "paths", "includeHeaders", "includeBatchMeta", "startingOffsets", "endingOffsets", "startingTimestamp"),
     *("endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "kafka.isolation.level", "minPartitions", "mode", "pushdown", "topic"),
-    *("partition", "splitBytes", "verifyCrc", "maxBatchBytes", "maxDecompressedBytes"),
+    *("partition", "splitBytes", "checkCrcs", "maxBatchBytes", "maxDecompressedBytes"),
 )
-BY_FOLDED_NAME = {name.lower(): name for name in OUR_OPTIONS}
+# Deprecated name -> option.
+RENAMED = {"verifyCrc": "checkCrcs"}
+BY_FOLDED_NAME = {name.lower(): name for name in (*OUR_OPTIONS, *RENAMED)}
 NAMED_BY_PATH = "topics and partitions are named by the path"
 NO_BROKER = "files are read, no broker is asked"
 NO_STREAM = "there is no streaming read"
@@ -91,6 +94,8 @@ class ReadOptions:
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
     options = dict(_known(given))
+    for old, new in RENAMED.items():
+        take_renamed(options, old, new)
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
     return ReadOptions(
         paths=_paths(options),
@@ -106,7 +111,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         topic=options.get("topic"),
         partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
         split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),
-        check_crcs=_boolean(options, "verifyCrc", True),
+        check_crcs=_boolean(options, "checkCrcs", True),
         limits=DecodeLimits(
             max_batch_bytes=_integer(options, "maxBatchBytes", DEFAULT_MAX_BATCH_BYTES, least=61),
             max_decompressed_bytes=_integer(options, "maxDecompressedBytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=61),

@@ -413,7 +413,8 @@ cdef bytes _name_source(DecodeSettings *settings, object topic, object partition
 
 def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
            last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", on_error="raise",
-           check_crcs=True, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None):
+           check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None,
+           verify_crc=None):
     """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
 
     columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
@@ -431,6 +432,7 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
                           to the nullable columns key_schema_id and value_schema_id, which come with the default
                           columns, and the rest to its own. Whatever begins otherwise stays whole, its id null.
     threads:              batches side by side; the records and their order are the same.
+    verify_crc:           deprecated name of check_crcs.
 
     Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
     records before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
@@ -444,7 +446,7 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
         work.layout = _DEFAULT_LAYOUT
     else:
         work.layout = _Layout(columns, binary_type, framing=framing)
-    _settings_of(&work.settings, work.layout, limits, check_crcs, start_offset, end_offset)
+    _settings_of(&work.settings, work.layout, limits, _checks_crcs(check_crcs, verify_crc), start_offset, end_offset)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise TypeError(f"threads must be an int, not {type(threads).__name__}")

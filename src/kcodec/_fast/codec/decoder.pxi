@@ -24,12 +24,13 @@ cdef class Decoder:
     cdef readonly int64_t bytes_needed
 
     def __init__(self, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted", aborted_transactions=None,
-                 last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", check_crcs=True,
-                 limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None, partition=None, path=None,
-                 spark_layout=False, keep_position=False, above_offset=None, framing=None):
+                 last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip",
+                 check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", max_rows=None, topic=None,
+                 partition=None, path=None, spark_layout=False, keep_position=False, above_offset=None, framing=None,
+                 verify_crc=None):
         _make_once(&self.is_made, self)
         cdef _Layout layout = _Layout(columns, binary_type, spark_layout, True, framing)
-        _settings_of(&self.settings, layout, limits, check_crcs, start_offset, end_offset)
+        _settings_of(&self.settings, layout, limits, _checks_crcs(check_crcs, verify_crc), start_offset, end_offset)
         self.settings.keep_position = keep_position
         self.settings.rising = above_offset is not None
         self.run.position = self.settings.start_offset

@@ -6,7 +6,8 @@ DEFAULT_FETCH_COLUMNS = ("topic", "partition") + DEFAULT_COLUMNS
 
 def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
                  isolation_level="read_committed", aborted_transactions=(), last_stable_offset=None, end_offset=None,
-                 on_error="raise", check_crcs=True, limits=DEFAULT_LIMITS, binary_type="binary", framing=None):
+                 on_error="raise", check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", framing=None,
+                 verify_crc=None):
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
 
     topic, partition:     where it comes from: for the columns of these names, and for Record.
@@ -23,7 +24,8 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
     cdef _Decoding work = _Decoding.__new__(_Decoding)
     cdef DecodedRecords decoded
     work.layout = _fetch_layout(columns, binary_type, framing)
-    _settings_of(&work.settings, work.layout, limits, check_crcs, _int64(start_offset, "start_offset"), end_offset)
+    _settings_of(&work.settings, work.layout, limits, _checks_crcs(check_crcs, verify_crc),
+                 _int64(start_offset, "start_offset"), end_offset)
     work.settings.keep_position = True
     work.topic = _name_source(&work.settings, topic, partition)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)

@@ -69,3 +69,44 @@ cdef object _choice_error(str name, object value, choices):
     near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(str(choice) for choice in choices)}"
     return ValueError(f"unknown {name} {value!r}{hint}")
+
+
+class _DefaultTrue(int):
+    """True as a default value that can be told from a True that is given, so that both names of one argument in one
+    call are noticed.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return "True"
+
+
+CHECK_CRCS = _DefaultTrue(1)
+cdef object _CHECK_CRCS = CHECK_CRCS
+
+
+cdef inline bint _checks_crcs(object check_crcs, object verify_crc) except -1:
+    """What the argument check_crcs says, or verify_crc, its deprecated name (None: it was not given).
+
+    The default of check_crcs must be CHECK_CRCS. Raises TypeError if both are given.
+    """
+    if verify_crc is None:
+        if check_crcs is _CHECK_CRCS:
+            return True
+        return check_crcs
+    return _checks_crcs_by_old_name(check_crcs, verify_crc)
+
+
+cdef bint _checks_crcs_by_old_name(object check_crcs, object verify_crc) except -1:
+    from kcodec.arguments import both_names_error, warn_renamed
+
+    if check_crcs is not _CHECK_CRCS:
+        raise both_names_error("verify_crc", "check_crcs")
+    warn_renamed("verify_crc", "check_crcs")
+    return verify_crc
+
+
+def checks_crcs(check_crcs, verify_crc):
+    """Return what check_crcs says, or verify_crc, its deprecated name. Internal."""
+    return _checks_crcs(check_crcs, verify_crc)
