@@ -13,7 +13,6 @@ from kcodec.security.aws_msk_iam import AwsCredentials, aws_msk_iam
 from kcodec.security.oauthbearer import oauthbearer
 from kcodec.security.oidc import ClientCredentials
 from kcodec.security.sasl import ExchangeRefused, shown
-from kcodec.security.saslprep import saslprep
 from kcodec.security.scram import Scram, check_server, parse_challenge
 from kcodec.security.secret import Secret
 from kcodec.security.tokens import FetchedToken, lifetime_of
@@ -76,16 +75,6 @@ def test_the_other_exchanges_end(said: list[bytes]) -> None:
         except (StopIteration, ExchangeRefused):
             continue
         raise AssertionError("it goes on")
-
-
-@given(st.text(max_size=30))
-def test_saslprep_is_done_once(text: str) -> None:
-    try:
-        prepared = saslprep(text, stored=False)
-    except ValueError as error:
-        assert "SASLprep" in str(error)
-    else:
-        assert saslprep(prepared, stored=False) == prepared
 
 
 @given(st.text(max_size=700))

@@ -66,13 +66,25 @@ def test_a_wrong_password_is_one_clear_error(
 
 
 def test_a_password_is_hashed_as_kafka_hashes_it(guarded_kafka: ApacheKafka) -> None:
-    """ScramFormatter takes a password as it is, where RFC 5802 wants SASLprep; so do we, unless told otherwise."""
-    password = "\u2168-\u00a0x"  # SASLprep makes "IX- x" of it
+    """ScramFormatter takes a password as it is, where RFC 5802 requires SASLprep; so does kcodec."""
+    password = "\u2168-\u00a0x\u043f\u00e9"
     add_scram_user(guarded_kafka, "wide", password)
     options = {**guarded_kafka.client_options("alice", "SCRAM-SHA-256"), "sasl_plain_username": "wide"}
     assert ask_blocking({**options, "sasl_plain_password": password})
-    refusal({**options, "sasl_plain_password": password, "sasl_scram_saslprep": True})
-    refusal({**options, "sasl_plain_password": "IX- x"})
+    refusal({**options, "sasl_plain_password": "IX- x\u043f\u00e9"})  # what SASLprep makes of it
+
+
+def test_scram_of_kafka_refuses_names_that_are_not_ascii(guarded_kafka: ApacheKafka) -> None:
+    """The grammar of ScramMessages knows no other characters in a name, however the user was created."""
+    add_scram_user(guarded_kafka, "zo\u00eb", "\u2168-secret")
+    options = guarded_kafka.client_options("alice", "SCRAM-SHA-256")
+    refusal({**options, "sasl_plain_username": "zo\u00eb", "sasl_plain_password": "\u2168-secret"})
+
+
+@CARRIERS
+def test_plain_takes_any_name_and_password(guarded_kafka: ApacheKafka, ask: Callable[[dict[str, Any]], str]) -> None:
+    assert ask(guarded_kafka.client_options("zo\u00eb", "PLAIN"))
+    refusal({**guarded_kafka.client_options("zo\u00eb", "PLAIN"), "sasl_plain_password": "IX-secret"}, ask)
 
 
 def add_scram_user(kafka: ApacheKafka, name: str, password: str) -> None:

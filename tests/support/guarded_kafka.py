@@ -23,6 +23,7 @@ from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions
 from kcodec.protocol.messages.metadata import MetadataRequest
 from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.security import USERS
 from kcodec.testing.tokens import TokenServer
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -42,9 +43,10 @@ def token_server() -> Iterator[TokenServer]:
 
 @pytest.fixture(scope="module")
 def guarded_kafka(token_server: TokenServer) -> Iterator[ApacheKafka]:
-    """SASL_SSL with every mechanism; sessions of SCRAM-SHA-256 are short."""
+    """SASL_SSL with every mechanism; sessions of SCRAM-SHA-256 are short. One user's name is not ASCII."""
     session = {"listener.name.client.scram-sha-256.connections.max.reauth.ms": SCRAM_SESSION_MS}
-    with ApacheKafka(tls=True, sasl=True, token_server=token_server, **session) as kafka:
+    users = {**USERS, "zo\u00eb": "\u2168-secret"}
+    with ApacheKafka(tls=True, sasl=True, users=users, token_server=token_server, **session) as kafka:
         yield kafka
 
 

@@ -20,7 +20,6 @@ from kcodec.security.aws_msk_iam import aws_msk_iam, region_of
 from kcodec.security.oauthbearer import check_extensions, oauthbearer
 from kcodec.security.option_names import MECHANISM_OPTIONS, OAUTHBEARER_OPTIONS, SASL_OPTIONS
 from kcodec.security.sasl import authenticate, plain
-from kcodec.security.saslprep import saslprep
 from kcodec.security.scram import NONCE_BYTES, Scram
 from kcodec.security.secret import Secret
 from kcodec.security.tls import make_context
@@ -105,11 +104,9 @@ class ScramPassword(Mechanism):
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         self._name = name
-        username, password = _text(options, "sasl_plain_username"), _secret(options, "sasl_plain_password")
-        if options.get("sasl_scram_saslprep"):
-            username, password = _prepared(username, password)
-        self._scram = Scram(name, username, password)
-        self._password = password
+        username = _text(options, "sasl_plain_username")
+        self._password = _secret(options, "sasl_plain_password")
+        self._scram = Scram(name, username, self._password)
         self.who = f"user {username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
@@ -123,17 +120,6 @@ class ScramPassword(Mechanism):
             timeout=timeout,
             secrets=(self._password,),
         )
-
-
-def _prepared(username: str, password: Secret) -> tuple[str, Secret]:
-    try:
-        name = saslprep(username, stored=False)
-    except ValueError as error:
-        raise ValueError(f"sasl_plain_username: {error}") from None
-    try:
-        return name, Secret(saslprep(password.reveal()))
-    except ValueError as error:
-        raise ValueError(f"sasl_plain_password: {error}") from None
 
 
 class OAuthBearer(Mechanism):

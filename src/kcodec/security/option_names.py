@@ -16,8 +16,7 @@ TLS_OPTIONS = frozenset(
     }
 )
 
-PLAIN_OPTIONS = frozenset({"sasl_plain_username", "sasl_plain_password"})
-SCRAM_OPTIONS = PLAIN_OPTIONS | {"sasl_scram_saslprep"}
+PASSWORD_OPTIONS = frozenset({"sasl_plain_username", "sasl_plain_password"})
 OAUTHBEARER_OPTIONS = frozenset(
     {
         "sasl_oauth_token_provider",
@@ -34,9 +33,9 @@ AWS_OPTIONS = frozenset({"sasl_aws_region", "sasl_aws_credentials_provider"})
 
 #: Each mechanism, and what can be set for it.
 MECHANISM_OPTIONS: dict[str, frozenset[str]] = {
-    "PLAIN": PLAIN_OPTIONS,
-    "SCRAM-SHA-256": SCRAM_OPTIONS,
-    "SCRAM-SHA-512": SCRAM_OPTIONS,
+    "PLAIN": PASSWORD_OPTIONS,
+    "SCRAM-SHA-256": PASSWORD_OPTIONS,
+    "SCRAM-SHA-512": PASSWORD_OPTIONS,
     "OAUTHBEARER": OAUTHBEARER_OPTIONS,
     "AWS_MSK_IAM": AWS_OPTIONS,
 }

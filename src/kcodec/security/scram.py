@@ -6,7 +6,9 @@
     client  c=biws,r=<both nonces>,p=<proof that we know the password>
     server  v=<proof that it does>            or e=<error>
 
-No channel binding: Kafka has none. What a server says is held to the RFC's grammar before anything is computed from it.
+Names and passwords are UTF-8 as they are given, without the SASLprep of RFC 5802, as Kafka has them (ScramFormatter's
+saslName and normalize). No channel binding: Kafka has none. What a server says is held to the RFC's grammar before
+anything is computed from it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from binascii import Error as Base64Error
 from typing import NamedTuple
 
 from kcodec.security.sasl import Exchange, ExchangeRefused
-from kcodec.security.saslprep import saslprep
 from kcodec.security.secret import Secret
 
 #: Mechanism -> hash. Kafka has these two.
@@ -56,21 +57,6 @@ class Keys(NamedTuple):
 
     def __repr__(self) -> str:
         return "Keys(<secret>)"
-
-
-class Prepared(NamedTuple):
-    """A name and a password as SCRAM hashes them."""
-
-    username: str
-    password: Secret
-
-
-def prepare(username: str, password: Secret) -> Prepared:
-    """Name and password after SASLprep; ValueError (which never shows the password) for what that prohibits."""
-    try:
-        return Prepared(saslprep(username, stored=False), Secret(saslprep(password.reveal())))
-    except ValueError as error:
-        raise ValueError(f"user name or password cannot be used with SCRAM: {error}") from None
 
 
 def derive_keys(mechanism: str, password: Secret, salt: bytes, iterations: int) -> Keys:
