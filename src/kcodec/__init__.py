@@ -28,6 +28,7 @@ from kcodec.constants import BatchRetention, Compression, ControlType, Isolation
 from kcodec.constants import __version__ as __version__
 from kcodec.errors import (
     AbortableTransactionError,
+    AdminError,
     AuthenticationError,
     AuthorizationError,
     BrokerError,
@@ -97,6 +98,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "AbortableTransactionError",
     "AbortedTransaction",
+    "AdminError",
     "AuthenticationError",
     "AuthorizationError",
     "BatchRetention",

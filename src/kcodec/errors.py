@@ -12,6 +12,7 @@ a plain ValueError or TypeError.
     ├─ BufferFullError(BufferError) a producer's buffer stayed full
     ├─ DeliveryErrors(ExceptionGroup)       records of a producer failed, and nothing had retrieved their errors
     ├─ TopicDeliveryError           a member of it: the records of one topic that failed with one kind of error
+    ├─ AdminError(ExceptionGroup)   some items of an Admin call failed
     ├─ RecordValidationError(ValueError)    a leader would refuse this batch, with Kafka's error code
     ├─ TransactionStateError        this call is illegal now
     ├─ BrokerError                  a broker responded with an error code
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from kcodec._fast import DecodedRecords
@@ -246,6 +247,37 @@ class DeliveryErrors(KcodecError, ExceptionGroup[TopicDeliveryError]):
     def derive(self, members: Sequence[Any], /) -> DeliveryErrors:  # type: ignore[override]
         """Return the part of the group that `split` and `except*` select."""
         return DeliveryErrors(self.message, members)
+
+
+class AdminError(KcodecError, ExceptionGroup[Exception]):
+    """A call of `Admin` failed for some of its items.
+
+    errors:  item -> its error.
+    results: item -> its result, of the items that succeeded.
+    """
+
+    errors: dict[Any, KcodecError]
+    results: dict[Any, Any]
+
+    def __new__(cls, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> AdminError:
+        """Create the group from the errors of the items."""
+        made = super().__new__(cls, message, list(errors.values()))
+        made.errors, made.results = dict(errors), dict(results)
+        return made
+
+    def __init__(self, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> None:
+        super().__init__(message, list(errors.values()))
+
+    def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
+        """Return the part of the group that `split` and `except*` select."""
+        kept = {item: error for item, error in self.errors.items() if any(error is one for one in exceptions)}
+        return AdminError(self.message, kept, self.results)
+
+    def _text(self) -> str:
+        return "; ".join([self.message, *map(str, self.errors.values())])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AdminError, (self.message, self.errors, self.results)
 
 
 def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:

@@ -29,8 +29,7 @@ from kcodec.admin.values import AlterOperation, ConfigResource, NewTopic
 from kcodec.client import Producer
 from kcodec.client.admin import Admin
 from kcodec.client.aio.admin import Admin as AsyncAdmin
-from kcodec.cluster.retry_driver import AdminError
-from kcodec.errors import BrokerError, RequestTimedOutError, TransportError
+from kcodec.errors import AdminError, BrokerError, RequestTimedOutError, TransportError
 from kcodec.protocol import messages
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory

@@ -13,8 +13,14 @@ from kcodec import TopicPartition
 from kcodec.admin import flows
 from kcodec.admin.security import AclOperation
 from kcodec.admin.values import ConfigResource
-from kcodec.cluster.retry_driver import AdminError
-from kcodec.errors import AuthenticationError, BrokerError, KcodecError, RequestTimedOutError, UnsupportedError
+from kcodec.errors import (
+    AdminError,
+    AuthenticationError,
+    BrokerError,
+    KcodecError,
+    RequestTimedOutError,
+    UnsupportedError,
+)
 from kcodec.protocol import messages
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))

@@ -32,8 +32,8 @@ from kcodec.admin.transactions import (
 )
 from kcodec.admin.values import ConfigResource, TopicDescription
 from kcodec.arguments import names_of, partitions_of
-from kcodec.cluster.retry_driver import AdminError, Asking, Deadline, Outcome
-from kcodec.errors import BrokerError, KcodecError
+from kcodec.cluster.retry_driver import Asking, Deadline, Outcome
+from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 

@@ -70,7 +70,7 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
 
 def settled(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
     """The results of a call on several items; what failed is told on stderr and makes the status ERROR."""
-    from kcodec.cluster.retry_driver import AdminError
+    from kcodec.errors import AdminError
 
     try:
         return call(), ExitStatus.OK

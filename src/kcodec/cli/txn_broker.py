@@ -83,7 +83,7 @@ def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     from kcodec.admin.transactions import TRANSACTION_STATES, by_transactional_id
-    from kcodec.cluster.retry_driver import AdminError
+    from kcodec.errors import AdminError
 
     for state in options.state or ():
         if state not in TRANSACTION_STATES:

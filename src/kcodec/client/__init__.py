@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         commit_transaction,
     )
     from kcodec.client.transaction import Transaction
-    from kcodec.cluster.retry_driver import AdminError
+    from kcodec.errors import AdminError
     from kcodec.network.metrics import Metrics
     from kcodec.security import Security
     from kcodec.security.secret import Secret
@@ -50,7 +50,7 @@ _EXPORTS = {
     "AclOperation": "kcodec.admin.security",
     "AclPermission": "kcodec.admin.security",
     "Admin": "kcodec.client.admin",
-    "AdminError": "kcodec.cluster.retry_driver",
+    "AdminError": "kcodec.errors",
     "AlterOperation": "kcodec.admin.values",
     "BatchMetadata": "kcodec.client.producer",
     "ConfigResource": "kcodec.admin.values",

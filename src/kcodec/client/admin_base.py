@@ -6,12 +6,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kcodec.cluster.retry_driver import AdminError, Asking
+from kcodec.cluster.retry_driver import Asking
 from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions, refuse_unknown
 from kcodec.security import SECURITY_OPTIONS
-
-__all__ = ["AdminError", "asking_of"]
 
 
 def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:

@@ -13,13 +13,14 @@ items that went well. (`except* BrokerError` catches both.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.routing import Route
 from kcodec.errors import (
+    AdminError,
     AuthenticationError,
     BrokerError,
     DeliveryTimeoutError,
@@ -27,7 +28,6 @@ from kcodec.errors import (
     RequestTimedOutError,
     TransportError,
     UnsupportedError,
-    one_line,
 )
 from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
 from kcodec.offsets import TopicPartition
@@ -43,33 +43,6 @@ UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 MAX_PARALLEL_REQUESTS = 32
 # Errors that stand in the note of another, in words.
 MAX_NOTED_ERRORS = 5
-
-
-class AdminError(ExceptionGroup[Exception], KcodecError):
-    """Some items of a call failed. `errors`: item -> error; `results`: item -> result of those that went well."""
-
-    errors: dict[Any, KcodecError]
-    results: dict[Any, Any]
-
-    def __new__(cls, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> AdminError:
-        """As an ExceptionGroup is made."""
-        made = super().__new__(cls, message, list(errors.values()))
-        made.errors, made.results = dict(errors), dict(results)
-        return made
-
-    def __init__(self, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> None:
-        super().__init__(message, list(errors.values()))
-
-    def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
-        """For `except*`: the part with these errors."""
-        kept = {item: error for item, error in self.errors.items() if any(error is one for one in exceptions)}
-        return AdminError(self.message, kept, self.results)
-
-    def __str__(self) -> str:
-        return one_line("; ".join([self.message, *map(str, self.errors.values())]))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return AdminError, (self.message, self.errors, self.results)
 
 
 @dataclass
