@@ -80,6 +80,7 @@ PUBLIC = {
     "kcodec.log.windows",
     "kcodec.network.option_names",
     "kcodec.offsets",
+    "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
     "kcodec.protocol.messages",
     "kcodec.protocol.messages.metadata",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing import bare_admin, command_line
 from kcodec.testing.java import MissingTool, cache_directory, find_java
 from kcodec.testing.kafka import ApacheKafka, Listener
@@ -33,7 +34,7 @@ def test_the_shared_broker_has_topics_by_name_and_settings(apache_kafka: ApacheK
 def test_a_refused_topic_says_why(apache_kafka: ApacheKafka) -> None:
     with pytest.raises(bare_admin.BrokerRefused, match="replication") as caught:
         apache_kafka.create_topic(replication_factor=2)
-    assert caught.value.code == 38  # INVALID_REPLICATION_FACTOR
+    assert caught.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
     with pytest.raises(bare_admin.BrokerRefused, match="retention"):
         apache_kafka.create_topic(retention_ms="soon")
 

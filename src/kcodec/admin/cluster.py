@@ -11,6 +11,7 @@ from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
 from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 THE_CLUSTER = "the cluster"
 #: How far a feature may go down (Kafka: FeatureUpdate.UpgradeType).
@@ -57,7 +58,7 @@ def _metadata(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
     brokers = sorted(response.brokers, key=lambda broker: broker.node_id)
     nodes = tuple(BrokerNode(one.node_id, one.host, one.port, one.rack) for one in brokers)
     controller = None if response.controller_id < 0 else response.controller_id
-    yield items[0], Answer(0, ClusterDescription(response.cluster_id, controller, nodes))
+    yield items[0], Answer(ErrorCode.NONE, ClusterDescription(response.cluster_id, controller, nodes))
 
 
 def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:

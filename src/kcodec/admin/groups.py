@@ -17,8 +17,7 @@ from kcodec.errors import DecodeError, UnsupportedError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
-
-GROUP_ID_NOT_FOUND = 69
+from kcodec.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,9 @@ def describe_groups(
     wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
     outcome = yield from settle(asking, wanted, _description(asking, "classic"), deadline)
     for kind in ("consumer", "share", "streams"):
-        others = [name for name, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
+        others = [
+            name for name, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.GROUP_ID_NOT_FOUND
+        ]
         if others:  # of another type, which a broker of this or an older version may not have
             found = yield from settle(asking, others, _description(asking, kind), deadline)
             outcome.results |= found.results

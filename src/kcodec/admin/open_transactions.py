@@ -36,12 +36,12 @@ from kcodec.cluster.retry_driver import AdminError, Asking, Deadline, Outcome
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
 # Kafka's default of that setting, for brokers that do not tell us theirs.
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS = 900_000
 DEFAULT_IDLE_MS = 60_000
-TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, K
 
 
 def _is_expired(error: KcodecError) -> bool:
-    return isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND
+    return isinstance(error, BrokerError) and error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:

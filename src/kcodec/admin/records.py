@@ -15,8 +15,8 @@ from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
-ELECTION_NOT_NEEDED = 84
 ELECTIONS = {"preferred": 0, "unclean": 1}
 
 
@@ -98,7 +98,7 @@ def elect_leaders(
             timeout_ms=until.left_ms,
         ),
         _elected,
-        final=frozenset({80, 83}),  # PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE: an answer
+        final=frozenset({ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}),
         lowest=1 if election == "unclean" else 0,
     )
     outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
@@ -112,6 +112,6 @@ def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[
     for topic in response.replica_election_results:
         for one in topic.partition_result:
             partition = TopicPartition(topic.topic, one.partition_id)
-            is_needless = one.error_code == ELECTION_NOT_NEEDED
-            code = 0 if is_needless else one.error_code
+            is_needless = one.error_code == ErrorCode.ELECTION_NOT_NEEDED
+            code = ErrorCode.NONE if is_needless else one.error_code
             yield partition, Answer(code, ElectedLeader(partition, not is_needless), one.error_message)

@@ -15,12 +15,11 @@ from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
 from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 SALT_BYTES = 32
 # Kafka: ScramMechanism. Brokers take 4096 to 16384 iterations.
 DEFAULT_ITERATIONS = 4096
-RESOURCE_NOT_FOUND = 91
 
 
 class _OrUnknown(IntEnum):
@@ -279,7 +278,7 @@ def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilte
                 PatternType(acl.pattern_type),
             )
             for acl in result.matching_acls
-            if acl.error_code == 0
+            if acl.error_code == ErrorCode.NONE
         ]
         yield one, Answer(failed.error_code, gone, failed.error_message)
 
@@ -308,7 +307,7 @@ def describe_user_scram_credentials(
 def _credentials(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
     found = {}
     for result in response.results:
-        if result.error_code not in (0, RESOURCE_NOT_FOUND):
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND):
             raise broker_error(
                 result.error_code, f"describe scram credentials of {result.user!r}", message=result.error_message
             )

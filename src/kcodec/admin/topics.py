@@ -14,6 +14,7 @@ from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.errors import KcodecError
 from kcodec.flow import ANY_NODE, Flow, call
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 # "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
 BROKER_DEFAULT = -1
@@ -104,7 +105,7 @@ def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
             reply = yield from call(ANY_NODE, request, timeout=asking.call_timeout(deadline), lowest=4)
         except KcodecError:
             return  # the topics are made; whoever writes to them will see for himself
-        if all(topic.error_code == 0 and _has_leaders(topic) for topic in reply.message.topics):
+        if all(topic.error_code == ErrorCode.NONE and _has_leaders(topic) for topic in reply.message.topics):
             return
         yield from asking.pause(attempt, deadline)
         attempt += 1
@@ -164,7 +165,7 @@ def list_topics(
         "list topics of",
         AnyBroker(),
         lambda items, until: messages.MetadataRequest(topics=None, allow_auto_topic_creation=False),
-        lambda response, items: [(items[0], Answer(0, [_listing(topic) for topic in response.topics]))],
+        lambda response, items: [(items[0], Answer(ErrorCode.NONE, [_listing(topic) for topic in response.topics]))],
         named=str,
         lowest=4,
     )

@@ -31,12 +31,11 @@ from kcodec.errors import (
 )
 from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
 # A broker knows a new topic some 100 ms after the controller made it: so long "unknown" is asked again.
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 # Requests of one call that are under way at a time.
@@ -311,13 +310,13 @@ class _Settling(Generic[K, V]):
                 )
 
     def _take(self, item: K, answer: Answer) -> None:
-        if answer.code == 0:
+        if answer.code == ErrorCode.NONE:
             self._outcome.results[item] = answer.value
             self._last.pop(item, None)
             self._on_result(item, answer.value)
             return
         is_passing = self._may_ask_again(answer.code)
-        is_gone = answer.code == UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        is_gone = answer.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
         error = broker_error(
             answer.code,
             self._doing(item),
@@ -335,7 +334,7 @@ class _Settling(Generic[K, V]):
     def _may_ask_again(self, code: int) -> bool:
         if code in self._question.final or not error_code(code).retriable:
             return False
-        if code == UNKNOWN_TOPIC_OR_PARTITION:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             waited = self._asking.clock() - self._begin
             return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
         return True

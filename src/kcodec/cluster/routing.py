@@ -10,14 +10,27 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.errors import BrokerError, DeliveryTimeoutError
 from kcodec.flow import ANY_NODE, Flow
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 K_contra = TypeVar("K_contra", contravariant=True)
-UNKNOWN_TOPIC_OR_PARTITION = 3
-# After which errors somebody else is to be asked; None: no answer. Others are asked again where they came from.
-NOT_THE_CONTROLLER = frozenset({None, 41})
-NOT_THE_COORDINATOR = frozenset({None, 15, 16})
-NOT_THE_LEADER = frozenset({None, UNKNOWN_TOPIC_OR_PARTITION, 5, 6, 9, 13, 56, 72, 74, 75, 100})
+# After which errors another broker is requested; None: no response. After others the same broker is requested again.
+NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
+NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+NOT_THE_LEADER = frozenset(
+    {
+        None,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 # How long one look for a topic waits before it counts as unknown for now.
 TOPIC_PATIENCE_SECONDS = 1.0
 
@@ -147,7 +160,8 @@ class Leader:
             count = self._cluster.partitions(item.topic)
             if count is not None and item.partition >= count:
                 told = f"{item}: the topic has {count} partitions, numbered from 0"
-                raise BrokerError(told, code=UNKNOWN_TOPIC_OR_PARTITION, name="UNKNOWN_TOPIC_OR_PARTITION")
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise BrokerError(told, code=code, name=code.name)
         return found
 
     def lost(self, item: TopicPartition, code: int | None) -> None:

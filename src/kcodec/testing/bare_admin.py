@@ -13,6 +13,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kcodec.protocol.error_codes import ErrorCode
+
 __all__ = ["Acl", "BrokerRefused", "Metadata", "Partition", "coordinator", "create_topic", "end_offset", "metadata"]
 
 TIMEOUT_SECONDS = 5.0
@@ -196,7 +198,7 @@ def coordinator(address: str, kind: str, key: str) -> int | None:
     answer = _ask(address, FIND_COORDINATOR, 1, _string(key) + struct.pack(">b", COORDINATOR_TYPES[kind]))
     answer.take("i")  # throttle time
     code, text, node = answer.take("h"), answer.string(), answer.take("i")
-    if code == 15:  # COORDINATOR_NOT_AVAILABLE
+    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return None
     if code:
         raise BrokerRefused(f"the coordinator of {kind} {key} was not told: {text} (error {code})", code)

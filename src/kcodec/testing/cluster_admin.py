@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing import bare_admin
 from kcodec.testing.node import KafkaFailed, Node
 from kcodec.testing.properties import Value, property_name, property_text
@@ -16,8 +17,6 @@ __all__ = ["ClusterAdmin"]
 
 TOPIC_SECONDS = 20.0
 POLL_SECONDS = 0.02
-#: Of CreateTopics: fewer brokers are registered and not fenced than the topic has replicas.
-INVALID_REPLICATION_FACTOR = 38
 
 Found = TypeVar("Found")
 
@@ -57,7 +56,10 @@ class ClusterAdmin:
             try:
                 self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
             except bare_admin.BrokerRefused as error:
-                if error.code != INVALID_REPLICATION_FACTOR or factor > sum(node.is_running for node in self.nodes):
+                # Fewer brokers are registered and not fenced than the topic has replicas.
+                if error.code != ErrorCode.INVALID_REPLICATION_FACTOR or factor > sum(
+                    node.is_running for node in self.nodes
+                ):
                     raise
                 return False
             return True

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...protocol.error_codes import ErrorCode
 from ...protocol.frame import response_body
 from .frames import Exchange, Frame, api_name, skip_tagged_fields
 
@@ -18,7 +19,6 @@ ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
     60: (0, ("brokers",)),
 }
 API_VERSIONS_KEY = 18
-UNSUPPORTED_VERSION = 35
 
 #: Given a node id, a host and a port: the host and port to say instead.
 Place = Callable[[int, str, int], tuple[str, int]]
@@ -115,7 +115,7 @@ def _body(exchange: Exchange, content: Any) -> bytes:
         return bytes(content)
     version = exchange.version
     # A broker answers an ApiVersions request of a version it does not know in version 0.
-    if exchange.api_key == API_VERSIONS_KEY and getattr(content, "error_code", 0) == UNSUPPORTED_VERSION:
+    if exchange.api_key == API_VERSIONS_KEY and getattr(content, "error_code", 0) == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
     return bytes(content.encode(version))
 
