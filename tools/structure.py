@@ -58,9 +58,6 @@ EXPLAINED_CIRCLES: dict[frozenset[str], str] = {
         {"kcodec.producer.batch", "kcodec.producer.delivery", "kcodec.producer.failures"}
     ): "a delivery names its batch for type checkers",
     frozenset({"kcodec.protocol.fields", "kcodec.protocol.schema"}): "a field may hold messages",
-    frozenset(
-        {"kcodec.network.connection", "kcodec.network.connections", "kcodec.network.negotiation"}
-    ): "a connection names the connections of its client for type checkers",
     frozenset({"kcodec.testing.command_line", "kcodec.testing.kafka"}): "the command line names what it starts",
     frozenset({"kcodec.testing.proxy", "kcodec.testing.proxy.connection"}): "a connection names its proxy",
 }
@@ -72,7 +69,6 @@ COUNTERPARTS = {
 #: Names of classes that several modules declare, each with the reason.
 EXPLAINED_NAMES: dict[str, str] = {
     "Broker": "metadata of a broker; the route to it",
-    "Carrier": "a client's I/O thread; its event loop",
     "CommittedOffsets": "requests for committed offsets; those of a session's transaction",
     "Connection": "of a client; of the proxy for tests",
     "Coordinator": "of a FindCoordinator response; the route to it",
@@ -81,7 +77,6 @@ EXPLAINED_NAMES: dict[str, str] = {
     "Listener": "of a broker for tests; of a session's rebalances",
     "Message": "of the protocol; of peers' consumers; of the command line's input",
     "Metrics": "public, of a client; what the consumer counts of fetch responses",
-    "Network": "what a scheduler needs; what a client has",
     "OpenTransaction": "of a producer; as lag shows it, public",
     "Part": "of a timeline; of a restore",
     "Partition": "of a cluster's metadata; of a test's",
@@ -100,7 +95,6 @@ EXPLAINED_NAMES: dict[str, str] = {
     "Treatment": "of errors of transactions, of classic groups, of modern groups",
     "Verdict": "on a batch in a timeline; on a producer's error",
     "Wanted": "partitions of a fetch session; topics of a sink",
-    "_Pending": "a call of a client; a request in the proxy for tests",
     "_Topics": "of a log directory; of offset requests",
 }
 
