@@ -68,10 +68,8 @@ COUNTERPARTS = {
 }
 #: Names of classes that several modules declare, each with the reason.
 EXPLAINED_NAMES: dict[str, str] = {
-    "Broker": "metadata of a broker; the route to it",
     "CommittedOffsets": "requests for committed offsets; those of a session's transaction",
     "Connection": "of a client; of the proxy for tests",
-    "Coordinator": "of a FindCoordinator response; the route to it",
     "Delivery": "public, to be waited for; its state in flows",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",
     "Listener": "of a broker for tests; of a session's rebalances",

@@ -22,7 +22,9 @@ from typing import Any
 
 from kcodec.admin.configs import describe_configs
 from kcodec.admin.topics import describe_topics, list_topics
-from kcodec.admin.transactions import (
+from kcodec.admin.values import ConfigResource, TopicDescription
+from kcodec.arguments import names_of, partitions_of
+from kcodec.cluster.producer_states import (
     ProducerState,
     TransactionDescription,
     by_transactional_id,
@@ -30,8 +32,6 @@ from kcodec.admin.transactions import (
     producers_of,
     transactions_of,
 )
-from kcodec.admin.values import ConfigResource, TopicDescription
-from kcodec.arguments import names_of, partitions_of
 from kcodec.cluster.retry_driver import AdminError, Asking, Deadline, Outcome
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.flow import Flow

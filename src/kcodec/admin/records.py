@@ -9,7 +9,7 @@ from typing import Any
 from kcodec.admin.values import ElectedLeader
 from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, partition_codes, results
 from kcodec.cluster.routing import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
@@ -36,8 +36,7 @@ def list_offsets(
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
     question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
-    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, timestamps, question, timeout)
 
 
 def delete_records(
@@ -66,14 +65,9 @@ def delete_records(
             ],
             timeout_ms=until.left_ms,
         ),
-        lambda response, some: (
-            (TopicPartition(topic.name, one.partition_index), Answer(one.error_code, one.low_watermark))
-            for topic in response.topics
-            for one in topic.partitions
-        ),
+        lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
     )
-    outcome = yield from settle(asking, before, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, before, question, timeout)
 
 
 def elect_leaders(
@@ -101,8 +95,7 @@ def elect_leaders(
         final=frozenset({ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}),
         lowest=1 if election == "unclean" else 0,
     )
-    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, partitions_of(partitions), question, timeout)
 
 
 def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
 from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -188,8 +188,7 @@ def create_acls(
         ),
         lowest=1,
     )
-    outcome = yield from settle(asking, items_of(bindings, AclBinding, "bindings"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, items_of(bindings, AclBinding, "bindings"), question, timeout)
 
 
 def describe_acls(
@@ -200,37 +199,40 @@ def describe_acls(
     question: Question[AclFilter, list[AclBinding]] = Question(
         "describe acls",
         AnyBroker(),
-        lambda some, until: messages.DescribeAclsRequest(
-            resource_type_filter=int(chosen.resource_type),
-            resource_name_filter=chosen.resource_name,
-            pattern_type_filter=int(chosen.pattern_type),
-            principal_filter=chosen.principal,
-            host_filter=chosen.host,
-            operation=int(chosen.operation),
-            permission_type=int(chosen.permission),
+        lambda some, until: messages.DescribeAclsRequest(**_filter_fields(chosen)),
+        lambda response, some: whole(
+            response, some, lambda response: [_binding(one, acl) for one in response.resources for acl in one.acls]
         ),
-        lambda response, some: [
-            (some[0], Answer(response.error_code, list(_described(response)), response.error_message))
-        ],
         named=lambda chosen: "of the cluster",
         lowest=1,
     )
-    outcome = yield from settle(asking, [chosen], question, asking.deadline(timeout))
-    return outcome.value()[chosen]
+    return (yield from results(asking, [chosen], question, timeout))[chosen]
 
 
-def _described(response: Any) -> Iterator[AclBinding]:
-    for resource in response.resources:
-        for acl in resource.acls:
-            yield AclBinding(
-                ResourceType(resource.resource_type),
-                resource.resource_name,
-                acl.principal,
-                AclOperation(acl.operation),
-                AclPermission(acl.permission_type),
-                acl.host,
-                PatternType(resource.pattern_type),
-            )
+def _filter_fields(chosen: AclFilter) -> dict[str, Any]:
+    """A filter as DescribeAcls and DeleteAcls have it."""
+    return {
+        "resource_type_filter": int(chosen.resource_type),
+        "resource_name_filter": chosen.resource_name,
+        "pattern_type_filter": int(chosen.pattern_type),
+        "principal_filter": chosen.principal,
+        "host_filter": chosen.host,
+        "operation": int(chosen.operation),
+        "permission_type": int(chosen.permission),
+    }
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
+    """The permission `acl` of a response, about `resource`."""
+    return AclBinding(
+        ResourceType(resource.resource_type),
+        resource.resource_name,
+        acl.principal,
+        AclOperation(acl.operation),
+        AclPermission(acl.permission_type),
+        acl.host,
+        PatternType(resource.pattern_type),
+    )
 
 
 def delete_acls(
@@ -244,42 +246,18 @@ def delete_acls(
         "delete acls",
         Controller(asking.cluster),
         lambda some, until: messages.DeleteAclsRequest(
-            filters=[
-                messages.DeleteAclsFilter(
-                    resource_type_filter=int(one.resource_type),
-                    resource_name_filter=one.resource_name,
-                    pattern_type_filter=int(one.pattern_type),
-                    principal_filter=one.principal,
-                    host_filter=one.host,
-                    operation=int(one.operation),
-                    permission_type=int(one.permission),
-                )
-                for one in some
-            ]
+            filters=[messages.DeleteAclsFilter(**_filter_fields(one)) for one in some]
         ),
         _deleted,
         lowest=1,
     )
-    outcome = yield from settle(asking, items_of(filters, AclFilter, "filters"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, items_of(filters, AclFilter, "filters"), question, timeout)
 
 
 def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, Answer]]:
     for one, result in zip(filters, response.filter_results, strict=False):
         failed = next((acl for acl in result.matching_acls if acl.error_code), result)
-        gone = [
-            AclBinding(
-                ResourceType(acl.resource_type),
-                acl.resource_name,
-                acl.principal,
-                AclOperation(acl.operation),
-                AclPermission(acl.permission_type),
-                acl.host,
-                PatternType(acl.pattern_type),
-            )
-            for acl in result.matching_acls
-            if acl.error_code == ErrorCode.NONE
-        ]
+        gone = [_binding(acl, acl) for acl in result.matching_acls if acl.error_code == ErrorCode.NONE]
         yield one, Answer(failed.error_code, gone, failed.error_message)
 
 
@@ -297,14 +275,13 @@ def describe_user_scram_credentials(
         lambda some, until: messages.DescribeUserScramCredentialsRequest(
             users=None if names is None else [messages.ScramUserName(name=name) for name in names]
         ),
-        _credentials,
+        lambda response, some: whole(response, some, _credentials),
         named=str,
     )
-    outcome = yield from settle(asking, ["users"], question, asking.deadline(timeout))
-    return outcome.value()["users"]
+    return (yield from results(asking, ["users"], question, timeout))["users"]
 
 
-def _credentials(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
+def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
     found = {}
     for result in response.results:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND):
@@ -314,7 +291,7 @@ def _credentials(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]
         found[result.user] = tuple(
             ScramCredentialInfo(ScramMechanism(info.mechanism), info.iterations) for info in result.credential_infos
         )
-    yield items[0], Answer(response.error_code, found, response.error_message)
+    return found
 
 
 def alter_user_scram_credentials(
@@ -341,12 +318,9 @@ def alter_user_scram_credentials(
                 if isinstance(one, ScramCredentialDeletion) and one.user in users
             ],
         ),
-        lambda response, users: (
-            (result.user, Answer(result.error_code, None, result.error_message)) for result in response.results
-        ),
+        lambda response, users: entries(response.results, "user"),
     )
-    outcome = yield from settle(asking, [one.user for one in changes], question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, [one.user for one in changes], question, timeout)
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:

@@ -232,6 +232,14 @@ def settle(
     return outcome
 
 
+def results(
+    asking: Asking, items: Iterable[K], question: Question[K, V], timeout: float | None
+) -> Generator[Any, Any, dict[K, V]]:
+    """Ask as `settle` does, for `timeout` seconds, and return the results by item, or raise as `Outcome.value` does."""
+    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    return outcome.value()
+
+
 class _Settling(Generic[K, V]):
     """One run of `settle`."""
 
@@ -376,10 +384,28 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
+def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, Answer]]:
+    """Read a response that is about its only item. value: the item's result, given the response."""
+    yield items[0], Answer(response.error_code, value(response), getattr(response, "error_message", None))
+
+
+def entries(
+    results: Iterable[Any], key: str, value: Callable[[Any], Any] = lambda result: None
+) -> Iterator[tuple[Any, Answer]]:
+    """Read a response that has a result for each item. key: the field with the item; value: what the result holds."""
+    for result in results:
+        yield getattr(result, key), Answer(result.error_code, value(result), getattr(result, "error_message", None))
+
+
 def partition_codes(
-    response: Any, partitions: list[TopicPartition], name_of: Callable[[Any], str] = lambda topic: str(topic.name)
+    response: Any,
+    partitions: list[TopicPartition],
+    name_of: Callable[[Any], str] = lambda topic: str(topic.name),
+    value: Callable[[Any], Any] = lambda result: None,
 ) -> Iterator[tuple[TopicPartition, Answer]]:
-    """Of a response that has nothing but a code for each partition. name_of: a topic of it, where ids stand for it."""
+    """Read a response that has a code for each partition. name_of: a topic of it, where ids stand for it; value: what
+    the result of a partition holds."""
     for topic in response.topics:
-        for one in topic.partitions:
-            yield TopicPartition(name_of(topic), one.partition_index), Answer(one.error_code)
+        for result in topic.partitions:
+            partition = TopicPartition(name_of(topic), result.partition_index)
+            yield partition, Answer(result.error_code, value(result), getattr(result, "error_message", None))
