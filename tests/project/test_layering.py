@@ -62,6 +62,7 @@ PUBLIC = {
     "kcodec",
     "kcodec.admin.groups",
     "kcodec.admin.open_transactions",
+    "kcodec.admin.security",
     "kcodec.admin.transactions",
     "kcodec.admin.values",
     "kcodec.arguments",
@@ -120,7 +121,8 @@ def faults(name: str, found: Iterator[Import]) -> list[str]:
         return [f"{name} has no row in MAY_IMPORT"]
     allowed = MAY_IMPORT.get(layer, set()) | ({"kcodec"} if layer in FACADE else set())
     wrong = []
-    for module, early, typing in dict.fromkeys(one[:3] for one in found):
+    public = ((one.inner if one.inner in PUBLIC else one.module, one) for one in found)
+    for module, early, typing in dict.fromkeys((module, one.is_early, one.is_typing) for module, one in public):
         top, *rest = module.split(".")
         inner = rest[0] if rest and (rest[0] in MAY_IMPORT or rest[0] in ON_TOP) else "kcodec"
         if top == "kcodec" and inner != layer:

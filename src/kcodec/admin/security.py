@@ -168,20 +168,7 @@ def create_acls(
     question: Question[AclBinding, None] = Question(
         "create acl",
         Controller(asking.cluster),
-        lambda some, until: messages.CreateAclsRequest(
-            creations=[
-                messages.AclCreation(
-                    resource_type=int(one.resource_type),
-                    resource_name=one.resource_name,
-                    resource_pattern_type=int(one.pattern_type),
-                    principal=one.principal,
-                    host=one.host,
-                    operation=int(one.operation),
-                    permission_type=int(one.permission),
-                )
-                for one in some
-            ]
-        ),
+        lambda some, until: messages.CreateAclsRequest(creations=[acl_creation(one) for one in some]),
         lambda response, some: (
             (one, Answer(result.error_code, None, result.error_message))
             for one, result in zip(some, response.results, strict=False)
@@ -189,6 +176,19 @@ def create_acls(
         lowest=1,
     )
     return results(asking, items_of(bindings, AclBinding, "bindings"), question, timeout)
+
+
+def acl_creation(binding: AclBinding) -> Any:
+    """A permission as CreateAcls has it."""
+    return messages.AclCreation(
+        resource_type=int(binding.resource_type),
+        resource_name=binding.resource_name,
+        resource_pattern_type=int(binding.pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=int(binding.operation),
+        permission_type=int(binding.permission),
+    )
 
 
 def describe_acls(
@@ -199,7 +199,7 @@ def describe_acls(
     question: Question[AclFilter, list[AclBinding]] = Question(
         "describe acls",
         AnyBroker(),
-        lambda some, until: messages.DescribeAclsRequest(**_filter_fields(chosen)),
+        lambda some, until: messages.DescribeAclsRequest(**acl_filter_fields(chosen)),
         lambda response, some: whole(
             response, some, lambda response: [_binding(one, acl) for one in response.resources for acl in one.acls]
         ),
@@ -209,7 +209,7 @@ def describe_acls(
     return (yield from results(asking, [chosen], question, timeout))[chosen]
 
 
-def _filter_fields(chosen: AclFilter) -> dict[str, Any]:
+def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
     """A filter as DescribeAcls and DeleteAcls have it."""
     return {
         "resource_type_filter": int(chosen.resource_type),
@@ -246,7 +246,7 @@ def delete_acls(
         "delete acls",
         Controller(asking.cluster),
         lambda some, until: messages.DeleteAclsRequest(
-            filters=[messages.DeleteAclsFilter(**_filter_fields(one)) for one in some]
+            filters=[messages.DeleteAclsFilter(**acl_filter_fields(one)) for one in some]
         ),
         _deleted,
         lowest=1,
