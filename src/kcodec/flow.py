@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows: what a client does, written once as generators, carried by a thread or by asyncio.
+"""Flows: what a client does, written once as generators, run by a thread or by asyncio.
 
 A flow yields effects and is sent what came of them; it never touches a socket, a clock or a lock:
 
@@ -256,6 +256,6 @@ def join(task: Task[T], timeout: float | None = None) -> Flow[T]:
 
 
 def blocking(function: Callable[[], T]) -> Flow[T]:
-    """Run `function` where it may block (a worker thread of the carrier) and go on with its result or its error."""
+    """Run `function` where it may block (a worker thread) and go on with its result or its error."""
     result: T = yield Blocking(function)
     return result

@@ -31,6 +31,7 @@ from kcodec.client.admin import Admin
 from kcodec.client.aio.admin import Admin as AsyncAdmin
 from kcodec.errors import AdminError, BrokerError, RequestTimedOutError, TransportError
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -103,7 +104,7 @@ def test_validate_only_makes_nothing(admin: Admin) -> None:
 def test_one_failure_is_its_own_error_and_several_are_a_group(admin: Admin, topic: str) -> None:
     with pytest.raises(BrokerError, match="there is a topic of this name") as caught:
         admin.create_topics([topic])
-    assert (caught.value.code, caught.value.resource) == (36, topic)
+    assert (caught.value.code, caught.value.resource) == (ErrorCode.TOPIC_ALREADY_EXISTS, topic)
     other, bad = unused(), "no/name"
     with pytest.raises(AdminError, match="create topic: 2 of 3 failed") as several:
         admin.create_topics([topic, other, bad])
@@ -141,7 +142,7 @@ def test_a_topic_that_is_not_there_is_not_made_by_asking(admin: Admin) -> None:
     ):
         with pytest.raises(BrokerError) as caught:
             ask()
-        assert caught.value.code == 3
+        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert name not in admin.list_topics()
 
 

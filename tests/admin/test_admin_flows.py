@@ -22,9 +22,9 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
-NOT_LEADER, NOT_COORDINATOR, NOT_CONTROLLER, LOADING = 6, 16, 41, 14
 HOUR_MS = 3_600_000
 
 
@@ -77,7 +77,7 @@ def test_the_controller_is_asked_again_where_it_has_moved() -> None:
 
     def answer(node: int, request: Any) -> Any:
         script.controller = 2
-        return created(0 if node == 2 else NOT_CONTROLLER)(node, request)
+        return created(0 if node == 2 else ErrorCode.NOT_CONTROLLER)(node, request)
 
     script.answers["CreateTopics"] = answer
     assert list(script.run(flows.create_topics(script.asking, ["new"]))) == ["new"]
@@ -100,7 +100,7 @@ def test_only_the_partitions_of_a_moved_leader_are_asked_again() -> None:
     def code_of(node: int, partition: TopicPartition) -> int:
         if partition == B and node == 2:
             script.topics["orders"][1] = 3
-            return NOT_LEADER
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return 0
 
     script.answers["ListOffsets"] = offsets(code_of)
@@ -128,7 +128,7 @@ def test_a_coordinator_that_moved_is_found_anew() -> None:
 
     def code_of(node: int) -> int:
         script.coordinators["g"] = 2
-        return NOT_COORDINATOR if node == 1 else 0
+        return ErrorCode.NOT_COORDINATOR if node == 1 else 0
 
     script.answers["DeleteGroups"] = groups(code_of)
     assert list(script.run(flows.delete_groups(script.asking, ["g", "h"]))) == ["g", "h"]
@@ -180,7 +180,7 @@ def test_requests_are_cut_where_they_would_grow_too_large() -> None:
 
 def test_a_retriable_error_is_told_at_the_deadline_and_not_later() -> None:
     script = AdminScript()
-    script.answers["DeleteGroups"] = groups(lambda node: LOADING)
+    script.answers["DeleteGroups"] = groups(lambda node: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(
         RequestTimedOutError, match=r"delete group 'g': not done within 5 s; the last answer: .*LOAD"
     ) as caught:
@@ -329,7 +329,7 @@ class Transactions:
             states.append(
                 messages.DescribedTransactionState(
                     transactional_id=name,
-                    error_code=105 if name in self.expired else 0,
+                    error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name in self.expired else ErrorCode.NONE,
                     transaction_state=state,
                     producer_id=producer_id,
                     producer_epoch=epoch,

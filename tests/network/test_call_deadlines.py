@@ -13,6 +13,7 @@ from transaction_script import HANG, ORDERS, World, begun, make_manager, write
 
 from kcodec.client.transaction import TransactionBlock
 from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.end import SessionEnd
 from kcodec.transactions.state import State
 
@@ -85,7 +86,7 @@ def test_a_begin_with_partitions_ends_by_its_timeout_with_its_cause() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_asking_why_a_commit_was_refused_ends_by_the_timeout(version: int, code: int) -> None:
     """DescribeTransactions gets no response."""
     world = World(version)

@@ -11,6 +11,7 @@ from client_runners import Make
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
 from kcodec.flow import Flow, call, sleep
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
 from kcodec.testing.kafka import ApacheKafka
 
@@ -23,9 +24,9 @@ def initialised(client: Any, transactional_id: str, deadline: float) -> Flow[tup
             request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=10_000)
             request.producer_id = request.producer_epoch = -1
             reply = yield from call(node, request, timeout=3.0)
-            if reply.message.error_code == 0:
+            if reply.message.error_code == ErrorCode.NONE:
                 return reply.message.producer_id, reply.message.producer_epoch
-            if reply.message.error_code == 16:
+            if reply.message.error_code == ErrorCode.NOT_COORDINATOR:
                 client.cluster.forget_coordinator("transaction", transactional_id)
         except TransportError:
             client.cluster.request_update("the coordinator does not answer")

@@ -240,7 +240,7 @@ def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) ->
     def work() -> str:
         with pytest.raises(TransportError, match="must make its own"):
             asyncio.new_event_loop().run_until_complete(runner.carrier.run(ask()))
-        own = sync.Carrier(Client(ClientOptions.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
+        own = sync.ThreadLoop(Client(ClientOptions.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
         own.run(own.client.cluster.refresh(5.0), 10)
         return str(own.client.cluster.cluster_id)
 

@@ -13,6 +13,7 @@ from usual_responses import free_port, init_producer_id, usual
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Flow, call, join, spawn
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataResponse
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
@@ -27,10 +28,10 @@ def test_a_call_is_answered(make: Make) -> None:
     assert [request.client_id for request in peer.requests] == ["kcodec"] * len(peer.requests)
 
 
-def test_error_35_names_what_the_broker_knows_and_is_asked_again(make: Make) -> None:
+def test_an_unsupported_version_is_followed_by_a_known_one(make: Make) -> None:
     def answer(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == API_VERSIONS and request.version > 2:
-            refusal = request.reply(ApiVersionsResponse(error_code=35), 0)
+            refusal = request.reply(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0)
             return refusal[:-4] + bytes.fromhex("00000001001200000002")
         if request.api_key == API_VERSIONS:
             return versions_reply(request, {18: (0, 2), 3: (0, 9), 22: (0, 1)})
@@ -43,10 +44,10 @@ def test_error_35_names_what_the_broker_knows_and_is_asked_again(make: Make) -> 
     assert reply.version == 1
 
 
-def test_error_35_without_a_list_falls_back_to_version_0(make: Make) -> None:
+def test_an_unsupported_version_without_a_list_means_version_0(make: Make) -> None:
     def answer(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == API_VERSIONS and request.version > 0:
-            return request.reply(ApiVersionsResponse(error_code=35), 0)
+            return request.reply(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0)
         return usual(peer, request)
 
     with Peer(answer) as peer:
@@ -252,12 +253,12 @@ def test_a_broker_that_throttles_is_left_in_peace(make: Make) -> None:
 
 @pytest.mark.parametrize("how", ["asked", "unreachable"])
 def test_rebootstrap(make: Make, how: str) -> None:
-    """KIP-899 and KIP-1102: the broker says so (error 129), or no broker of the metadata can be reached."""
+    """KIP-899 and KIP-1102: the broker says so (REBOOTSTRAP_REQUIRED), or no broker of the metadata can be reached."""
     moved: list[bool] = []
 
     def old(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == METADATA and how == "asked" and moved:
-            return request.reply(MetadataResponse(error_code=129))
+            return request.reply(MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED))
         return usual(peer, request)
 
     with Peer(usual, node_id=2) as new:

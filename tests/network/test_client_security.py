@@ -15,6 +15,7 @@ from scripted_peer import APIS, Peer, Request, versions_reply
 
 from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Flow, Reply, call, join, sleep, spawn
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import SaslAuthenticateResponse
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
@@ -31,7 +32,9 @@ Answer = Callable[[Peer, Request], "bytes | None"]
 
 
 def refuse(request: Request) -> bytes:
-    return request.reply(SaslAuthenticateResponse(error_code=58, error_message="go away"))
+    return request.reply(
+        SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="go away")
+    )
 
 
 def init_producer_id(node: int = ANY_NODE, timeout: float = 5.0) -> Flow[Reply]:

@@ -13,6 +13,7 @@ from kcodec.cluster.metadata import Cluster, ClusterTimes
 from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep
 from kcodec.network.scheduler import Scheduler
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.metadata import (
     Coordinator,
     FindCoordinatorResponse,
@@ -108,13 +109,16 @@ def test_a_leader_told_by_an_answer_counts_when_its_epoch_is_newer() -> None:
 
 
 def test_a_topic_that_does_not_exist_is_waited_for_until_the_deadline() -> None:
-    world = World(metadata(topic("a", error=3)))
+    world = World(metadata(topic("a", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
     with pytest.raises(DeliveryTimeoutError, match=r"topic 'a' is not in the metadata after 2 s: UNKNOWN_TOPIC"):
         world.run(world.cluster.ensure_topic("a", 2.0))
     assert 10 <= len(world.asked) <= 25
 
 
-@pytest.mark.parametrize(("error", "kind"), [(29, AuthorizationError), (17, BrokerError)])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError), (ErrorCode.INVALID_TOPIC_EXCEPTION, BrokerError)],
+)
 def test_a_topic_that_cannot_be_had_says_why_at_once_and_is_asked_for_anew(error: int, kind: type[BrokerError]) -> None:
     world = World(metadata(topic("a", error=error)), metadata(topic("a", {0: (1, 0)})))
     with pytest.raises(kind) as caught:
@@ -188,20 +192,25 @@ def test_a_coordinator_is_found_and_remembered_until_forgotten() -> None:
 
 
 def test_errors_that_pass_are_waited_out() -> None:
-    world = Coordinators(coordinator(error=15), coordinator(error=14), TransportError("cut"), coordinator())
+    world = Coordinators(
+        coordinator(error=ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        coordinator(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        TransportError("cut"),
+        coordinator(),
+    )
     assert world.run(world.cluster.coordinator("group", "id", 5.0)) == 2
     assert len(world.asked) == 4
 
 
 def test_a_coordinator_that_does_not_come_ends_by_the_deadline_with_the_last_reason() -> None:
-    world = Coordinators(coordinator(error=15))
+    world = Coordinators(coordinator(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     with pytest.raises(DeliveryTimeoutError, match="COORDINATOR_NOT_AVAILABLE"):
         world.run(world.cluster.coordinator("group", "id", 3.0))
     assert 2.9 < world.now < 4.0
 
 
 def test_a_missing_permission_names_the_transactional_id() -> None:
-    world = Coordinators(coordinator(error=53))
+    world = Coordinators(coordinator(error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     with pytest.raises(AuthorizationError) as caught:
         world.run(world.cluster.coordinator("transaction", "id", 60.0))
     assert caught.value.resource == "id" and world.now < 1.0

@@ -4,22 +4,18 @@
 MAY_IMPORT names, for each package, the packages that it may import; PUBLIC lists the modules that `cli`, `spark`,
 `testing` and `compat` may import. Packages without I/O must not import what is in IMPURE, and what is in LATE is
 imported where it is used, so that `import kcodec` stays quick. Imports under TYPE_CHECKING count for the direction,
-and not for what is imported late.
+and not for what is imported late. `tools/structure.py` reads the imports, and finds circles of modules.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pytest
-
-SOURCE = Path(__file__).resolve().parent.parent.parent / "src"
+from structure import SOURCE, Import, circles, cython_imports, imports, imports_of, module_name, source_files
 
 GROUND = {"arguments", "errors", "constants", "limits", "offsets", "flow", "_lazy"}
 CORE = GROUND | {"_fast"}
@@ -66,6 +62,7 @@ PUBLIC = {
     "kcodec",
     "kcodec.admin.groups",
     "kcodec.admin.open_transactions",
+    "kcodec.admin.security",
     "kcodec.admin.transactions",
     "kcodec.admin.values",
     "kcodec.arguments",
@@ -84,6 +81,7 @@ PUBLIC = {
     "kcodec.log.windows",
     "kcodec.network.option_names",
     "kcodec.offsets",
+    "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
     "kcodec.protocol.messages",
     "kcodec.protocol.messages.metadata",
@@ -115,39 +113,6 @@ EARLY = {
 }
 
 
-class Import(NamedTuple):
-    """One imported module, named in full. is_early: as soon as its importer is; is_typing: for type checkers only."""
-
-    module: str
-    is_early: bool
-    is_typing: bool = False
-
-
-def imports(tree: ast.AST, package: list[str], early: bool = True, typing: bool = False) -> Iterator[Import]:
-    """Every import below `tree`, relative ones resolved against `package`; `from kcodec import log` is kcodec.log."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (Import(alias.name, early, typing) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*parents, *([node.module] if node.module else [])])
-            names = [f"{module}.{alias.name}" for alias in node.names] if module == "kcodec" else [module]
-            yield from (Import(name, early, typing) for name in names)
-        else:
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            yield from imports(node, package, early and not inside, typing or checking)
-
-
-def cython_imports(text: str) -> Iterator[Import]:
-    """The same for a Cython file, by its import lines; `cimport` concerns C and is not meant."""
-    for indent, module in re.findall(r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]", text, re.MULTILINE):
-        if module:
-            yield Import(module, not indent)
-    for indent, names in re.findall(r"^([ \t]*)import[ \t]+([\w., \t]+)", text, re.MULTILINE):
-        yield from (Import(name.split()[0], not indent) for name in names.split(","))
-
-
 def faults(name: str, found: Iterator[Import]) -> list[str]:
     """What the imports of the module `name` (kcodec.log.segment) do against the rules."""
     parts = name.split(".")
@@ -156,7 +121,8 @@ def faults(name: str, found: Iterator[Import]) -> list[str]:
         return [f"{name} has no row in MAY_IMPORT"]
     allowed = MAY_IMPORT.get(layer, set()) | ({"kcodec"} if layer in FACADE else set())
     wrong = []
-    for module, early, typing in found:
+    public = ((one.inner if one.inner in PUBLIC else one.module, one) for one in found)
+    for module, early, typing in dict.fromkeys((module, one.is_early, one.is_typing) for module, one in public):
         top, *rest = module.split(".")
         inner = rest[0] if rest and (rest[0] in MAY_IMPORT or rest[0] in ON_TOP) else "kcodec"
         if top == "kcodec" and inner != layer:
@@ -178,53 +144,7 @@ def faults(name: str, found: Iterator[Import]) -> list[str]:
     return wrong
 
 
-def module_name(path: Path) -> str:
-    """kcodec.log for src/kcodec/log/__init__.py, kcodec._fast for a part of the core."""
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    if path.suffix in {".pyx", ".pxi"}:
-        return "kcodec._fast"
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imports_of(path: Path) -> Iterator[Import]:
-    """The imports of one file."""
-    text, name = path.read_text(encoding="utf-8"), module_name(path)
-    if path.suffix != ".py":
-        return cython_imports(text)
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    return imports(ast.parse(text), package)
-
-
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of nodes that reach each other (Tarjan), each sorted."""
-    numbers: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        numbers[node] = lowest[node] = len(numbers)
-        stack.append(node)
-        for other in graph.get(node, ()):
-            if other not in numbers:
-                visit(other)
-                lowest[node] = min(lowest[node], lowest[other])
-            elif other in stack:
-                lowest[node] = min(lowest[node], numbers[other])
-        if lowest[node] == numbers[node]:
-            at = stack.index(node)
-            group = stack[at:]
-            del stack[at:]
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for node in list(graph):
-        if node not in numbers:
-            visit(node)
-    return found
-
-
-FILES = sorted(path for pattern in ("*.py", "*.pyx", "*.pxi") for path in (SOURCE / "kcodec").rglob(pattern))
+FILES = source_files("*.py", "*.pyx", "*.pxi")
 
 
 def test_imports_point_downwards_and_stay_light() -> None:
@@ -295,11 +215,6 @@ def test_a_violation_is_found(name: str, source: str, fault: str) -> None:
 )
 def test_what_is_allowed_is_not_found(name: str, source: str) -> None:
     assert faults(name, imports(ast.parse(source), name.split(".")[:-1])) == []
-
-
-def test_a_circle_is_found() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
-    assert circles({"a": {"b"}, "b": {"c"}}) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from kcodec.errors import AuthenticationError
 from kcodec.flow import ANY_NODE, Call, Reply
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -233,7 +234,7 @@ def taken(data: bytes = b"", lifetime_ms: int = 0) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(auth_bytes=data, session_lifetime_ms=lifetime_ms)
 
 
-def refused(words: str | None, code: int = 58) -> SaslAuthenticateResponse:
+def refused(words: str | None, code: int = ErrorCode.SASL_AUTHENTICATION_FAILED) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(error_code=code, error_message=words)
 
 
@@ -255,14 +256,23 @@ def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: floa
     ("answers", "text"),
     [
         (
-            [offered(33)],
+            [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM)],
             "SASL PLAIN as user 'alice' on broker: this listener offers PLAIN, SCRAM-SHA-256: set sasl_mechanism to one"
             " of these [UNSUPPORTED_SASL_MECHANISM, 33]",
         ),
-        ([offered(33, ())], "this listener offers nothing"),
-        ([offered(33, tuple(f"M{number}\n" for number in range(99)))], "M14\\n, M15\\n: set"),
-        ([offered(34)], "is this a listener without it? security_protocol must say so [ILLEGAL_SASL_STATE, 34]"),
-        ([offered(-1)], "the broker failed in a way that it has no code for [UNKNOWN_SERVER_ERROR, -1]"),
+        ([offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, ())], "this listener offers nothing"),
+        (
+            [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, tuple(f"M{number}\n" for number in range(99)))],
+            "M14\\n, M15\\n: set",
+        ),
+        (
+            [offered(ErrorCode.ILLEGAL_SASL_STATE)],
+            "is this a listener without it? security_protocol must say so [ILLEGAL_SASL_STATE, 34]",
+        ),
+        (
+            [offered(ErrorCode.UNKNOWN_SERVER_ERROR)],
+            "the broker failed in a way that it has no code for [UNKNOWN_SERVER_ERROR, -1]",
+        ),
         ([offered(9999)], "[UNKNOWN, 9999]"),
         (
             [offered(), refused("No such\r\nuser")],
@@ -270,7 +280,7 @@ def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: floa
         ),
         ([offered(), refused(None)], "on broker: the credentials were refused; check it"),
         ([offered(), refused("x" * 10_000)], "x" * MAX_MESSAGE_CHARACTERS + "...; check it"),
-        ([offered(), refused("later", 7)], "on broker: later [REQUEST_TIMED_OUT, 7]"),
+        ([offered(), refused("later", ErrorCode.REQUEST_TIMED_OUT)], "on broker: later [REQUEST_TIMED_OUT, 7]"),
     ],
 )
 def test_a_refusal_is_one_line_with_its_remedy(answers: Answers, text: str) -> None:

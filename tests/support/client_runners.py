@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients under both carriers, a thread and an asyncio loop, for tests that hold for both."""
+"""Clients under both I/O loops, a thread and an asyncio loop, for tests that hold for both."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import Carrier as AioCarrier
+from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions
-from kcodec.network.thread_loop import Carrier as SyncCarrier
+from kcodec.network.thread_loop import ThreadLoop
 
 QUICK: dict[str, Any] = {"request_timeout_ms": 600, "reconnect_backoff_ms": 5, "retry_backoff_ms": 5}
 
@@ -27,7 +27,7 @@ class Threaded:
 
     def __init__(self, servers: str, **changes: Any) -> None:
         self.client = Client(options(servers, **changes))
-        self.carrier = SyncCarrier(self.client)
+        self.carrier = ThreadLoop(self.client)
 
     def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
         return self.carrier.run(flow, timeout)
@@ -44,7 +44,7 @@ class Looped:
     def __init__(self, servers: str, **changes: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.client = Client(options(servers, **changes))
-        self.carrier = AioCarrier(self.client)
+        self.carrier = AsyncioLoop(self.client)
 
     def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
         return self.loop.run_until_complete(self.carrier.run(flow, timeout))

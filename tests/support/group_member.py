@@ -19,7 +19,7 @@ from kcodec.consumer.group.rebalance import Membership
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.flow import Flow, sleep
 from kcodec.network.client import Client
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import TopicPartition
 
 #: makes a membership: (client, settings, handler).
@@ -53,7 +53,7 @@ class GroupMember:
         **settings: Any,
     ) -> None:
         self.client = Client(options(servers, **{"request_timeout_ms": 5000, **(client or {})}))
-        self.carrier = Carrier(self.client)
+        self.carrier = ThreadLoop(self.client)
         self.lock = lock or threading.RLock()
         self.on_change = on_change
         self.has: set[TopicPartition] = set()

@@ -80,7 +80,7 @@ def ask_blocking(options: dict[str, Any]) -> str:
 
 def ask_asyncio(options: dict[str, Any]) -> str:
     async def ask() -> str:
-        carrier = aio.Carrier(Client(ClientOptions.take(dict(options))))
+        carrier = aio.AsyncioLoop(Client(ClientOptions.take(dict(options))))
         try:
             return await carrier.run(metadata(), 15.0)
         finally:
@@ -92,7 +92,7 @@ def ask_asyncio(options: dict[str, Any]) -> str:
 @contextmanager
 def client_of(options: dict[str, Any]) -> Iterator[tuple[Client, Callable[[Flow[Any]], Any]]]:
     client = Client(ClientOptions.take(dict(options)))
-    carrier = sync.Carrier(client)
+    carrier = sync.ThreadLoop(client)
     try:
         yield client, lambda flow: carrier.run(flow, 15.0)
     finally:

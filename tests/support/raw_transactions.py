@@ -23,7 +23,7 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow, call, sleep
 from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop
 from kcodec.protocol import messages
 
 SECONDS = 20.0
@@ -41,7 +41,7 @@ class HungTransaction:
 class RawTransactions:
     def __init__(self, bootstrap_servers: str) -> None:
         self._client = Client(ClientOptions(bootstrap_servers=bootstrap_servers, client_id="raw"))
-        self._carrier = Carrier(self._client)
+        self._carrier = ThreadLoop(self._client)
 
     def __enter__(self) -> RawTransactions:
         return self

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing import bare_admin, command_line
 from kcodec.testing.java import MissingTool, cache_directory, find_java
 from kcodec.testing.kafka import ApacheKafka, Listener
@@ -22,8 +23,8 @@ from kcodec.testing.pytest_plugin import KafkaFactory
 
 def test_the_shared_broker_has_topics_by_name_and_settings(apache_kafka: ApacheKafka) -> None:
     name = apache_kafka.create_topic(partitions=2, segment_ms=60000)
-    known = bare_admin.metadata(apache_kafka.admin_servers, (name,)).topics[name]
-    assert {number: found.leader for number, found in known.items()} == {0: 1, 1: 1}
+    known = bare_admin.partitions_of(apache_kafka.admin_servers, name)
+    assert {number: found.leader_id for number, found in known.items()} == {0: 1, 1: 1}
     assert apache_kafka.leader(name, 1) is apache_kafka.node(1)
     assert (apache_kafka.log_directory / f"{name}-1").is_dir()
     assert apache_kafka.end_offset(name, 1) == 0
@@ -33,7 +34,7 @@ def test_the_shared_broker_has_topics_by_name_and_settings(apache_kafka: ApacheK
 def test_a_refused_topic_says_why(apache_kafka: ApacheKafka) -> None:
     with pytest.raises(bare_admin.BrokerRefused, match="replication") as caught:
         apache_kafka.create_topic(replication_factor=2)
-    assert caught.value.code == 38  # INVALID_REPLICATION_FACTOR
+    assert caught.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
     with pytest.raises(bare_admin.BrokerRefused, match="retention"):
         apache_kafka.create_topic(retention_ms="soon")
 
@@ -95,7 +96,8 @@ def test_three_nodes_replicate_and_outlive_a_leader(apache_kafka_factory: KafkaF
     }
     assert kafka.bootstrap_servers.split(",")[0] == f"localhost:{kafka.node(1).listeners['CLIENT'].port}"
     brokers = bare_admin.metadata(kafka.node(2).listeners["CLIENT"].address).brokers
-    assert [f"{host}:{port}" for _, (host, port) in sorted(brokers.items())] == kafka.bootstrap_servers.split(",")
+    addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in brokers}
+    assert [address for _, address in sorted(addresses.items())] == kafka.bootstrap_servers.split(",")
     topic = kafka.create_topic(partitions=1)
     kafka.wait_in_sync(topic, 0)
     before = kafka.leader(topic, 0)
@@ -105,8 +107,8 @@ def test_three_nodes_replicate_and_outlive_a_leader(apache_kafka_factory: KafkaF
     assert kafka.coordinator("transaction", topic) is not before
     before.start()
     kafka.wait_in_sync(topic, 0)
-    known = bare_admin.metadata(after.admin_server, (topic,)).topics[topic][0]
-    assert sorted(known.replicas) == sorted(known.in_sync) == [1, 2, 3]
+    known = bare_admin.partitions_of(after.admin_server, topic)[0]
+    assert sorted(known.replica_nodes) == sorted(known.isr_nodes) == [1, 2, 3]
 
 
 def test_the_older_kafka_starts_with_the_transactions_it_has(apache_kafka_factory: KafkaFactory) -> None:
@@ -150,7 +152,7 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
     servers = done.stdout.strip()
     try:
-        assert list(bare_admin.metadata(servers).brokers) == [1]
+        assert [broker.node_id for broker in bare_admin.metadata(servers).brokers] == [1]
         assert "stop --name one" in done.stderr
         assert command_line.main(["status"]) == 0
         assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"

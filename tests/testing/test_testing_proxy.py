@@ -11,6 +11,7 @@ import pytest
 from wire_stub import EchoBroker, RawClient, request_frame
 
 from kcodec.errors import DecodeError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.proxy import KafkaProxy, split_address
 from kcodec.testing.proxy import frames as proxy_frames
 
@@ -315,7 +316,7 @@ def test_wrong_arguments_are_refused(proxy: KafkaProxy) -> None:
     with pytest.raises(ValueError, match="one of content and error="):
         proxy.on_response("EndTxn").replace()
     with pytest.raises(ValueError, match="holds no error code"):
-        proxy.on_request("EndTxn").replace(error=1)
+        proxy.on_request("EndTxn").replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
     with pytest.raises(ValueError, match="host:port is wanted"):
         split_address("localhost")
     with pytest.raises(TimeoutError, match="EndTxn"):

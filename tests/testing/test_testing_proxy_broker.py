@@ -12,6 +12,7 @@ import pytest
 from confluent_client import SILENT, read_committed
 
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import fields
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
@@ -109,9 +110,9 @@ def test_an_answer_lost_is_asked_for_again(apache_kafka: ApacheKafka, proxy: Kaf
 def test_an_error_in_place_of_the_broker(apache_kafka: ApacheKafka, proxy: KafkaProxy) -> None:
     topic = apache_kafka.create_topic(partitions=1)
     producer = open_producer(proxy, topic)
-    busy = proxy.on_request("EndTxn", count=2).answer(error=51)
-    unready = proxy.on_request("AddPartitionsToTxn").answer(error=51)
-    again = proxy.on_request("Produce").answer(error=6)
+    busy = proxy.on_request("EndTxn", count=2).answer(error=ErrorCode.CONCURRENT_TRANSACTIONS)
+    unready = proxy.on_request("AddPartitionsToTxn").answer(error=ErrorCode.CONCURRENT_TRANSACTIONS)
+    again = proxy.on_request("Produce").answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     commit_one(producer, topic, b"one")
     assert [len(rule.hits) for rule in (busy, unready, again)] == [2, 1, 1]
     assert [end.response_message().error_code for end in proxy.exchanges("EndTxn")] == [51, 51, 0]
@@ -123,7 +124,7 @@ def test_an_error_behind_the_broker(apache_kafka: ApacheKafka, proxy: KafkaProxy
 
     topic = apache_kafka.create_topic(partitions=1)
     producer = open_producer(proxy, topic)
-    proxy.on_response("EndTxn").replace(error=48)
+    proxy.on_response("EndTxn").replace(error=ErrorCode.INVALID_TXN_STATE)
     with pytest.raises(KafkaException, match="invalid state"):
         commit_one(producer, topic, b"one")
     assert values(apache_kafka, topic) == [b"one"]
@@ -212,7 +213,7 @@ def test_error_answers_name_what_was_asked(request_: Any, version: int, count: i
         for name, field in fields(type(struct)).items()
         if name.endswith("error_code") and field.versions.hold(version)
     ]
-    assert set(codes) == {51}
+    assert set(codes) == {ErrorCode.CONCURRENT_TRANSACTIONS}
     assert len(codes) == count
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
 from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 THE_CLUSTER = "the cluster"
 #: How far a feature may go down (Kafka: FeatureUpdate.UpgradeType).
@@ -21,12 +22,13 @@ def describe_cluster(
     asking: Asking, *, include_fenced_brokers: bool = False, timeout: float | None = None
 ) -> Flow[ClusterDescription]:
     """The cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
+    question: Question[str, ClusterDescription]
     if include_fenced_brokers:
-        question: Question[str, ClusterDescription] = Question(
+        question = Question(
             "describe",
             AnyBroker(),
             lambda items, until: messages.DescribeClusterRequest(include_fenced_brokers=True),
-            _cluster,
+            lambda response, items: whole(response, items, _cluster),
             named=str,
             lowest=2,
         )
@@ -35,29 +37,25 @@ def describe_cluster(
             "describe",
             AnyBroker(),
             lambda items, until: messages.MetadataRequest(topics=[], allow_auto_topic_creation=False),
-            _metadata,
+            lambda response, items: [(items[0], Answer(ErrorCode.NONE, _metadata(response)))],
             named=str,
             lowest=4,  # known to brokers of any age
         )
-    outcome = yield from settle(asking, [THE_CLUSTER], question, asking.deadline(timeout))
-    return outcome.value()[THE_CLUSTER]
+    return (yield from results(asking, [THE_CLUSTER], question, timeout))[THE_CLUSTER]
 
 
-def _cluster(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
-    brokers = sorted(response.brokers, key=lambda broker: broker.broker_id)
-    nodes = tuple(BrokerNode(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in brokers)
+def _cluster(response: Any) -> ClusterDescription:
+    nodes = [BrokerNode(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in response.brokers]
+    return _description(response, nodes)
+
+
+def _metadata(response: Any) -> ClusterDescription:
+    return _description(response, [BrokerNode(one.node_id, one.host, one.port, one.rack) for one in response.brokers])
+
+
+def _description(response: Any, nodes: list[BrokerNode]) -> ClusterDescription:
     controller = None if response.controller_id < 0 else response.controller_id
-    yield (
-        items[0],
-        Answer(response.error_code, ClusterDescription(response.cluster_id, controller, nodes), response.error_message),
-    )
-
-
-def _metadata(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
-    brokers = sorted(response.brokers, key=lambda broker: broker.node_id)
-    nodes = tuple(BrokerNode(one.node_id, one.host, one.port, one.rack) for one in brokers)
-    controller = None if response.controller_id < 0 else response.controller_id
-    yield items[0], Answer(0, ClusterDescription(response.cluster_id, controller, nodes))
+    return ClusterDescription(response.cluster_id, controller, tuple(sorted(nodes, key=lambda node: node.id)))
 
 
 def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
@@ -66,12 +64,11 @@ def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[d
         "describe the features of",
         AnyBroker(),
         lambda items, until: messages.ApiVersionsRequest(client_software_name="kcodec", client_software_version="0"),
-        lambda response, items: [(items[0], Answer(response.error_code, _features(response)))],
+        lambda response, items: whole(response, items, _features),
         named=str,
         lowest=3,
     )
-    outcome = yield from settle(asking, [THE_CLUSTER], question, asking.deadline(timeout))
-    return outcome.value()[THE_CLUSTER]
+    return (yield from results(asking, [THE_CLUSTER], question, timeout))[THE_CLUSTER]
 
 
 def _features(response: Any) -> dict[str, FeatureDescription]:
@@ -118,14 +115,12 @@ def update_features(
         _updated,
         lowest=1,
     )
-    outcome = yield from settle(asking, levels, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, levels, question, timeout)
 
 
 def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, Answer]]:
     """Version 1 has a result for each feature, version 2 only one for all."""
     if response.error_code or not response.results:
         yield from ((name, Answer(response.error_code, None, response.error_message)) for name in names)
-        return
-    for result in response.results:
-        yield result.feature, Answer(result.error_code, None, result.error_message)
+    else:
+        yield from entries(response.results, "feature")

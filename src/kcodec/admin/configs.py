@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kcodec.admin.values import (
@@ -14,8 +14,8 @@ from kcodec.admin.values import (
     ConfigResourceType,
 )
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Outcome, Question, settle
-from kcodec.cluster.routing import AnyBroker, Controller, OneBroker, Route
+from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.routing import AnyBroker, Controller, Route
 from kcodec.flow import Flow
 from kcodec.protocol import messages
 
@@ -36,52 +36,67 @@ def describe_configs(
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError where several were asked for.
     """
     wanted = None if names is None else names_of(names, "names")
-    deadline = asking.deadline(timeout)
-    outcome: Outcome[ConfigResource, dict[str, ConfigEntry]] = Outcome("describe configs")
-    for route, asked in _by_route(asking, items_of(resources, ConfigResource, "resources"), is_change=False):
-        question: Question[ConfigResource, dict[str, ConfigEntry]] = Question(
-            "describe configs of",
-            route,
-            lambda some, until: messages.DescribeConfigsRequest(
-                resources=[
-                    messages.DescribeConfigsResource(
-                        resource_type=int(one.type), resource_name=one.name, configuration_keys=wanted
-                    )
-                    for one in some
-                ],
-                include_documentation=include_documentation,
-            ),
-            _described,
-            lowest=3 if include_documentation else 1,
-        )
-        found = yield from settle(asking, asked, question, deadline)
-        outcome.results |= found.results
-        outcome.errors |= found.errors
+    question: Question[ConfigResource, dict[str, ConfigEntry]] = Question(
+        "describe configs of",
+        _ConfigRoute(AnyBroker()),
+        lambda some, until: messages.DescribeConfigsRequest(
+            resources=[
+                messages.DescribeConfigsResource(
+                    resource_type=int(one.type), resource_name=one.name, configuration_keys=wanted
+                )
+                for one in some
+            ],
+            include_documentation=include_documentation,
+        ),
+        lambda response, some: _read(response.results, _described),
+        lowest=3 if include_documentation else 1,
+    )
+    items = items_of(resources, ConfigResource, "resources")
+    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    outcome.doing = "describe configs"
     return outcome.value()
 
 
-def _asked(result: Any, resources: list[ConfigResource]) -> Iterator[ConfigResource]:
-    """The resource that a result is about; none where it was not asked for."""
-    for resource in resources:
-        if (resource.type, resource.name) == (result.resource_type, result.resource_name):
-            yield resource
+class _ConfigRoute(Route[ConfigResource]):
+    """A broker responds for its own settings; others: the route of all the rest."""
+
+    def __init__(self, others: Route[object]) -> None:
+        self._others = others
+        self.may_lag = others.may_lag
+
+    def node(self, item: ConfigResource, timeout: float) -> Flow[int | None]:
+        """As in Route."""
+        if item.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and item.name:
+            return int(item.name)
+        return (yield from self._others.node(item, timeout))
+
+    def lost(self, item: ConfigResource, code: int | None) -> None:
+        """As in Route."""
+        self._others.lost(item, code)
 
 
-def _described(response: Any, resources: list[ConfigResource]) -> Iterator[tuple[ConfigResource, Answer]]:
-    for result in response.results:
-        entries = {
-            config.name: ConfigEntry(
-                config.name,
-                config.value,
-                CONFIG_SOURCES.get(config.config_source, "UNKNOWN"),
-                config.read_only,
-                config.is_sensitive,
-                config.documentation,
-            )
-            for config in result.configs
-        }
-        for resource in _asked(result, resources):
-            yield resource, Answer(result.error_code, entries, result.error_message)
+def _read(
+    results: Iterable[Any], value: Callable[[Any], Any] = lambda result: None
+) -> Iterator[tuple[ConfigResource, Answer]]:
+    """The result of each resource; a type that this version of kcodec does not know was not requested."""
+    for result in results:
+        if result.resource_type in list(ConfigResourceType):
+            resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+            yield resource, Answer(result.error_code, value(result), result.error_message)
+
+
+def _described(result: Any) -> dict[str, ConfigEntry]:
+    return {
+        config.name: ConfigEntry(
+            config.name,
+            config.value,
+            CONFIG_SOURCES.get(config.config_source, "UNKNOWN"),
+            config.read_only,
+            config.is_sensitive,
+            config.documentation,
+        )
+        for config in result.configs
+    }
 
 
 def alter_configs(
@@ -96,24 +111,16 @@ def alter_configs(
     changes: resource -> {name: value}; None goes back to the default, (AlterOperation.APPEND, "x") adds to a list.
     Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked.
     """
-    deadline = asking.deadline(timeout)
-    outcome: Outcome[ConfigResource, None] = Outcome("alter configs")
-    for route, asked in _by_route(asking, changes, is_change=True):
-        question: Question[ConfigResource, None] = Question(
-            "alter configs of",
-            route,
-            lambda some, until: messages.IncrementalAlterConfigsRequest(
-                resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
-            ),
-            lambda response, some: (
-                (resource, Answer(one.error_code, None, one.error_message))
-                for one in response.responses
-                for resource in _asked(one, some)
-            ),
-        )
-        found = yield from settle(asking, asked, question, deadline)
-        outcome.results |= found.results
-        outcome.errors |= found.errors
+    question: Question[ConfigResource, None] = Question(
+        "alter configs of",
+        _ConfigRoute(Controller(asking.cluster)),
+        lambda some, until: messages.IncrementalAlterConfigsRequest(
+            resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
+        ),
+        lambda response, some: _read(response.responses),
+    )
+    outcome = yield from settle(asking, changes, question, asking.deadline(timeout))
+    outcome.doing = "alter configs"
     return outcome.value()
 
 
@@ -128,21 +135,3 @@ def _altered(resource: ConfigResource, changes: Alterations) -> Any:
     return messages.IncrementalAlterConfigsResource(
         resource_type=int(resource.type), resource_name=resource.name, configs=configs
     )
-
-
-def _by_route(
-    asking: Asking, resources: Iterable[ConfigResource], *, is_change: bool
-) -> list[tuple[Route[ConfigResource], list[ConfigResource]]]:
-    """A broker answers for its own settings, the controller changes the rest, any broker tells it."""
-    brokers: dict[int, list[ConfigResource]] = {}
-    others = []
-    for resource in resources:
-        is_broker = resource.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
-        if is_broker and resource.name:
-            brokers.setdefault(int(resource.name), []).append(resource)
-        else:
-            others.append(resource)
-    found: list[tuple[Route[ConfigResource], list[ConfigResource]]] = []
-    if others:
-        found.append((Controller(asking.cluster) if is_change else AnyBroker(), others))
-    return found + [(OneBroker(broker_id), some) for broker_id, some in brokers.items()]

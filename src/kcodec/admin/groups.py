@@ -8,8 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.arguments import names_of, partitions_of
-from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, by_topic, partition_codes, settle
-from kcodec.cluster.routing import Broker, Coordinator, CoordinatorOf
+from kcodec.cluster.retry_driver import (
+    Answer,
+    Asking,
+    Deadline,
+    Question,
+    by_topic,
+    entries,
+    partition_codes,
+    results,
+    settle,
+    whole,
+)
+from kcodec.cluster.routing import CoordinatorOf, EachBroker, EachCoordinator
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
 from kcodec.consumer.lag import PartitionLag, partition_lags
@@ -17,8 +28,7 @@ from kcodec.errors import DecodeError, UnsupportedError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
-
-GROUP_ID_NOT_FOUND = 69
+from kcodec.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True)
@@ -72,9 +82,9 @@ def list_groups(
     wanted, kinds = names_of(states, "states"), names_of(types, "types")
     question: Question[int, list[GroupListing]] = Question(
         "list groups of broker",
-        Broker(),
+        EachBroker(),
         lambda brokers, until: messages.ListGroupsRequest(states_filter=wanted, types_filter=kinds),
-        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response)))],
+        lambda response, brokers: whole(response, brokers, _listings),
         lowest=5 if kinds else 4 if wanted else 0,
     )
     outcome = yield from settle(asking, asking.cluster.brokers, question, deadline)
@@ -100,7 +110,9 @@ def describe_groups(
     wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
     outcome = yield from settle(asking, wanted, _description(asking, "classic"), deadline)
     for kind in ("consumer", "share", "streams"):
-        others = [name for name, error in outcome.errors.items() if getattr(error, "code", 0) == GROUP_ID_NOT_FOUND]
+        others = [
+            name for name, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.GROUP_ID_NOT_FOUND
+        ]
         if others:  # of another type, which a broker of this or an older version may not have
             found = yield from settle(asking, others, _description(asking, kind), deadline)
             outcome.results |= found.results
@@ -119,34 +131,27 @@ def _description(asking: Asking, kind: str) -> Question[str, GroupDescription]:
     read = {"classic": _group, "consumer": _consumer_group, "share": _share_group, "streams": _streams_group}[kind]
     return Question(
         "describe group",
-        Coordinator(asking.cluster, "group"),
+        EachCoordinator(asking.cluster, "group"),
         lambda groups, until: requests[kind](groups),
-        lambda response, groups: (
-            (group.group_id, Answer(group.error_code, read(group), group.error_message)) for group in response.groups
-        ),
+        lambda response, groups: entries(response.groups, "group_id", read),
     )
 
 
-def _consumer_group(group: Any) -> GroupDescription:
-    members = tuple(
-        GroupMember(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            _partitions(member.assignment),
-        )
-        for member in group.members
+def _member(member: Any, partitions: Iterable[TopicPartition], **classic: bytes) -> GroupMember:
+    """A member of any type of group; classic: its metadata and assignment in the classic protocol."""
+    instance_id = getattr(member, "group_instance_id", getattr(member, "instance_id", None))
+    return GroupMember(
+        member.member_id, instance_id, member.client_id, member.client_host, tuple(partitions), **classic
     )
-    return GroupDescription(group.group_id, group.group_state, "consumer", group.assignor_name, members, "consumer")
+
+
+def _consumer_group(group: Any, kind: str = "consumer") -> GroupDescription:
+    members = tuple(_member(member, _partitions(member.assignment)) for member in group.members)
+    return GroupDescription(group.group_id, group.group_state, kind, group.assignor_name, members, kind)
 
 
 def _share_group(group: Any) -> GroupDescription:
-    members = tuple(
-        GroupMember(member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment))
-        for member in group.members
-    )
-    return GroupDescription(group.group_id, group.group_state, "share", group.assignor_name, members, "share")
+    return _consumer_group(group, "share")
 
 
 def _streams_group(group: Any) -> GroupDescription:
@@ -162,28 +167,20 @@ def _streams_group(group: Any) -> GroupDescription:
                 topics = [*subtopology.source_topics, *(one.name for one in subtopology.repartition_source_topics)]
                 yield from (TopicPartition(topic, number) for topic in topics for number in task.partitions)
 
-    members = tuple(
-        GroupMember(
-            member.member_id, member.instance_id, member.client_id, member.client_host, tuple(partitions(member))
-        )
-        for member in group.members
-    )
+    members = tuple(_member(member, partitions(member)) for member in group.members)
     return GroupDescription(group.group_id, group.group_state, "streams", "", members, "streams")
 
 
-def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
-    return tuple(
+def _partitions(assignment: Any) -> list[TopicPartition]:
+    return [
         TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
-    )
+    ]
 
 
 def _group(group: Any) -> GroupDescription:
     members = tuple(
-        GroupMember(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
+        _member(
+            member,
             _assigned(group.protocol_type, bytes(member.member_assignment)),
             metadata=bytes(member.member_metadata),
             assignment=bytes(member.member_assignment),
@@ -211,12 +208,11 @@ def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | 
     """
     question: Question[str, None] = Question(
         "delete group",
-        Coordinator(asking.cluster, "group"),
+        EachCoordinator(asking.cluster, "group"),
         lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
-        lambda response, groups: ((result.group_id, Answer(result.error_code)) for result in response.results),
+        lambda response, groups: entries(response.results, "group_id"),
     )
-    outcome = yield from settle(asking, names_of(group_ids, "group_ids"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, names_of(group_ids, "group_ids"), question, timeout)
 
 
 def list_group_offsets(
@@ -284,10 +280,7 @@ def alter_group_offsets(
         partition: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         for partition, value in offsets.items()
     }
-
-    question = commit_question(asking.cluster, group_id, given)
-    outcome = yield from settle(asking, given, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, given, commit_question(asking.cluster, group_id, given), timeout)
 
 
 def delete_group_offsets(
@@ -316,5 +309,4 @@ def delete_group_offsets(
             else partition_codes(response, some)
         ),
     )
-    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, partitions_of(partitions), question, timeout)

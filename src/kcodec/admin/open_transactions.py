@@ -22,7 +22,9 @@ from typing import Any
 
 from kcodec.admin.configs import describe_configs
 from kcodec.admin.topics import describe_topics, list_topics
-from kcodec.admin.transactions import (
+from kcodec.admin.values import ConfigResource, TopicDescription
+from kcodec.arguments import names_of, partitions_of
+from kcodec.cluster.producer_states import (
     ProducerState,
     TransactionDescription,
     by_transactional_id,
@@ -30,18 +32,16 @@ from kcodec.admin.transactions import (
     producers_of,
     transactions_of,
 )
-from kcodec.admin.values import ConfigResource, TopicDescription
-from kcodec.arguments import names_of, partitions_of
 from kcodec.cluster.retry_driver import Asking, Deadline, Outcome
 from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
 # Kafka's default of that setting, for brokers that do not tell us theirs.
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS = 900_000
 DEFAULT_IDLE_MS = 60_000
-TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, K
 
 
 def _is_expired(error: KcodecError) -> bool:
-    return isinstance(error, BrokerError) and error.code == TRANSACTIONAL_ID_NOT_FOUND
+    return isinstance(error, BrokerError) and error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:

@@ -9,14 +9,14 @@ from typing import Any
 from kcodec.admin.values import ElectedLeader
 from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, partition_codes, results
 from kcodec.cluster.routing import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
-ELECTION_NOT_NEEDED = 84
 ELECTIONS = {"preferred": 0, "unclean": 1}
 
 
@@ -36,8 +36,7 @@ def list_offsets(
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
     question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
-    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, timestamps, question, timeout)
 
 
 def delete_records(
@@ -66,14 +65,9 @@ def delete_records(
             ],
             timeout_ms=until.left_ms,
         ),
-        lambda response, some: (
-            (TopicPartition(topic.name, one.partition_index), Answer(one.error_code, one.low_watermark))
-            for topic in response.topics
-            for one in topic.partitions
-        ),
+        lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
     )
-    outcome = yield from settle(asking, before, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, before, question, timeout)
 
 
 def elect_leaders(
@@ -98,11 +92,10 @@ def elect_leaders(
             timeout_ms=until.left_ms,
         ),
         _elected,
-        final=frozenset({80, 83}),  # PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE: an answer
+        final=frozenset({ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}),
         lowest=1 if election == "unclean" else 0,
     )
-    outcome = yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, partitions_of(partitions), question, timeout)
 
 
 def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
@@ -112,6 +105,6 @@ def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[
     for topic in response.replica_election_results:
         for one in topic.partition_result:
             partition = TopicPartition(topic.topic, one.partition_id)
-            is_needless = one.error_code == ELECTION_NOT_NEEDED
-            code = 0 if is_needless else one.error_code
+            is_needless = one.error_code == ErrorCode.ELECTION_NOT_NEEDED
+            code = ErrorCode.NONE if is_needless else one.error_code
             yield partition, Answer(code, ElectedLeader(partition, not is_needless), one.error_message)

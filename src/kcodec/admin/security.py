@@ -11,16 +11,15 @@ from enum import IntEnum
 from typing import Any
 
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
 from kcodec.cluster.routing import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 SALT_BYTES = 32
 # Kafka: ScramMechanism. Brokers take 4096 to 16384 iterations.
 DEFAULT_ITERATIONS = 4096
-RESOURCE_NOT_FOUND = 91
 
 
 class _OrUnknown(IntEnum):
@@ -169,28 +168,27 @@ def create_acls(
     question: Question[AclBinding, None] = Question(
         "create acl",
         Controller(asking.cluster),
-        lambda some, until: messages.CreateAclsRequest(
-            creations=[
-                messages.AclCreation(
-                    resource_type=int(one.resource_type),
-                    resource_name=one.resource_name,
-                    resource_pattern_type=int(one.pattern_type),
-                    principal=one.principal,
-                    host=one.host,
-                    operation=int(one.operation),
-                    permission_type=int(one.permission),
-                )
-                for one in some
-            ]
-        ),
+        lambda some, until: messages.CreateAclsRequest(creations=[acl_creation(one) for one in some]),
         lambda response, some: (
             (one, Answer(result.error_code, None, result.error_message))
             for one, result in zip(some, response.results, strict=False)
         ),
         lowest=1,
     )
-    outcome = yield from settle(asking, items_of(bindings, AclBinding, "bindings"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, items_of(bindings, AclBinding, "bindings"), question, timeout)
+
+
+def acl_creation(binding: AclBinding) -> Any:
+    """A permission as CreateAcls has it."""
+    return messages.AclCreation(
+        resource_type=int(binding.resource_type),
+        resource_name=binding.resource_name,
+        resource_pattern_type=int(binding.pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=int(binding.operation),
+        permission_type=int(binding.permission),
+    )
 
 
 def describe_acls(
@@ -201,37 +199,40 @@ def describe_acls(
     question: Question[AclFilter, list[AclBinding]] = Question(
         "describe acls",
         AnyBroker(),
-        lambda some, until: messages.DescribeAclsRequest(
-            resource_type_filter=int(chosen.resource_type),
-            resource_name_filter=chosen.resource_name,
-            pattern_type_filter=int(chosen.pattern_type),
-            principal_filter=chosen.principal,
-            host_filter=chosen.host,
-            operation=int(chosen.operation),
-            permission_type=int(chosen.permission),
+        lambda some, until: messages.DescribeAclsRequest(**acl_filter_fields(chosen)),
+        lambda response, some: whole(
+            response, some, lambda response: [_binding(one, acl) for one in response.resources for acl in one.acls]
         ),
-        lambda response, some: [
-            (some[0], Answer(response.error_code, list(_described(response)), response.error_message))
-        ],
         named=lambda chosen: "of the cluster",
         lowest=1,
     )
-    outcome = yield from settle(asking, [chosen], question, asking.deadline(timeout))
-    return outcome.value()[chosen]
+    return (yield from results(asking, [chosen], question, timeout))[chosen]
 
 
-def _described(response: Any) -> Iterator[AclBinding]:
-    for resource in response.resources:
-        for acl in resource.acls:
-            yield AclBinding(
-                ResourceType(resource.resource_type),
-                resource.resource_name,
-                acl.principal,
-                AclOperation(acl.operation),
-                AclPermission(acl.permission_type),
-                acl.host,
-                PatternType(resource.pattern_type),
-            )
+def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
+    """A filter as DescribeAcls and DeleteAcls have it."""
+    return {
+        "resource_type_filter": int(chosen.resource_type),
+        "resource_name_filter": chosen.resource_name,
+        "pattern_type_filter": int(chosen.pattern_type),
+        "principal_filter": chosen.principal,
+        "host_filter": chosen.host,
+        "operation": int(chosen.operation),
+        "permission_type": int(chosen.permission),
+    }
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
+    """The permission `acl` of a response, about `resource`."""
+    return AclBinding(
+        ResourceType(resource.resource_type),
+        resource.resource_name,
+        acl.principal,
+        AclOperation(acl.operation),
+        AclPermission(acl.permission_type),
+        acl.host,
+        PatternType(resource.pattern_type),
+    )
 
 
 def delete_acls(
@@ -245,42 +246,18 @@ def delete_acls(
         "delete acls",
         Controller(asking.cluster),
         lambda some, until: messages.DeleteAclsRequest(
-            filters=[
-                messages.DeleteAclsFilter(
-                    resource_type_filter=int(one.resource_type),
-                    resource_name_filter=one.resource_name,
-                    pattern_type_filter=int(one.pattern_type),
-                    principal_filter=one.principal,
-                    host_filter=one.host,
-                    operation=int(one.operation),
-                    permission_type=int(one.permission),
-                )
-                for one in some
-            ]
+            filters=[messages.DeleteAclsFilter(**acl_filter_fields(one)) for one in some]
         ),
         _deleted,
         lowest=1,
     )
-    outcome = yield from settle(asking, items_of(filters, AclFilter, "filters"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, items_of(filters, AclFilter, "filters"), question, timeout)
 
 
 def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, Answer]]:
     for one, result in zip(filters, response.filter_results, strict=False):
         failed = next((acl for acl in result.matching_acls if acl.error_code), result)
-        gone = [
-            AclBinding(
-                ResourceType(acl.resource_type),
-                acl.resource_name,
-                acl.principal,
-                AclOperation(acl.operation),
-                AclPermission(acl.permission_type),
-                acl.host,
-                PatternType(acl.pattern_type),
-            )
-            for acl in result.matching_acls
-            if acl.error_code == 0
-        ]
+        gone = [_binding(acl, acl) for acl in result.matching_acls if acl.error_code == ErrorCode.NONE]
         yield one, Answer(failed.error_code, gone, failed.error_message)
 
 
@@ -298,24 +275,23 @@ def describe_user_scram_credentials(
         lambda some, until: messages.DescribeUserScramCredentialsRequest(
             users=None if names is None else [messages.ScramUserName(name=name) for name in names]
         ),
-        _credentials,
+        lambda response, some: whole(response, some, _credentials),
         named=str,
     )
-    outcome = yield from settle(asking, ["users"], question, asking.deadline(timeout))
-    return outcome.value()["users"]
+    return (yield from results(asking, ["users"], question, timeout))["users"]
 
 
-def _credentials(response: Any, items: list[str]) -> Iterator[tuple[str, Answer]]:
+def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
     found = {}
     for result in response.results:
-        if result.error_code not in (0, RESOURCE_NOT_FOUND):
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND):
             raise broker_error(
                 result.error_code, f"describe scram credentials of {result.user!r}", message=result.error_message
             )
         found[result.user] = tuple(
             ScramCredentialInfo(ScramMechanism(info.mechanism), info.iterations) for info in result.credential_infos
         )
-    yield items[0], Answer(response.error_code, found, response.error_message)
+    return found
 
 
 def alter_user_scram_credentials(
@@ -342,12 +318,9 @@ def alter_user_scram_credentials(
                 if isinstance(one, ScramCredentialDeletion) and one.user in users
             ],
         ),
-        lambda response, users: (
-            (result.user, Answer(result.error_code, None, result.error_message)) for result in response.results
-        ),
+        lambda response, users: entries(response.results, "user"),
     )
-    outcome = yield from settle(asking, [one.user for one in changes], question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, [one.user for one in changes], question, timeout)
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:

@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, settle
+from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, entries, results, settle
 from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
 from kcodec.flow import ANY_NODE, Flow, call
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 # "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
 BROKER_DEFAULT = -1
-NO_ID = UUID(int=0)
 # How long create_topics waits until a broker shows the new topics with leaders.
 SETTLING_SECONDS = 10.0
 
@@ -51,7 +52,7 @@ def create_topics(
             timeout_ms=until.left_ms,
             validate_only=validate_only,
         ),
-        _created,
+        lambda response, names: entries(response.topics, "name", _created),
         lowest=4 if needs_defaults else 0,
     )
     outcome = yield from settle(asking, wanted, question, deadline)
@@ -79,16 +80,18 @@ def _creatable(topic: NewTopic) -> Any:
     )
 
 
-def _created(response: Any, names: list[str]) -> Iterator[tuple[str, Answer]]:
-    for topic in response.topics:
-        made = CreatedTopic(
-            topic.name,
-            None if topic.topic_id == NO_ID else topic.topic_id,
-            None if topic.num_partitions < 0 else topic.num_partitions,
-            None if topic.replication_factor < 0 else topic.replication_factor,
-            {config.name: config.value for config in topic.configs or ()},
-        )
-        yield topic.name, Answer(topic.error_code, made, topic.error_message)
+def _created(topic: Any) -> CreatedTopic:
+    return CreatedTopic(
+        topic.name,
+        _topic_id(topic),
+        None if topic.num_partitions < 0 else topic.num_partitions,
+        None if topic.replication_factor < 0 else topic.replication_factor,
+        {config.name: config.value for config in topic.configs or ()},
+    )
+
+
+def _topic_id(topic: Any) -> UUID | None:
+    return None if topic.topic_id == NO_UUID else topic.topic_id
 
 
 def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
@@ -104,7 +107,7 @@ def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
             reply = yield from call(ANY_NODE, request, timeout=asking.call_timeout(deadline), lowest=4)
         except KcodecError:
             return  # the topics are made; whoever writes to them will see for himself
-        if all(topic.error_code == 0 and _has_leaders(topic) for topic in reply.message.topics):
+        if all(topic.error_code == ErrorCode.NONE and _has_leaders(topic) for topic in reply.message.topics):
             return
         yield from asking.pause(attempt, deadline)
         attempt += 1
@@ -123,13 +126,10 @@ def delete_topics(asking: Asking, topics: Iterable[str], *, timeout: float | Non
         "delete topic",
         Controller(asking.cluster),
         lambda names, until: messages.DeleteTopicsRequest(topic_names=names, timeout_ms=until.left_ms),
-        lambda response, names: (
-            (topic.name, Answer(topic.error_code, None, topic.error_message)) for topic in response.responses
-        ),
+        lambda response, names: entries(response.responses, "name"),
         highest=5,  # version 6 has ids in place of names
     )
-    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, names_of(topics, "topics"), question, timeout)
 
 
 def create_partitions(
@@ -147,35 +147,30 @@ def create_partitions(
             timeout_ms=until.left_ms,
             validate_only=validate_only,
         ),
-        lambda response, names: (
-            (topic.name, Answer(topic.error_code, None, topic.error_message)) for topic in response.results
-        ),
+        lambda response, names: entries(response.results, "name"),
     )
-    outcome = yield from settle(asking, counts, question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, counts, question, timeout)
 
 
 def list_topics(
     asking: Asking, *, include_internal: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, TopicListing]]:
     """All topics that we may see, by name."""
-    deadline = asking.deadline(timeout)
     question: Question[str, list[TopicListing]] = Question(
         "list topics of",
         AnyBroker(),
         lambda items, until: messages.MetadataRequest(topics=None, allow_auto_topic_creation=False),
-        lambda response, items: [(items[0], Answer(0, [_listing(topic) for topic in response.topics]))],
+        lambda response, items: [(items[0], Answer(ErrorCode.NONE, [_listing(topic) for topic in response.topics]))],
         named=str,
         lowest=4,
     )
-    outcome = yield from settle(asking, ["the cluster"], question, deadline)
-    listings = sorted(outcome.value()["the cluster"], key=lambda listing: listing.name)
+    found = (yield from results(asking, ["the cluster"], question, timeout))["the cluster"]
+    listings = sorted(found, key=lambda listing: listing.name)
     return {listing.name: listing for listing in listings if include_internal or not listing.is_internal}
 
 
 def _listing(topic: Any) -> TopicListing:
-    topic_id = None if topic.topic_id == NO_ID else topic.topic_id
-    return TopicListing(topic.name, topic_id, topic.is_internal, len(topic.partitions))
+    return TopicListing(topic.name, _topic_id(topic), topic.is_internal, len(topic.partitions))
 
 
 def describe_topics(
@@ -192,20 +187,17 @@ def describe_topics(
         lambda names, until: messages.MetadataRequest(
             topics=[messages.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         ),
-        lambda response, names: (
-            (topic.name, Answer(topic.error_code, _description(topic))) for topic in response.topics
-        ),
+        lambda response, names: entries(response.topics, "name", _description),
         lowest=4,
     )
-    outcome = yield from settle(asking, names_of(topics, "topics"), question, asking.deadline(timeout))
-    return outcome.value()
+    return results(asking, names_of(topics, "topics"), question, timeout)
 
 
 def _description(topic: Any) -> TopicDescription:
     partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     return TopicDescription(
         topic.name,
-        None if topic.topic_id == NO_ID else topic.topic_id,
+        _topic_id(topic),
         topic.is_internal,
         tuple(
             PartitionDescription(

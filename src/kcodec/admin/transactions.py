@@ -3,44 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain
 
 from kcodec.arguments import names_of
-from kcodec.cluster.producer_states import (
-    TRANSACTION_STATES,
-    ProducerState,
-    TransactionDescription,
-    TransactionListing,
-    by_transactional_id,
-    coordinators_lists,
-    producers_of,
-    transactions_of,
-)
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
-from kcodec.cluster.routing import Coordinator, Leader
+from kcodec.cluster.producer_states import TRANSACTION_STATES as TRANSACTION_STATES
+from kcodec.cluster.producer_states import ProducerState as ProducerState
+from kcodec.cluster.producer_states import TransactionDescription as TransactionDescription
+from kcodec.cluster.producer_states import TransactionListing, coordinators_lists, producers_of, transactions_of
+from kcodec.cluster.producer_states import by_transactional_id as by_transactional_id
+from kcodec.cluster.retry_driver import Asking, Question, partition_codes, results, whole
+from kcodec.cluster.routing import EachCoordinator, Leader
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 
-__all__ = [
-    "TRANSACTION_STATES",
-    "ProducerState",
-    "TransactionDescription",
-    "TransactionListing",
-    "abort_transaction",
-    "by_transactional_id",
-    "coordinators_lists",
-    "describe_producers",
-    "describe_transactions",
-    "fence_producers",
-    "list_transactions",
-    "producers_of",
-    "transactions_of",
-]
-
-# InitProducerId wants a timeout for transactions that this producer will never begin.
+# InitProducerId requires a timeout, for transactions that this producer will never begin.
 FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 
 
@@ -118,17 +97,9 @@ def abort_transaction(
         f"abort transaction of producer {producer_id}/{producer_epoch} in",
         Leader(asking.cluster),
         lambda some, until: messages.WriteTxnMarkersRequest(markers=[marker]),
-        _marked,
+        lambda response, some: chain.from_iterable(partition_codes(marker, some) for marker in response.markers),
     )
-    outcome = yield from settle(asking, [partition], question, asking.deadline(timeout))
-    outcome.value()
-
-
-def _marked(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    for marker in response.markers:
-        for topic in marker.topics:
-            for one in topic.partitions:
-                yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code)
+    yield from results(asking, [partition], question, timeout)
 
 
 def fence_producers(
@@ -141,17 +112,14 @@ def fence_producers(
     """
     question: Question[str, ProducerIdAndEpoch] = Question(
         "fence producers of",
-        Coordinator(asking.cluster, "transaction"),
+        EachCoordinator(asking.cluster, "transaction"),
         lambda ids, until: messages.InitProducerIdRequest(
             transactional_id=ids[0], transaction_timeout_ms=FENCING_TRANSACTION_TIMEOUT_MS
         ),
-        lambda response, ids: [
-            (ids[0], Answer(response.error_code, ProducerIdAndEpoch(response.producer_id, response.producer_epoch)))
-        ],
+        lambda response, ids: whole(
+            response, ids, lambda response: ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        ),
         at_most=1,
         highest=5,
     )
-    outcome = yield from settle(
-        asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout)
-    )
-    return outcome.value()
+    return results(asking, names_of(transactional_ids, "transactional_ids"), question, timeout)

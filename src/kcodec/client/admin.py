@@ -14,7 +14,7 @@ from kcodec.client.methods import dress
 from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
 from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.options import checked_subscription
 from kcodec.flow import Flow, join, spawn
 from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kcodec.client.transaction import TransactionalCalls
 from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, KcodecError, TopicDeliveryError, TransportError
 from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 from kcodec.producer import delivery as txn_delivery
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore

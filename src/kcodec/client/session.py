@@ -20,7 +20,7 @@ from kcodec.consumer.callbacks import Notice
 from kcodec.errors import KcodecError
 from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 from kcodec.offsets import TopicPartition
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerOptions

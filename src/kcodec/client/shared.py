@@ -24,7 +24,7 @@ from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions, refuse_unknown
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerOptions

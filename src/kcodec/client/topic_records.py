@@ -11,7 +11,7 @@ from typing import Any, Self
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.topic_base import TopicReading
-from kcodec.network.thread_loop import Carrier
+from kcodec.network.thread_loop import ThreadLoop as Carrier
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import Range
 from kcodec.reading.ranges import Places

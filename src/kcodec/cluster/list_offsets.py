@@ -2,18 +2,18 @@
 """Offsets by position or time, asked of the leaders of partitions (ListOffsets; Kafka: OffsetFetcher, OffsetSpec).
 
 "latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. Leaders that have
-moved, that load, or that do not know their high watermark yet (78 OFFSET_NOT_AVAILABLE) are asked again by
+moved, that load, or that do not know their high watermark yet (OFFSET_NOT_AVAILABLE) are asked again by
 `kcodec.cluster.retry_driver`; the leader epoch that we know goes with the request, so that a former leader rejects it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, settle
+from kcodec.cluster.retry_driver import Asking, Question, by_topic, partition_codes, settle
 from kcodec.cluster.routing import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
@@ -63,7 +63,7 @@ def list_offsets_question(
             ],
             timeout_ms=until.left_ms,
         ),
-        _listed,
+        lambda response, some: partition_codes(response, some, value=_listed),
         lowest=max(
             _ISOLATION_VERSION if isolation is IsolationLevel.READ_COMMITTED else 1,
             *(_LOWEST_VERSIONS.get(timestamp, 0) for timestamp in timestamps.values()),
@@ -72,12 +72,8 @@ def list_offsets_question(
     )
 
 
-def _listed(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    for topic in response.topics:
-        for one in topic.partitions:
-            epoch = None if one.leader_epoch < 0 else one.leader_epoch
-            found = ListedOffset(one.offset, one.timestamp, epoch)
-            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code, found)
+def _listed(result: Any) -> ListedOffset:
+    return ListedOffset(result.offset, result.timestamp, None if result.leader_epoch < 0 else result.leader_epoch)
 
 
 def timestamp_of(spec: str | int) -> int:

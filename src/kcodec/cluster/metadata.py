@@ -18,19 +18,24 @@ from uuid import UUID
 from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
-from kcodec.protocol.error_codes import ERRORS, broker_error, note_final
+from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
 
 __all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
 log = logging.getLogger("kcodec.client")
-REBOOTSTRAP_REQUIRED = 129
 COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
-#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads (14, 15, 16); and
-#: UNKNOWN_SERVER_ERROR (-1), as one failure of a broker must not end a producer. The deadline bounds the retries.
-PASSING = frozenset({-1, 14, 15, 16})
-#: A topic error that a retry cannot cure: 17 invalid name, 29 not authorized.
-LASTING_TOPIC_ERRORS = frozenset({17, 29})
-UNKNOWN_TOPIC_OR_PARTITION = 3
+#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads; and
+#: UNKNOWN_SERVER_ERROR, as one failure of a broker must not end a producer. The deadline bounds the retries.
+PASSING = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+#: A topic error that a retry cannot cure.
+LASTING_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 #: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
 TOPIC_IDLE_SECONDS = 300.0
 
@@ -195,7 +200,7 @@ class Cluster:
             left = deadline - self.clock()
             if left <= 0:
                 raise self._late(f"topic {topic!r} is not in the metadata", topic, timeout)
-            if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION:
+            if found is not None and found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 unknown_since = self.clock() if unknown_since is None else unknown_since
                 left_unknown = unknown_since + self.times.unknown_topic - self.clock()
                 if left_unknown <= 0:
@@ -213,8 +218,8 @@ class Cluster:
         return BrokerError(
             f"topic {topic!r} does not exist: brokers have called it unknown for unknown_topic_timeout_ms"
             f" ({self.times.unknown_topic:g} s); create it, or correct its name",
-            code=UNKNOWN_TOPIC_OR_PARTITION,
-            name="UNKNOWN_TOPIC_OR_PARTITION",
+            code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            name=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name,
             retriable=True,
             remedy="stop",
             resource=topic,
@@ -312,7 +317,7 @@ class Cluster:
     def apply(self, reply: Reply, are_all: bool = False) -> None:
         """Take a MetadataResponse in. are_all: topics that are not in it are gone."""
         message = reply.message
-        if message.error_code == REBOOTSTRAP_REQUIRED:
+        if message.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
             self._rebootstrap("the broker asked for it")
             return
         if not message.brokers:

@@ -6,13 +6,13 @@ For Admin, and for a consumer that wants to know what holds a last stable offset
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kcodec.arguments import names_of, numbers_of, partitions_of
-from kcodec.cluster.retry_driver import Answer, Asking, Outcome, Question, by_topic, settle
-from kcodec.cluster.routing import Broker, Coordinator, Leader, OneBroker, Route
+from kcodec.cluster.retry_driver import Asking, Outcome, Question, by_topic, entries, partition_codes, settle, whole
+from kcodec.cluster.routing import EachBroker, EachCoordinator, Leader, OneBroker, Route
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
@@ -92,16 +92,11 @@ def producers_of(
                 for topic, numbers in by_topic(some).items()
             ]
         ),
-        _producers,
+        lambda response, some: partition_codes(
+            response, some, value=lambda result: tuple(map(_producer, result.active_producers))
+        ),
     )
     return (yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout)))
-
-
-def _producers(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
-    for topic in response.topics:
-        for one in topic.partitions:
-            states = tuple(_producer(state) for state in one.active_producers)
-            yield TopicPartition(topic.name, one.partition_index), Answer(one.error_code, states, one.error_message)
 
 
 def _producer(state: Any) -> ProducerState:
@@ -122,12 +117,9 @@ def transactions_of(
     """`describe_transactions`, errors beside results."""
     question: Question[str, TransactionDescription] = Question(
         "describe transaction",
-        Coordinator(asking.cluster, "transaction"),
+        EachCoordinator(asking.cluster, "transaction"),
         lambda ids, until: messages.DescribeTransactionsRequest(transactional_ids=ids),
-        lambda response, ids: (
-            (state.transactional_id, Answer(state.error_code, _transaction(state)))
-            for state in response.transaction_states
-        ),
+        lambda response, ids: entries(response.transaction_states, "transactional_id", _transaction),
     )
     return (
         yield from settle(asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout))
@@ -164,14 +156,14 @@ def coordinators_lists(
     yield from asking.cluster.refresh(asking.call_timeout(deadline))
     question: Question[int, list[TransactionListing]] = Question(
         "list transactions of broker",
-        Broker(),
+        EachBroker(),
         lambda brokers, until: messages.ListTransactionsRequest(
             state_filters=wanted,
             producer_id_filters=ids,
             duration_filter=-1 if min_duration_ms is None else min_duration_ms,
             transactional_id_pattern=transactional_id_pattern,
         ),
-        lambda response, brokers: [(brokers[0], Answer(response.error_code, _listings(response, brokers[0])))],
+        lambda response, brokers: whole(response, brokers, lambda response: _listings(response, brokers[0])),
         lowest=2 if transactional_id_pattern is not None else 1 if min_duration_ms is not None else 0,
     )
     return (yield from settle(asking, asking.cluster.brokers, question, deadline))

@@ -31,12 +31,11 @@ from kcodec.errors import (
 )
 from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
 # A broker knows a new topic some 100 ms after the controller made it: so long "unknown" is asked again.
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 # Requests of one call that are under way at a time.
@@ -206,6 +205,14 @@ def settle(
     return outcome
 
 
+def results(
+    asking: Asking, items: Iterable[K], question: Question[K, V], timeout: float | None
+) -> Generator[Any, Any, dict[K, V]]:
+    """Ask as `settle` does, for `timeout` seconds, and return the results by item, or raise as `Outcome.value` does."""
+    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    return outcome.value()
+
+
 class _Settling(Generic[K, V]):
     """One run of `settle`."""
 
@@ -284,13 +291,13 @@ class _Settling(Generic[K, V]):
                 )
 
     def _take(self, item: K, answer: Answer) -> None:
-        if answer.code == 0:
+        if answer.code == ErrorCode.NONE:
             self._outcome.results[item] = answer.value
             self._last.pop(item, None)
             self._on_result(item, answer.value)
             return
         is_passing = self._may_ask_again(answer.code)
-        is_gone = answer.code == UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        is_gone = answer.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
         error = broker_error(
             answer.code,
             self._doing(item),
@@ -308,7 +315,7 @@ class _Settling(Generic[K, V]):
     def _may_ask_again(self, code: int) -> bool:
         if code in self._question.final or not error_code(code).retriable:
             return False
-        if code == UNKNOWN_TOPIC_OR_PARTITION:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             waited = self._asking.clock() - self._begin
             return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
         return True
@@ -350,10 +357,28 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
+def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, Answer]]:
+    """Read a response that is about its only item. value: the item's result, given the response."""
+    yield items[0], Answer(response.error_code, value(response), getattr(response, "error_message", None))
+
+
+def entries(
+    results: Iterable[Any], key: str, value: Callable[[Any], Any] = lambda result: None
+) -> Iterator[tuple[Any, Answer]]:
+    """Read a response that has a result for each item. key: the field with the item; value: what the result holds."""
+    for result in results:
+        yield getattr(result, key), Answer(result.error_code, value(result), getattr(result, "error_message", None))
+
+
 def partition_codes(
-    response: Any, partitions: list[TopicPartition], name_of: Callable[[Any], str] = lambda topic: str(topic.name)
+    response: Any,
+    partitions: list[TopicPartition],
+    name_of: Callable[[Any], str] = lambda topic: str(topic.name),
+    value: Callable[[Any], Any] = lambda result: None,
 ) -> Iterator[tuple[TopicPartition, Answer]]:
-    """Of a response that has nothing but a code for each partition. name_of: a topic of it, where ids stand for it."""
+    """Read a response that has a code for each partition. name_of: a topic of it, where ids stand for it; value: what
+    the result of a partition holds."""
     for topic in response.topics:
-        for one in topic.partitions:
-            yield TopicPartition(name_of(topic), one.partition_index), Answer(one.error_code)
+        for result in topic.partitions:
+            partition = TopicPartition(name_of(topic), result.partition_index)
+            yield partition, Answer(result.error_code, value(result), getattr(result, "error_message", None))

@@ -1,67 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which broker answers for an item of a call about many, and what to forget when it no longer does."""
+"""Which broker is requested for an item of a call about many, and what to forget when it no longer is the right one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import BrokerError, DeliveryTimeoutError
 from kcodec.flow import ANY_NODE, Flow
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 K_contra = TypeVar("K_contra", contravariant=True)
-UNKNOWN_TOPIC_OR_PARTITION = 3
-# After which errors somebody else is to be asked; None: no answer. Others are asked again where they came from.
-NOT_THE_CONTROLLER = frozenset({None, 41})
-NOT_THE_COORDINATOR = frozenset({None, 15, 16})
-NOT_THE_LEADER = frozenset({None, UNKNOWN_TOPIC_OR_PARTITION, 5, 6, 9, 13, 56, 72, 74, 75, 100})
+# After which errors another broker is requested; None: no response. After others the same broker is requested again.
+NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
+NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+NOT_THE_LEADER = frozenset(
+    {
+        None,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 # How long one look for a topic waits before it counts as unknown for now.
 TOPIC_PATIENCE_SECONDS = 1.0
 
 
-class Route(Protocol[K_contra]):
-    """Where an item is answered.
+class Route(ABC, Generic[K_contra]):
+    """The broker that is requested for an item.
 
-    may_lag: the broker asked learns of new topics later than the controller, so that "unknown" may pass.
+    may_lag: that broker learns of new topics later than the controller, so that "unknown" may pass.
     """
 
-    may_lag: bool
+    may_lag = True
+
+    @abstractmethod
+    def node(self, item: K_contra, timeout: float) -> Flow[int | None]:
+        """The node; None: not known now, try again. BrokerError or TransportError where that cannot be found out."""
 
     def prepare(self, items: Iterable[K_contra]) -> None:
-        """Told once, before the nodes are asked for: what may be found out together."""
-
-    def node(self, item: K_contra, timeout: float) -> Flow[int | None]:
-        """The node; None: not known now, ask again. BrokerError or TransportError where that cannot be found out."""
+        """Called once before `node` is, with all items: for what may be found out together."""
 
     def lost(self, item: K_contra, code: int | None) -> None:
-        """Asked again soon: after this error code, or after none came back."""
+        """The item is requested again soon: after this error code, or without a response if None."""
 
 
-class _Unprepared:
-    """A route that finds out nothing beforehand."""
+class OneBroker(Route[object]):
+    """One broker for all items (ANY_NODE: whichever, but the same request)."""
 
-    def prepare(self, items: Iterable[object]) -> None:
-        """As in Route."""
-
-
-class AnyBroker(_Unprepared):
-    """Every broker knows."""
-
-    may_lag = True
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
 
     def node(self, item: object, timeout: float) -> Flow[int | None]:
         """As in Route."""
         yield from ()
-        return ANY_NODE
-
-    def lost(self, item: object, code: int | None) -> None:
-        """Nothing to forget: the network takes another broker by itself."""
+        return self._node_id
 
 
-class Controller(_Unprepared):
+class AnyBroker(OneBroker):
+    """Every broker knows."""
+
+    def __init__(self) -> None:
+        super().__init__(ANY_NODE)
+
+
+class EachBroker(Route[int]):
+    """The broker whose id is the item."""
+
+    def node(self, item: int, timeout: float) -> Flow[int | None]:
+        """As in Route."""
+        yield from ()
+        return item
+
+
+class Controller(Route[object]):
     """The active controller. A KRaft cluster names any broker, which forwards; one with ZooKeeper the controller."""
 
     may_lag = False
@@ -82,10 +104,8 @@ class Controller(_Unprepared):
         self._is_stale = self._is_stale or code in NOT_THE_CONTROLLER
 
 
-class Coordinator(_Unprepared):
-    """The coordinator of a group or a transactional id, which is the item."""
-
-    may_lag = True
+class EachCoordinator(Route[str]):
+    """The coordinator of the group or transactional id that is the item; kind: "group" or "transaction"."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster
@@ -93,8 +113,7 @@ class Coordinator(_Unprepared):
 
     def node(self, item: str, timeout: float) -> Flow[int | None]:
         """As in Route."""
-        found: int = yield from self._cluster.coordinator(self._kind, item, timeout)
-        return found
+        return (yield from self._cluster.coordinator(self._kind, item, timeout))
 
     def lost(self, item: str, code: int | None) -> None:
         """NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or a broker that is gone."""
@@ -102,26 +121,24 @@ class Coordinator(_Unprepared):
             self._cluster.forget_coordinator(self._kind, item)
 
 
-class CoordinatorOf(Coordinator):
-    """The coordinator of one group, whatever the items are."""
+class CoordinatorOf(Route[object]):
+    """The coordinator of one group or transactional id, whatever the items are."""
 
     def __init__(self, cluster: Cluster, kind: str, key: str) -> None:
-        super().__init__(cluster, kind)
+        self._route = EachCoordinator(cluster, kind)
         self._key = key
 
     def node(self, item: object, timeout: float) -> Flow[int | None]:
         """As in Route."""
-        return (yield from super().node(self._key, timeout))
+        return (yield from self._route.node(self._key, timeout))
 
     def lost(self, item: object, code: int | None) -> None:
-        """As in Coordinator."""
-        super().lost(self._key, code)
+        """As in EachCoordinator."""
+        self._route.lost(self._key, code)
 
 
-class Leader:
+class Leader(Route[TopicPartition]):
     """The leader of a partition."""
-
-    may_lag = True
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -147,41 +164,11 @@ class Leader:
             count = self._cluster.partitions(item.topic)
             if count is not None and item.partition >= count:
                 told = f"{item}: the topic has {count} partitions, numbered from 0"
-                raise BrokerError(told, code=UNKNOWN_TOPIC_OR_PARTITION, name="UNKNOWN_TOPIC_OR_PARTITION")
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise BrokerError(told, code=code, name=code.name)
         return found
 
     def lost(self, item: TopicPartition, code: int | None) -> None:
         """It may have moved."""
         if code in NOT_THE_LEADER:
             self._cluster.forget_leader(item.topic, item.partition)
-
-
-class Broker(_Unprepared):
-    """The broker whose id is the item."""
-
-    may_lag = True
-
-    def node(self, item: int, timeout: float) -> Flow[int | None]:
-        """As in Route."""
-        yield from ()
-        return item
-
-    def lost(self, item: int, code: int | None) -> None:
-        """Nothing to forget."""
-
-
-class OneBroker(_Unprepared):
-    """One broker for all items (ANY_NODE: whichever, but the same request)."""
-
-    may_lag = True
-
-    def __init__(self, node_id: int) -> None:
-        self._node_id = node_id
-
-    def node(self, item: object, timeout: float) -> Flow[int | None]:
-        """As in Route."""
-        yield from ()
-        return self._node_id
-
-    def lost(self, item: object, code: int | None) -> None:
-        """Nothing to forget."""

@@ -1,35 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a client on a running asyncio loop: its transports, its timers, its tasks."""
+"""Runs a client in a running asyncio loop: its transports, its timers, its tasks."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kcodec.errors import DeliveryTimeoutError, TransportError
-from kcodec.flow import Address, CancelledFlow, Done, Flow, Task
-from kcodec.network.client import Client
+from kcodec.flow import Address, Done, Flow, Task
+from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
 
 T = TypeVar("T")
-log = logging.getLogger("kcodec.client")
-GRACE_SECONDS = 0.5
 
 
-class Carrier:
+class AsyncioLoop(IoLoop):
     """One client on the loop that runs where the first call is made; all calls come from that loop's thread."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
-        self._process = os.getpid()
+        super().__init__(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_scheduled = False
-        self._error: BaseException | None = None
-        self._is_closing = False
         self._tasks: set[asyncio.Future[Any]] = set()
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -55,12 +49,7 @@ class Carrier:
 
         def ended(task: Task[T]) -> None:
             if not waiter.done():
-                if isinstance(task.error, CancelledFlow):
-                    waiter.set_exception(TransportError("the client was closed before the call ended"))
-                elif task.error is not None:
-                    waiter.set_exception(task.error)
-                else:
-                    waiter.set_result(task.result)  # type: ignore[arg-type]
+                pass_on(task, waiter)
 
         task = self.client.scheduler.spawn(flow, "call")
         task.when_done(ended)
@@ -93,21 +82,6 @@ class Carrier:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.sleep(0)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether close was called, or the loop failed, or this is another process than the client's."""
-        return self._is_closing or self._error is not None or self._process != os.getpid()
-
-    def _check(self) -> None:
-        if self._process != os.getpid():
-            raise TransportError(
-                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
-            )
-        if self._error is not None:
-            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
-        if self._is_closing:
-            raise TransportError("the client is closed")
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -191,8 +165,8 @@ class Carrier:
 class _Protocol(asyncio.BufferedProtocol):
     """Between asyncio's transport and a connection."""
 
-    def __init__(self, carrier: Carrier, connection: Connection) -> None:
-        self._carrier = carrier
+    def __init__(self, io_loop: AsyncioLoop, connection: Connection) -> None:
+        self._io_loop = io_loop
         self._connection = connection
         self._transport: asyncio.Transport | None = None
 
@@ -200,18 +174,18 @@ class _Protocol(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connection.connected(self)
-        self._carrier.turn()
+        self._io_loop.turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._connection.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.received(nbytes)
-        self._carrier.turn()
+        self._io_loop.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.closed(exc)
-        self._carrier.turn()
+        self._io_loop.turn()
 
     # What the connection calls
 

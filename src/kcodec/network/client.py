@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client without its thread: options, scheduler, network and cluster, wired together; a carrier makes it run."""
+"""A client without its I/O loop: options, scheduler, network and cluster, wired together; and what both loops share.
+
+`kcodec.network.thread_loop` runs a client on a thread, `kcodec.network.asyncio_loop` in an event loop.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec.cluster.metadata import Cluster, ClusterTimes
-from kcodec.flow import Clock, Done, Task
+from kcodec.errors import TransportError
+from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network
 from kcodec.network.logs import escape_logs
 from kcodec.network.options import ClientOptions
@@ -18,9 +23,15 @@ from kcodec.network.preload import load_for_flows
 from kcodec.network.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
     from kcodec.network.connections import Opener
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
+#: A flow has a deadline and ends by it. The call returns this much later at the latest, if the I/O loop is too busy.
+GRACE_SECONDS = 0.5
 
 
 class Client:
@@ -43,12 +54,12 @@ class Client:
         self.cluster = Cluster(clock, self.random, times)
         self.network = Network(options, clock, self.random)
         self.scheduler = Scheduler(clock, self.network)
-        #: Called with the reason when the carrier ends otherwise than by `close`: whoever still waits must be told.
+        #: Called with the reason when the I/O loop ends otherwise than by `close`, for calls that still wait.
         self.on_crash: list[Callable[[BaseException], None]] = []
         self._keeper: Task[None] | None = None
 
     def start(self, opener: Opener, run_blocking: Callable[[Callable[[], Any], Done], None]) -> None:
-        """A carrier is there: begin to keep metadata fresh."""
+        """Begin to keep metadata fresh; called by the I/O loop."""
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
         self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
@@ -61,7 +72,43 @@ class Client:
         self.network.close()
 
     def crash(self, error: BaseException) -> None:
-        """The carrier cannot go on."""
+        """The I/O loop cannot go on."""
         log.critical("the loop of this client failed: %s", error, exc_info=error)
         for tell in self.on_crash:
             tell(error)
+
+
+class IoLoop:
+    """What a client's I/O thread and its event loop share: which process may use them, and whether they still run."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._process = os.getpid()
+        self._error: BaseException | None = None
+        self._is_closing = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close was called, or the loop failed, or this is another process than the client's."""
+        return self._is_closing or self._error is not None or self._process != os.getpid()
+
+    def _check(self) -> None:
+        """Raise TransportError if the loop runs no flows, or no longer."""
+        if self._process != os.getpid():
+            raise TransportError(
+                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
+            )
+        if self._error is not None:
+            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
+        if self._is_closing:
+            raise TransportError("the client is closed")
+
+
+def pass_on(task: Task[T], waiter: Future[T] | asyncio.Future[T]) -> None:
+    """Give the end of a flow to the call that waits for it."""
+    if isinstance(task.error, CancelledFlow):
+        waiter.set_exception(TransportError("the client was closed before the call ended"))
+    elif task.error is not None:
+        waiter.set_exception(task.error)
+    else:
+        waiter.set_result(task.result)  # type: ignore[arg-type]

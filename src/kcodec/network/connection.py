@@ -4,7 +4,8 @@
     opening -> (TLS) -> negotiating: ApiVersions, SASL -> ready -> closed
                                         ^ again before the SASL session ends (KIP-368): requests wait, answers go on
 
-A carrier opens the transport and calls `connected`, `received`, `closed`; it is told to `write` and to `close`.
+The I/O loop opens the transport and calls `connected`, `received`, `closed`; the connection calls its `write` and
+`close`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
-from kcodec.flow import Address, ByVersion, Call, Done, Flow, Reply, Task
-from kcodec.network.negotiation import authenticate, negotiate
+from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
+from kcodec.network.negotiation import ask_versions, over, renewal_delay
+from kcodec.network.options import ClientOptions
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
 from kcodec.protocol.versions import BrokerVersions
 
 if TYPE_CHECKING:
-    from kcodec.network.connections import Network
-    from kcodec.network.scheduler import Timer
+    from kcodec.network.scheduler import Scheduler, Timer
 
 MAX_CORRELATION_ID = 2**31 - 1
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
@@ -36,7 +40,7 @@ UNREQUESTED_BYTES = 64 * 1024
 
 
 class Transport(Protocol):
-    """A carrier's end of a connection."""
+    """The I/O loop's end of a connection."""
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send these bytes, in order, as soon as may be; never blocks."""
@@ -45,10 +49,57 @@ class Transport(Protocol):
         """Close at once; no more calls come from it."""
 
 
-class _Pending:
+@dataclass(frozen=True)
+class Trace:
+    """One request or response, for those who watch. message: as sent or received."""
+
+    kind: str
+    time: float
+    node_id: int
+    channel: str
+    message: Any
+    version: int
+    correlation_id: int
+
+
+class ConnectionOwner(ABC):
+    """What a connection needs of the client that it belongs to. clock: monotonic seconds; random: for jitter."""
+
+    scheduler: Scheduler
+
+    def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
+        self.options = options
+        self.clock = clock
+        self.random = random
+        self.metrics = options.metrics
+        self.watchers: list[Callable[[Trace], None]] = []
+        #: Addresses that sent a response: whatever goes wrong there later, it is not the kind of listener.
+        self.spoken_with: set[Address] = set()
+
+    @abstractmethod
+    def connection_ready(self, connection: Connection) -> None:
+        """Negotiation is over."""
+
+    @abstractmethod
+    def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
+        """A connection ended."""
+
+    @abstractmethod
+    def last_failure(self, node_id: int) -> BaseException | None:
+        """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""
+
+    def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
+        """Show a request or a response to the watchers, if there are any."""
+        if self.watchers:
+            trace = Trace(kind, self.clock(), connection.node_id, connection.channel, message, version, correlation_id)
+            for watcher in self.watchers:
+                watcher(trace)
+
+
+class _PendingCall:
     """A call on its way through the connection."""
 
-    __slots__ = ("call", "correlation_id", "done", "is_over", "is_sent", "renewal", "started", "timer", "version")
+    __slots__ = ("call", "correlation_id", "done", "is_over", "is_sent", "started", "timer", "version")
 
     def __init__(self, call: Call, done: Done, started: float) -> None:
         self.call = call
@@ -70,7 +121,7 @@ class _Pending:
 class Connection:
     """See the module. node_id: the broker's, or negative for a bootstrap address."""
 
-    def __init__(self, network: Network, node_id: int, address: Address, channel: str) -> None:
+    def __init__(self, network: ConnectionOwner, node_id: int, address: Address, channel: str) -> None:
         self.network = network
         self.node_id = node_id
         self.address = address
@@ -84,8 +135,8 @@ class Connection:
         self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
         if network.options.max_response_bytes > MAX_UNAUTHENTICATED_RESPONSE_BYTES:
             self._reader.set_limit(MAX_UNAUTHENTICATED_RESPONSE_BYTES, "MAX_UNAUTHENTICATED_RESPONSE_BYTES")
-        self._waiting: deque[_Pending] = deque()
-        self._in_flight: deque[_Pending] = deque()
+        self._waiting: deque[_PendingCall] = deque()
+        self._in_flight: deque[_PendingCall] = deque()
         self._correlation_id = 0
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
@@ -122,9 +173,9 @@ class Connection:
 
         return give_up
 
-    def _start(self, call: Call, done: Done) -> _Pending:
+    def _start(self, call: Call, done: Done) -> _PendingCall:
         now = self.network.clock()
-        pending = _Pending(call, done, now)
+        pending = _PendingCall(call, done, now)
         self.last_used = now
         pending.timer = self.network.scheduler.call_at(now + call.timeout, lambda: self._timed_out(pending))
         return pending
@@ -142,7 +193,7 @@ class Connection:
         self._unmute = None
         self._send_waiting()
 
-    def _send(self, pending: _Pending) -> None:
+    def _send(self, pending: _PendingCall) -> None:
         call = pending.call
         self._correlation_id = self._correlation_id % MAX_CORRELATION_ID + 1
         pending.correlation_id = self._correlation_id
@@ -167,7 +218,7 @@ class Connection:
         if not call.expects_reply:
             pending.finish(None, None)
 
-    def _timed_out(self, pending: _Pending) -> None:
+    def _timed_out(self, pending: _PendingCall) -> None:
         if pending.is_over and not pending.is_sent:
             return
         seconds = self.network.clock() - pending.started
@@ -187,7 +238,7 @@ class Connection:
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
             self.close(TransportError(f"{reason}; the connection was given up"))
 
-    # What the carrier calls
+    # What the I/O loop calls
 
     def connected(self, transport: Transport) -> None:
         """The transport is open."""
@@ -355,12 +406,31 @@ class Connection:
     # Negotiation
 
     def _negotiate(self) -> None:
-        self._run_negotiation(negotiate(self), f"negotiation with {self.name}")
+        self._run_negotiation(self._ask_and_authenticate(), f"negotiation with {self.name}")
 
-    def renew_session(self) -> None:
+    def _ask_and_authenticate(self) -> Flow[None]:
+        """ApiVersions, then SASL. Raises BrokerError, AuthenticationError, TransportError."""
+        timeout = self.network.options.request_timeout_ms / 1000
+        self.versions = yield from over(self._start_at_once, ask_versions(self.name, timeout))
+        yield from self._authenticate()
+
+    def _authenticate(self) -> Flow[None]:
+        """SASL, where options ask for it; a session that ends is renewed before it does (KIP-368)."""
+        network = self.network
+        timeout = network.options.request_timeout_ms / 1000
+        flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
+        if flow is None:
+            return
+        started = network.clock()
+        lifetime = yield from over(self._start_at_once, flow)
+        network.metrics.count("connection.authenticated", node=self.node_id)
+        if lifetime:
+            self.call_at(started + renewal_delay(lifetime, network.random), self._renew_session)
+
+    def _renew_session(self) -> None:
         """Authenticate again on this connection: no request goes out meanwhile, answers may come in (KIP-368)."""
         self.is_ready = False
-        self._run_negotiation(authenticate(self), f"re-authentication with {self.name}")
+        self._run_negotiation(self._authenticate(), f"re-authentication with {self.name}")
 
     def _run_negotiation(self, flow: Flow[None], name: str) -> None:
         self._negotiation = self.network.scheduler.spawn(flow, name)
@@ -379,7 +449,7 @@ class Connection:
         self._watch_idleness()
         self._send_waiting()
 
-    def start_here(self, call: Call, done: Done) -> Callable[[], None]:
+    def _start_at_once(self, call: Call, done: Done) -> Callable[[], None]:
         """Send a call of the negotiation at once, before the connection is ready for others."""
         pending = self._start(call, done)
         if call.lowest == call.highest:
@@ -411,7 +481,7 @@ class Connection:
 
 
 def _told(error: BaseException) -> str:
-    """What the system calls the error, however the carrier words it."""
+    """What the system calls the error, however the I/O loop words it."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)
     return str(error)

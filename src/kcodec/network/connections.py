@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
-from kcodec.network.connection import Connection, Transport
+from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
 from kcodec.network.options import ClientOptions
 
 if TYPE_CHECKING:
@@ -41,23 +40,10 @@ class Directory(Protocol):
 
 
 class Opener(Protocol):
-    """A carrier opens transports."""
+    """An I/O loop, which opens transports."""
 
     def open(self, address: Address, connection: Connection) -> None:
         """Resolve, dial the addresses in turn; then `connection.connected(transport)` or `connection.closed(error)`."""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One request or response, for those who watch. message: as sent or received."""
-
-    kind: str
-    time: float
-    node_id: int
-    channel: str
-    message: Any
-    version: int
-    correlation_id: int
 
 
 class _Backoff:
@@ -71,22 +57,15 @@ class _Backoff:
         self.not_before = 0.0
 
 
-class Network:
+class Network(ConnectionOwner):
     """See the module. clock: monotonic seconds; random: for jitter and choice."""
 
     def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
-        self.options = options
-        self.clock = clock
-        self.random = random
-        self.metrics = options.metrics
-        self.scheduler: Scheduler
+        super().__init__(options, clock, random)
         self.directory: Directory
         self.opener: Opener
         self.bootstrap_addresses: tuple[Address, ...] = options.addresses
-        self.watchers: list[Callable[[Trace], None]] = []
         self.is_closed = False
-        #: Where a request was answered once: whatever goes wrong there later, it is not the kind of listener.
-        self.spoken_with: set[Address] = set()
         self._connections: dict[tuple[int, str], Connection] = {}
         self._retired: list[Connection] = []
         self._backoffs: dict[int, _Backoff] = {}
@@ -231,15 +210,6 @@ class Network:
         self.is_closed = True
         for connection in [*self._connections.values(), *self._retired]:
             connection.close(TransportError("the client is closed"))
-
-    # For those who watch
-
-    def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
-        """Tell the watchers, if there are any."""
-        if self.watchers:
-            trace = Trace(kind, self.clock(), connection.node_id, connection.channel, message, version, correlation_id)
-            for watcher in self.watchers:
-                watcher(trace)
 
 
 __all__ = ["Connection", "Network", "Trace", "Transport"]

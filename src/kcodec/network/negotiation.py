@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fresh connection says before anybody else may use it: ApiVersions, then SASL; and SASL again in time."""
+"""What goes over a new connection before other calls may use it: ApiVersions, then SASL; and SASL again in time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
 
 from kcodec.constants import __version__
 from kcodec.flow import ANY_NODE, Call, Done, Effect, Flow, Perform, call
-from kcodec.protocol.error_codes import broker_error
-from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions, fallback_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kcodec.network.connection import Connection
+from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.protocol.versions import BrokerVersions, fallback_version
 
 T = TypeVar("T")
 # A SASL session is renewed at 85 to 95 % of its life, as Kafka's client does (SaslClientAuthenticator).
@@ -22,46 +20,33 @@ RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
 RENEWAL_LEAST_SECONDS = 1.1
 
 
-def negotiate(connection: Connection) -> Flow[None]:
-    """ApiVersions, then authentication. Raises BrokerError, AuthenticationError, TransportError."""
-    connection.versions = yield from _through(connection, _ask_versions(connection))
-    yield from authenticate(connection)
+def ask_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
+    """ApiVersions of the broker `name` with our highest version; timeout: seconds for each request.
 
-
-def _ask_versions(connection: Connection) -> Flow[BrokerVersions]:
-    """ApiVersions with our highest version; a broker that does not know that one says so in the form of v0, names what
-    it knows, and is asked again (KIP-511)."""
+    A broker that does not know that version says so in the form of version 0, names what it knows, and is requested
+    again (KIP-511). Raises BrokerError, TransportError.
+    """
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 
     request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=__version__)
     version = ApiVersionsRequest.versions[1]
-    timeout = connection.network.options.request_timeout_ms / 1000
     reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
-    if reply.message.error_code == UNSUPPORTED_VERSION:
+    if reply.message.error_code == ErrorCode.UNSUPPORTED_VERSION:
         version = min(fallback_version(BrokerVersions.of(reply.message)), version - 1)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
     if reply.message.error_code:
-        raise broker_error(reply.message.error_code, f"ApiVersions of {connection.name}")
+        raise broker_error(reply.message.error_code, f"ApiVersions of {name}")
     return BrokerVersions.of(reply.message)
 
 
-def authenticate(connection: Connection) -> Flow[None]:
-    """SASL, where options ask for it; a session that ends is renewed before it does (KIP-368)."""
-    network = connection.network
-    timeout = network.options.request_timeout_ms / 1000
-    flow = network.options.security.authenticate(connection.address.host, network.clock, timeout)
-    if flow is None:
-        return
-    started = network.clock()
-    lifetime = yield from _through(connection, flow)
-    network.metrics.count("connection.authenticated", node=connection.node_id)
-    if lifetime:
-        share = RENEWAL_EARLIEST + RENEWAL_SPREAD * network.random.random()
-        connection.call_at(started + max(lifetime * share, RENEWAL_LEAST_SECONDS), connection.renew_session)
+def renewal_delay(lifetime: float, random: Random) -> float:
+    """Seconds until a SASL session that lasts `lifetime` seconds is to be renewed (KIP-368)."""
+    share = RENEWAL_EARLIEST + RENEWAL_SPREAD * random.random()
+    return max(lifetime * share, RENEWAL_LEAST_SECONDS)
 
 
-def _through(connection: Connection, flow: Flow[T]) -> Flow[T]:
-    """Run a flow whose calls all go over this connection, before it is ready for anybody else's."""
+def over(start: Callable[[Call, Done], Callable[[], None]], flow: Flow[T]) -> Flow[T]:
+    """Run a flow whose calls all go over one connection, which is not ready for others yet: `start` sends them."""
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -71,13 +56,9 @@ def _through(connection: Connection, flow: Flow[T]) -> Flow[T]:
             result: T = stop.value
             return result
         if isinstance(effect, Call):
-            effect = Perform(_starter(connection, effect))
+            effect = Perform(partial(start, effect))
         value = error = None
         try:
             value = yield effect
         except Exception as failure:  # noqa: BLE001  thrown into the flow
             error = failure
-
-
-def _starter(connection: Connection, effect: Call) -> Callable[[Done], Callable[[], None]]:
-    return lambda done: connection.start_here(effect, done)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs flows, one step at a time, for a carrier that owns the thread, the sockets and the clock.
+"""Runs flows, one step at a time, for an I/O loop that owns the thread, the sockets and the clock.
 
-A carrier calls `run_ready` after anything happened and not later than `next_wakeup`. Nothing here blocks, nothing is
-called from two threads: what comes from elsewhere goes through the carrier's `post`.
+The I/O loop calls `run_ready` after anything happened and not later than `next_wakeup`. Nothing here blocks, nothing is
+called from two threads: what comes from elsewhere goes through the loop's `post`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ log = logging.getLogger("kcodec.client")
 LEAST_SWEEP = 256
 
 
-class Network(Protocol):
-    """What answers calls: `kcodec.network.connections.Network`, or a script in tests."""
+class CallSender(Protocol):
+    """What sends calls to brokers: `kcodec.network.connections.Network`, or a script in tests."""
 
     def start_call(self, call: Call, done: Done) -> Cancel:
         """Begin a call; `done` hears of its end once, unless the returned function was called before."""
@@ -84,10 +84,10 @@ class _Suspension:
 
 
 class Scheduler:
-    """The flows of one client. clock: monotonic seconds; network: answers calls; run_blocking: a carrier's worker."""
+    """The flows of one client. clock: monotonic seconds; network: sends calls; run_blocking: for another thread."""
 
     def __init__(
-        self, clock: Clock, network: Network, run_blocking: Callable[[Callable[[], Any], Done], None] | None = None
+        self, clock: Clock, network: CallSender, run_blocking: Callable[[Callable[[], Any], Done], None] | None = None
     ) -> None:
         self.clock = clock
         self.network = network
@@ -98,7 +98,7 @@ class Scheduler:
         self._numbers = count()
         self._suspensions: dict[Task[Any], _Suspension] = {}
 
-    # What carriers and the network use
+    # What I/O loops and the network use
 
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call `action` in this round of run_ready, or in the next."""
@@ -149,7 +149,7 @@ class Scheduler:
         return list(self._suspensions)
 
     def cancel_all(self) -> None:
-        """Close every flow; for a carrier that ends."""
+        """Close every flow; for an I/O loop that ends."""
         for task in self.tasks:
             task.cancel()
 

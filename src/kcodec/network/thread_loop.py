@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a client on a thread of its own, with plain sockets; calls from any thread wait for their flow.
+"""Runs a client on an I/O thread, with non-blocking sockets; calls from any thread wait for their flow.
 
 The thread is a daemon and starts with the first call. It belongs to the process that made it: in a forked child the
 copies of its sockets are closed (the parent's connections live on), and a call says that the child needs a client of
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import selectors
@@ -23,39 +24,39 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from kcodec.errors import DeliveryTimeoutError, TransportError
-from kcodec.flow import Address, CancelledFlow, Done, Flow, Task
-from kcodec.network.client import Client
+from kcodec.flow import Address, Done, Flow, Task
+from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
-from kcodec.network.sockets import SocketTransport, dial, resolve
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
-#: A flow has a deadline and ends by it. The call returns this much later at the latest, if the I/O thread is too busy.
-GRACE_SECONDS = 0.5
 #: At exit, all threads of all clients together get this many seconds to end. A name lookup cannot be interrupted, nor
 #: can a callback of the application.
 EXIT_SECONDS = 2.0
-_carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
+#: Buffers that one sendmsg sends at most (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
+MAX_PIECES = 64
+#: Seconds for one address of a host that has several; the connection's own deadline is above all of them.
+ADDRESS_SECONDS = 5.0
+_loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
+
+SocketAddress = tuple[socket.AddressFamily, Any]
 
 
-class Carrier:
+class ThreadLoop(IoLoop):
     """One thread, one selector, one client."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
-        self._process = os.getpid()
+        super().__init__(client)
         self._lock = threading.Lock()
         self._posted: deque[Callable[[], None]] = deque()
         self._running: set[Future[Any]] = set()
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._is_closing = False
         self._is_exiting = False
         self._workers: list[threading.Thread] = []
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
@@ -63,7 +64,7 @@ class Carrier:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._is_awake = False
-        _carriers.add(self)
+        _loops.add(self)
 
     # For any thread
 
@@ -89,12 +90,7 @@ class Carrier:
         def ended(task: Task[T]) -> None:
             self._running.discard(waiter)
             if waiter.set_running_or_notify_cancel():
-                if isinstance(task.error, CancelledFlow):
-                    waiter.set_exception(TransportError("the client was closed before the call ended"))
-                elif task.error is not None:
-                    waiter.set_exception(task.error)
-                else:
-                    waiter.set_result(task.result)  # type: ignore[arg-type]
+                pass_on(task, waiter)
 
         def give_up() -> None:
             for task in tasks:
@@ -158,20 +154,8 @@ class Carrier:
             worker.join(max(deadline - time.monotonic(), 0.0))
         return not any(thread.is_alive() for thread in [self._thread, *self._workers])
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether close was called, or the loop failed, or this is another process than the client's."""
-        return self._is_closing or self._error is not None or self._process != os.getpid()
-
     def _check(self) -> None:
-        if self._process != os.getpid():
-            raise TransportError(
-                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
-            )
-        if self._error is not None:
-            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
-        if self._is_closing:
-            raise TransportError("the client is closed")
+        super()._check()
         if self._is_exiting:
             raise TransportError("the interpreter is exiting, which ended this client: close clients before")
 
@@ -274,9 +258,42 @@ class Carrier:
             if error is not None:
                 connection.closed(error)
             elif not connection.is_closed:
-                dial(self.selector, self.client.scheduler, found, connection, SocketTransport)
+                self._dial(found, connection)
 
-        self.run_blocking(lambda: resolve(address), resolved)
+        self.run_blocking(lambda: _resolve(address), resolved)
+
+    def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
+        """Try the addresses in turn; give the connection the first that accepts, or the last failure."""
+        (family, where), rest = addresses[0], addresses[1:]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+        def failed(code: int) -> None:
+            timer.cancel()
+            self.selector.unregister(sock)
+            sock.close()
+            if rest and not connection.is_closed:
+                self._dial(rest, connection)
+            else:
+                connection.closed(OSError(code, os.strerror(code)))
+
+        def writable(events: int) -> None:
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                failed(code)
+                return
+            timer.cancel()
+            self.selector.unregister(sock)
+            connection.connected(SocketTransport(self.selector, sock, connection))
+
+        self.selector.register(sock, selectors.EVENT_WRITE, writable)
+        scheduler = self.client.scheduler
+        timer = scheduler.call_at(scheduler.clock() + ADDRESS_SECONDS, lambda: failed(errno.ETIMEDOUT))
+        code = sock.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            scheduler.call_soon(lambda: failed(code))
 
     def forget_in_child(self) -> None:
         """In a forked child: close the copies of the parent's sockets, without a word to the other side."""
@@ -289,9 +306,84 @@ class Carrier:
         self._wake_out.close()
 
 
+def _resolve(address: Address) -> list[SocketAddress]:
+    """All addresses of a host, in the system's order (client.dns.lookup=use_all_dns_ips). Raises OSError."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in found]
+
+
+class SocketTransport:
+    """A connected socket in a selector. What cannot be sent at once waits, and is sent when the socket takes it."""
+
+    def __init__(self, selector: selectors.BaseSelector, sock: socket.socket, connection: Connection) -> None:
+        self._selector = selector
+        self._socket = sock
+        self._connection = connection
+        self._unsent: deque[memoryview] = deque()
+        self._is_open = True
+        self._watched = selectors.EVENT_READ
+        selector.register(sock, selectors.EVENT_READ, self._happened)
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send; never blocks."""
+        was_idle = not self._unsent
+        self._unsent.extend(memoryview(part).cast("B") for part in parts if len(part))
+        if was_idle:
+            self._send()
+
+    def close(self) -> None:
+        """Close at once."""
+        if self._is_open:
+            self._is_open = False
+            self._selector.unregister(self._socket)
+            self._socket.close()
+
+    def _send(self) -> None:
+        while self._unsent and self._is_open:
+            try:
+                sent = self._socket.sendmsg([self._unsent[i] for i in range(min(len(self._unsent), MAX_PIECES))])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self._fail(error)
+                return
+            while sent:
+                first = self._unsent[0]
+                if sent < len(first):
+                    self._unsent[0] = first[sent:]
+                    break
+                sent -= len(first)
+                self._unsent.popleft()
+        if self._is_open:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if wanted != self._watched:
+                self._watched = wanted
+                self._selector.modify(self._socket, wanted, self._happened)
+
+    def _happened(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE and self._is_open:
+            self._send()
+        if events & selectors.EVENT_READ and self._is_open:
+            try:
+                count = self._socket.recv_into(self._connection.room())
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            if count:
+                self._connection.received(count)
+            else:
+                self._fail(None)
+
+    def _fail(self, error: OSError | None) -> None:
+        self.close()
+        self._connection.closed(error)
+
+
 def _forget_all() -> None:
-    for carrier in list(_carriers):
-        carrier.forget_in_child()
+    for loop in list(_loops):
+        loop.forget_in_child()
 
 
 if hasattr(os, "register_at_fork"):
@@ -302,12 +394,12 @@ def _end_at_exit() -> None:
     """End the threads of all clients that were not closed. It runs after `concurrent.futures` joined its threads and
     after non-daemon threads ended, and after the exit handlers that an application registered later than its import
     of this module: these may still use and close their clients."""
-    carriers = list(_carriers)
-    for carrier in carriers:
-        carrier.begin_exit()
+    loops = list(_loops)
+    for loop in loops:
+        loop.begin_exit()
     deadline = time.monotonic() + EXIT_SECONDS
-    for carrier in carriers:
-        if not carrier.join_threads(deadline):
+    for loop in loops:
+        if not loop.join_threads(deadline):
             log.warning(
                 "a client was not closed, and its threads did not end within %g s of the interpreter's exit: a name"
                 " lookup or a callback blocks them; close clients before the program ends",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS between bytes and bytes: the standard library's own, over memory, so that any carrier can carry it."""
+"""TLS between bytes and bytes: the standard library's, over memory, so that both I/O loops can use it."""
 
 from __future__ import annotations
 

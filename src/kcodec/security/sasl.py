@@ -18,7 +18,7 @@ from typing import Any
 
 from kcodec.errors import AuthenticationError, one_line
 from kcodec.flow import ANY_NODE, MAX_HOST_CHARACTERS, Flow, call
-from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.security.secret import Secret, hide
 
 #: What the client says -> what the server says to it.
@@ -33,10 +33,6 @@ MAX_MECHANISMS = 16
 
 #: Proofs, signatures and tokens in what we send: long, and in base64 or hexadecimal. Errors must not repeat them.
 _PROOF = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
-
-_UNSUPPORTED_SASL_MECHANISM = 33
-_ILLEGAL_SASL_STATE = 34
-_SASL_AUTHENTICATION_FAILED = 58
 
 
 class ExchangeRefused(Exception):
@@ -114,12 +110,14 @@ def _handshake(mechanism: str, name: str, timeout: float, secrets: Sequence[Secr
     # Version 0 would mean that the exchange follows without frames of its own, and without errors in words.
     reply = yield from call(ANY_NODE, SaslHandshakeRequest(mechanism=mechanism), timeout=timeout, lowest=1)
     code = reply.message.error_code
-    if code == 0:
+    if code == ErrorCode.NONE:
         return
     offered = ", ".join(shown(each, secrets) for each in reply.message.mechanisms[:MAX_MECHANISMS]) or "nothing"
     advice = {
-        _UNSUPPORTED_SASL_MECHANISM: f"this listener offers {offered}: set sasl_mechanism to one of these",
-        _ILLEGAL_SASL_STATE: "SASL does not belong here: is this a listener without it? security_protocol must say so",
+        ErrorCode.UNSUPPORTED_SASL_MECHANISM: f"this listener offers {offered}: set sasl_mechanism to one of these",
+        ErrorCode.ILLEGAL_SASL_STATE: (
+            "SASL does not belong here: is this a listener without it? security_protocol must say so"
+        ),
     }
     raise AuthenticationError(f"{name}: {advice.get(code, error_code(code).text)} [{error_code(code).name}, {code}]")
 
@@ -145,6 +143,6 @@ def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secret
 def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
     row = error_code(answer.error_code)
     reason = f"{name}: {shown(answer.error_message, secrets) or row.text}"
-    if answer.error_code == _SASL_AUTHENTICATION_FAILED:
+    if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"

@@ -8,6 +8,9 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
+from kcodec.admin.security import AclBinding, AclOperation, PatternType, ResourceType
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages import MetadataResponsePartition
 from kcodec.testing import bare_admin
 from kcodec.testing.node import KafkaFailed, Node
 from kcodec.testing.properties import Value, property_name, property_text
@@ -16,8 +19,8 @@ __all__ = ["ClusterAdmin"]
 
 TOPIC_SECONDS = 20.0
 POLL_SECONDS = 0.02
-#: Of CreateTopics: fewer brokers are registered and not fenced than the topic has replicas.
-INVALID_REPLICATION_FACTOR = 38
+#: By the names that Kafka's command line tools show: Read, ClusterAction ...
+OPERATIONS = {one.name.title().replace("_", ""): one for one in AclOperation if one > AclOperation.ANY}
 
 Found = TypeVar("Found")
 
@@ -57,7 +60,10 @@ class ClusterAdmin:
             try:
                 self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
             except bare_admin.BrokerRefused as error:
-                if error.code != INVALID_REPLICATION_FACTOR or factor > sum(node.is_running for node in self.nodes):
+                # Fewer brokers are registered and not fenced than the topic has replicas.
+                if error.code != ErrorCode.INVALID_REPLICATION_FACTOR or factor > sum(
+                    node.is_running for node in self.nodes
+                ):
                     raise
                 return False
             return True
@@ -71,7 +77,7 @@ class ClusterAdmin:
 
         def leading() -> Node | None:
             found = self._partition(topic, partition)
-            return self._running_node(found.leader if found else None)
+            return self._running_node(found.leader_id if found else None)
 
         return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
 
@@ -92,7 +98,7 @@ class ClusterAdmin:
 
         def in_sync() -> bool:
             found = self._partition(topic, partition)
-            return found is not None and set(found.in_sync) == set(found.replicas)
+            return found is not None and set(found.isr_nodes) == set(found.replica_nodes)
 
         self._wait_for(in_sync, f"all replicas of {topic}-{partition} were in sync", timeout)
 
@@ -130,7 +136,7 @@ class ClusterAdmin:
         self._ask(lambda address: bare_admin.delete_acl(address, acl))
         self._wait_for(lambda: not any(self._ask_all(acl)), f"all nodes had forgotten {acl}")
 
-    def _ask_all(self, acl: bare_admin.Acl) -> list[bool]:
+    def _ask_all(self, acl: AclBinding) -> list[bool]:
         return [bare_admin.has_acl(node.admin_server, acl) for node in self.nodes if node.is_running]
 
     def _running_node(self, number: int | None) -> Node | None:
@@ -167,34 +173,36 @@ class ClusterAdmin:
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         """Whether all know them; and that they know it themselves, which comes a little later."""
-        known: dict[int, bare_admin.Partition] = {}
+        known: dict[int, MetadataResponsePartition] = {}
         for node in self.nodes:
             if node.is_running:
-                known = bare_admin.metadata(node.admin_server, (topic,)).topics.get(topic, {})
-                if len(known) < partitions or any(found.leader < 0 for found in known.values()):
+                known = bare_admin.partitions_of(node.admin_server, topic)
+                if len(known) < partitions or any(found.leader_id < 0 for found in known.values()):
                     return False
         try:
             for partition, found in known.items():
-                bare_admin.end_offset(self.node(found.leader).admin_server, topic, partition)
+                bare_admin.end_offset(self.node(found.leader_id).admin_server, topic, partition)
         except bare_admin.BrokerRefused:
             return False
         return True
 
-    def _partition(self, topic: str, partition: int) -> bare_admin.Partition | None:
-        answer = self._ask(lambda address: bare_admin.metadata(address, (topic,)))
-        return answer.topics.get(topic, {}).get(partition)
+    def _partition(self, topic: str, partition: int) -> MetadataResponsePartition | None:
+        return self._ask(lambda address: bare_admin.partitions_of(address, topic)).get(partition)
 
 
 def _acl(
     user: str, operation: str, topic: str | None, group: str | None, transactional_id: str | None, is_prefix: bool
-) -> bare_admin.Acl:
-    named = {"topic": topic, "group": group, "transactional_id": transactional_id}
-    chosen = [(resource, name) for resource, name in named.items() if name is not None] or [
-        ("cluster", "kafka-cluster")
-    ]
+) -> AclBinding:
+    named = {
+        ResourceType.TOPIC: topic,
+        ResourceType.GROUP: group,
+        ResourceType.TRANSACTIONAL_ID: transactional_id,
+    }
+    chosen = {kind: name for kind, name in named.items() if name is not None} or {ResourceType.CLUSTER: "kafka-cluster"}
     if len(chosen) > 1:
-        raise ValueError(f"one resource at a time: given {', '.join(resource for resource, _ in chosen)}")
-    if operation not in bare_admin.OPERATIONS:
-        raise ValueError(f"unknown operation {operation!r}: expected one of {', '.join(bare_admin.OPERATIONS)}")
+        raise ValueError(f"one resource at a time: given {', '.join(kind.name.lower() for kind in chosen)}")
+    if operation not in OPERATIONS:
+        raise ValueError(f"unknown operation {operation!r}: expected one of {', '.join(OPERATIONS)}")
     principal = user if user.startswith("User:") else f"User:{user}"
-    return bare_admin.Acl(principal, operation, *chosen[0], is_prefix)
+    pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+    return AclBinding(*chosen.popitem(), principal, OPERATIONS[operation], pattern_type=pattern)

@@ -30,11 +30,11 @@ from kcodec.testing.security import MECHANISMS
 __all__ = ["main"]
 
 DEFAULT_NAME = "default"
-STATE = "cluster.json"
+DESCRIPTION = "cluster.json"
 
 
 @dataclass(frozen=True)
-class State:
+class RunningCluster:
     """What is written down of a cluster: `nodes` are pairs of process id and path of server.properties."""
 
     name: str
@@ -45,16 +45,16 @@ class State:
     nodes: list[tuple[int, str]]
 
     @classmethod
-    def read(cls, directory: Path) -> State | None:
+    def read(cls, directory: Path) -> RunningCluster | None:
         """None if it was never written: the start was interrupted, or has not ended."""
         try:
-            return cls(**json.loads((directory / STATE).read_text(encoding="utf-8")))
+            return cls(**json.loads((directory / DESCRIPTION).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
     def write(self, directory: Path) -> None:
         """Write it beside the data."""
-        (directory / STATE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        (directory / DESCRIPTION).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def processes(self) -> list[Process]:
         """Those of its nodes that run."""
@@ -125,7 +125,7 @@ def start(given: argparse.Namespace) -> int:
         kafka.start(guarded=False)
         nodes = [(node.pid or 0, str(node.directory / "server.properties")) for node in kafka.nodes]
         servers = (kafka.bootstrap_servers, kafka.admin_servers)
-        State(given.name, kafka.version, kafka.transaction_version, *servers, nodes).write(directory)
+        RunningCluster(given.name, kafka.version, kafka.transaction_version, *servers, nodes).write(directory)
     except BaseException:
         kafka.close()
         shutil.rmtree(directory, ignore_errors=True)
@@ -139,7 +139,7 @@ def _make_room(directory: Path, name: str) -> None:
     try:
         directory.mkdir(parents=True)
     except FileExistsError:
-        state = State.read(directory)
+        state = RunningCluster.read(directory)
         if state is None:
             hint = f"`stop --name {name}` removes what was begun" if name != DEFAULT_NAME else "`stop` removes it"
             raise ValueError(f"the cluster {name} is being started, or its start was interrupted: {hint}") from None
@@ -177,7 +177,7 @@ def stop(given: argparse.Namespace) -> int:
         if name not in found:
             there = f"there are {', '.join(found)}" if found else "there is none"
             raise ValueError(f"no cluster {name}: {there}")
-        state = State.read(clusters() / name)
+        state = RunningCluster.read(clusters() / name)
         for process in state.processes() if state else []:
             process.kill()
         shutil.rmtree(clusters() / name)
@@ -188,7 +188,7 @@ def stop(given: argparse.Namespace) -> int:
 def status(given: argparse.Namespace) -> int:
     """A line a cluster: name, version, transaction version, how many nodes run, bootstrap servers."""
     for directory in sorted(clusters().iterdir()) if clusters().is_dir() else []:
-        state = State.read(directory)
+        state = RunningCluster.read(directory)
         if state is None:
             print(f"{directory.name}\tstarting, or interrupted")
             continue

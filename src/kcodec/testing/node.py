@@ -156,7 +156,7 @@ class Node:
             if not self.is_running:
                 raise KafkaFailed(f"node {self.id} ended while it started\n{self.log_tail()}")
             try:
-                brokers = metadata(self.admin_server).brokers
+                brokers = [broker.node_id for broker in metadata(self.admin_server).brokers]
             except OSError as error:
                 reason = str(error)
             else:

@@ -13,7 +13,7 @@ from kcodec.client.admin_base import asking_of
 from kcodec.client.methods import dress
 from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.option_names import NotPickled, refuse_positional
 
 P = ParamSpec("P")

@@ -22,7 +22,7 @@ from kcodec.consumer.callbacks import Notice
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.options import checked_subscription
 from kcodec.flow import Flow, join, spawn
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.option_names import NotPickled, refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 

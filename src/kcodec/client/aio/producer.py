@@ -17,7 +17,7 @@ from kcodec.client.aio.transaction import TransactionalCalls
 from kcodec.client.interruption import interrupted_timeout, note_failures
 from kcodec.client.producer_base import make_source
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
 from kcodec.producer import delivery as txn_delivery

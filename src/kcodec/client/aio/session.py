@@ -16,7 +16,7 @@ from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
 from kcodec.consumer.callbacks import Notice
 from kcodec.errors import KcodecError
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
 from kcodec.offsets import TopicPartition

@@ -11,7 +11,7 @@ from typing import Any
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.shared import SharedWriting, check_group, check_writer_options, seconds, take_client_options
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.client import Client
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource

@@ -13,7 +13,7 @@ from typing import Any, Self
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.topic_base import TopicReading
 from kcodec.errors import DecodeError
-from kcodec.network.asyncio_loop import Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import Range
 from kcodec.reading.ranges import Places

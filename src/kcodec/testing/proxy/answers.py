@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...protocol.frame import response_body
-from .frames import Exchange, Frame, api_name, skip_tagged_fields
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.frame import response_body
+from kcodec.testing.proxy.frames import Exchange, Frame, api_name, skip_tagged_fields
 
 #: Where responses name brokers by host and port: API key -> (first version, field of the list; "" is the message).
 ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
@@ -18,7 +19,6 @@ ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
     60: (0, ("brokers",)),
 }
 API_VERSIONS_KEY = 18
-UNSUPPORTED_VERSION = 35
 
 #: Given a node id, a host and a port: the host and port to say instead.
 Place = Callable[[int, str, int], tuple[str, int]]
@@ -26,7 +26,7 @@ Place = Callable[[int, str, int], tuple[str, int]]
 
 def request_class(api_key: int) -> Any:
     """The class of an API's requests. ValueError: `kcodec.protocol.messages` has no table of it."""
-    from ...protocol.messages import all_requests
+    from kcodec.protocol.messages import all_requests
 
     found = all_requests().get(api_key)
     if found is None:
@@ -81,8 +81,8 @@ def with_error(response: Any, version: int, code: int) -> Any:
 
     Topics of Metadata lose their partitions, as a broker that gives such a code names none.
     """
-    from ...protocol.messages.metadata import MetadataResponseTopic
-    from ...protocol.schema import fields
+    from kcodec.protocol.messages.metadata import MetadataResponseTopic
+    from kcodec.protocol.schema import fields
 
     for struct in structs_of(response):
         if isinstance(struct, MetadataResponseTopic):
@@ -115,7 +115,7 @@ def _body(exchange: Exchange, content: Any) -> bytes:
         return bytes(content)
     version = exchange.version
     # A broker answers an ApiVersions request of a version it does not know in version 0.
-    if exchange.api_key == API_VERSIONS_KEY and getattr(content, "error_code", 0) == UNSUPPORTED_VERSION:
+    if exchange.api_key == API_VERSIONS_KEY and getattr(content, "error_code", 0) == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
     return bytes(content.encode(version))
 
@@ -131,7 +131,7 @@ def _request_body(exchange: Exchange) -> int:
 
 def structs_of(struct: Any) -> Iterator[Any]:
     """The message and all structs within, through its lists."""
-    from ...protocol.schema import Struct, fields
+    from kcodec.protocol.schema import Struct, fields
 
     yield struct
     for name in fields(type(struct)):
@@ -145,7 +145,7 @@ def structs_of(struct: Any) -> Iterator[Any]:
 
 
 def _produce_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import produce
+    from kcodec.protocol.messages import produce
 
     return produce.ProduceResponse(
         responses=[
@@ -163,7 +163,7 @@ def _produce_answer(request: Any, version: int) -> Any:
 
 
 def _metadata_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import metadata
+    from kcodec.protocol.messages import metadata
 
     topics = [
         metadata.MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id) for topic in request.topics or ()
@@ -172,7 +172,7 @@ def _metadata_answer(request: Any, version: int) -> Any:
 
 
 def _find_coordinator_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import metadata
+    from kcodec.protocol.messages import metadata
 
     if version < 4:
         return metadata.FindCoordinatorResponse(node_id=-1, port=-1)
@@ -182,7 +182,7 @@ def _find_coordinator_answer(request: Any, version: int) -> Any:
 
 
 def _added_partitions_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import transactions
+    from kcodec.protocol.messages import transactions
 
     def results(topics: list[Any]) -> list[Any]:
         return [
@@ -210,7 +210,7 @@ def _added_partitions_answer(request: Any, version: int) -> Any:
 
 
 def _transaction_offsets_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import transactions
+    from kcodec.protocol.messages import transactions
 
     return transactions.TxnOffsetCommitResponse(
         topics=[
@@ -227,7 +227,7 @@ def _transaction_offsets_answer(request: Any, version: int) -> Any:
 
 
 def _offsets_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import offsets
+    from kcodec.protocol.messages import offsets
 
     return offsets.OffsetCommitResponse(
         topics=[
@@ -245,7 +245,7 @@ def _offsets_answer(request: Any, version: int) -> Any:
 
 
 def _markers_answer(request: Any, version: int) -> Any:
-    from ...protocol.messages import transactions
+    from kcodec.protocol.messages import transactions
 
     return transactions.WriteTxnMarkersResponse(
         markers=[

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...errors import DecodeError
+from kcodec.errors import DecodeError
 
 Frame = bytes | bytearray | memoryview
 
@@ -197,7 +197,7 @@ class Exchange:
 
     def request_message(self) -> Any:
         """The request decoded, of its class in `kcodec.protocol.messages`. ValueError: its bytes were not kept."""
-        from .answers import decode_request
+        from kcodec.testing.proxy.answers import decode_request
 
         if self.request is None:
             raise ValueError(f"{self.api}: the request's bytes are gone; KafkaProxy(keep_bytes=True) keeps them")
@@ -205,7 +205,7 @@ class Exchange:
 
     def response_message(self) -> Any:
         """The response decoded. ValueError: there is none, or its bytes were not kept."""
-        from .answers import decode_response
+        from kcodec.testing.proxy.answers import decode_response
 
         if self.response is None:
             raise ValueError(f"{self.api}: no response's bytes here; KafkaProxy(keep_bytes=True) keeps them")

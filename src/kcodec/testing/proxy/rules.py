@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .frames import Exchange, api_key
+from kcodec.testing.proxy.frames import Exchange, api_key
 
 # A message, the bytes of its body, or a function of the exchange that gives one of them.
 Content = Any
@@ -124,7 +124,7 @@ def _content(content: Content, error: int | None, direction: str) -> Content:
         raise ValueError("one of content and error= is wanted")
     if error is None:
         return content
-    from . import answers
+    from kcodec.testing.proxy import answers
 
     code = error
     if direction == "request":
