@@ -17,7 +17,7 @@ from kcodec.constants import ControlType
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
-from kcodec.log.seek import place_of_offset
+from kcodec.log.seek import position_of_offset
 from kcodec.log.segment import Segment, batch_at, least_offset, stored_offset
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot, snapshot_states
 
@@ -127,7 +127,7 @@ def producer_states(
     if snapshot is None or snapshot.offset is None:
         return _replayed(KnownProducers(), Batches(segments, limits))
     at = _segment_of(segments, snapshot.offset)
-    place = place_of_offset(segments[at], snapshot.offset, limits)
+    place = position_of_offset(segments[at], snapshot.offset, limits)
     known = KnownProducers(snapshot.producers)
     return _replayed(known, Batches(segments[at:], limits, start=place), snapshot.offset)
 
@@ -193,7 +193,7 @@ def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, l
 def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) -> list[RecordBatch]:
     """The batch that holds an offset; none in a gap that compaction has left, nor where no header can be read."""
     segment = segments[_segment_of(segments, offset)]
-    place = place_of_offset(segment, offset, limits)
+    place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
         try:
             batch = batch_at(file, place.position, file.size(), limits)

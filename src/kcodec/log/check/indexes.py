@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
-from kcodec.log.findings import Finding, Flood, finding
+from kcodec.log.check.findings import Finding, Flood, finding
 from kcodec.log.indexes import (
     OffsetIndex,
     OffsetIndexEntry,

@@ -19,10 +19,10 @@ from kcodec.constants import ControlType
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log import checkpoints
-from kcodec.log.check_batches import CheckedBatch, SegmentWalk
-from kcodec.log.check_indexes import AbortedHere, SegmentIndexes, shape_of
-from kcodec.log.check_producers import ProducerChecks
-from kcodec.log.findings import Finding, Flood, finding, without_floods
+from kcodec.log.check.batches import CheckedBatch, SegmentWalk
+from kcodec.log.check.findings import Finding, Flood, finding, without_floods
+from kcodec.log.check.indexes import AbortedHere, SegmentIndexes, shape_of
+from kcodec.log.check.producers import ProducerChecks
 from kcodec.log.indexes import (
     OffsetIndex,
     TimeIndex,
