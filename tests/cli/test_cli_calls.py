@@ -34,8 +34,8 @@ BROKER = "localhost:9092"
 
 def examples() -> list[tuple[str, Example]]:
     found = []
-    for name, (module, _) in COMMANDS.items():
-        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{module}").EXAMPLES]
+    for name in COMMANDS:
+        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{name}").EXAMPLES]
     return found
 
 
