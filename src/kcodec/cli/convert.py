@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kcodec import COLUMNS, DecodedRecords
@@ -73,17 +73,29 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         )
     conversion = _Conversion(logs, options, output)
     wanted = SinkOptions(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
-    try:
+
+    def write() -> tuple[str, list[DecodeError]]:
         with sink_of(kind, options.output, wanted) as sink:
             for decoded, log in conversion.chunks(sink.columns):
                 sink.write(decoded, log)
+        return f"{conversion.records} records", conversion.errors
+
+    return _reported(write, options, output)
+
+
+def _reported(
+    write: Callable[[], tuple[str, list[DecodeError]]], options: argparse.Namespace, output: Output
+) -> ExitStatus:
+    """Write the file, and say what was written, or why nothing was."""
+    try:
+        written, errors = write()
     except DecodeError as error:
         output.say(f"kcodec: {error}; nothing was written")
         return ExitStatus.FINDINGS
-    output.say(f"{options.output}: {conversion.records} records")
-    for skipped in conversion.errors:
+    output.say(f"{options.output}: {written}")
+    for skipped in errors:
         output.say(f"kcodec: {skipped}")
-    return ExitStatus.FINDINGS if conversion.errors else ExitStatus.OK
+    return ExitStatus.FINDINGS if errors else ExitStatus.OK
 
 
 def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -97,20 +109,16 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
     start, end = options.offsets
     wanted = CleanOptions(start, end, isolation_of(options), not options.without_markers, options.on_error)
     progress = Progress(output, "cleaning")
-    try:
-        done = write_clean_log(logs[0], options.output, wanted, progress)
-    except DecodeError as error:
-        output.say(f"kcodec: {error}; nothing was written")
-        return ExitStatus.FINDINGS
-    finally:
-        progress.end()
-    output.say(
-        f"{options.output}: {done.records} records, control records included, in {done.whole_batches} batches as they "
-        f"were and {done.rewritten_batches} rewritten"
-    )
-    for skipped in done.errors:
-        output.say(f"kcodec: {skipped}")
-    return ExitStatus.FINDINGS if done.errors else ExitStatus.OK
+
+    def write() -> tuple[str, list[DecodeError]]:
+        try:
+            done = write_clean_log(logs[0], options.output, wanted, progress)
+        finally:
+            progress.end()
+        batches = f"{done.whole_batches} batches as they were and {done.rewritten_batches} rewritten"
+        return f"{done.records} records, control records included, in {batches}", done.errors
+
+    return _reported(write, options, output)
 
 
 def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from kcodec.cli.parser import CommandError, Example, Parser, offset_range
 from kcodec.cli.render import cell_text, time_text, write_rows
 from kcodec.errors import DecodeError
 from kcodec.log import LogDirectory, checkpoints, indexes, open_log_directory, snapshots
+from kcodec.log.segment import SEGMENT_NAME, is_last_segment
 
 DESCRIPTION = (
     "Shows what files of a Kafka log directory hold: the batches of segments (.log, .checkpoint), with --records their "
@@ -36,24 +36,11 @@ EXAMPLES = (
 )
 # A file that the broker is about to swap in, or to delete, is of the kind of its name without that.
 ON_THEIR_WAY = (".swap", ".cleaned", ".deleted")
-SUFFIXES = {
-    ".log": "log",
-    ".checkpoint": "checkpoint",
-    ".index": "index",
-    ".timeindex": "timeindex",
-    ".txnindex": "txnindex",
-    ".snapshot": "snapshot",
-}
+SUFFIXES = {f".{kind}": kind for kind in ("log", "checkpoint", "index", "timeindex", "txnindex", "snapshot")}
 NAMES = {
-    "leader-epoch-checkpoint": "leader-epoch-checkpoint",
-    "partition.metadata": "partition.metadata",
-    "meta.properties": "meta.properties",
-    "replication-offset-checkpoint": "offset-checkpoint",
-    "recovery-point-offset-checkpoint": "offset-checkpoint",
-    "log-start-offset-checkpoint": "offset-checkpoint",
-    "cleaner-offset-checkpoint": "offset-checkpoint",
+    name: name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA, checkpoints.META_PROPERTIES)
 }
-SEGMENT = re.compile(r"\d{20}\.log")
+NAMES |= dict.fromkeys(checkpoints.OFFSET_CHECKPOINTS, "offset-checkpoint")
 PARTITION_FIELDS = (
     *("topic", "partition", "topic_id", "segments", "size_in_bytes", "first_segment_offset", "last_segment_offset"),
     *("log_start_offset", "recovery_point", "high_watermark"),
@@ -124,7 +111,7 @@ def _kind_of(path: Path) -> str | None:
 def files_at(path: Path) -> list[DumpedFile]:
     """The file, or of a directory the segments in order of offsets. CommandError for what is neither."""
     if path.is_dir():
-        segments = sorted(file for file in path.iterdir() if SEGMENT.fullmatch(file.name) and file.is_file())
+        segments = sorted(file for file in path.iterdir() if SEGMENT_NAME.fullmatch(file.name) and file.is_file())
         if not segments:
             raise CommandError(f"{path}: no segment is there (20 digits and .log, as Kafka names them)")
         return [DumpedFile(file, "log", file is segments[-1]) for file in segments]
@@ -134,15 +121,7 @@ def files_at(path: Path) -> list[DumpedFile]:
     if kind is None:
         known = ", ".join([*SUFFIXES, *NAMES])
         raise CommandError(f"{path}: no file of a Kafka log directory; those are named {known}")
-    return [DumpedFile(path, kind, _is_last(path))]
-
-
-def _is_last(path: Path) -> bool:
-    """Whether no later segment lies beside this one."""
-    if not SEGMENT.fullmatch(path.name):
-        return True
-    beside = path.absolute().parent.glob("*.log")
-    return all(other.name <= path.name for other in beside if SEGMENT.fullmatch(other.name))
+    return [DumpedFile(path, kind, is_last_segment(str(path)))]
 
 
 def is_log_directory(path: Path) -> bool:

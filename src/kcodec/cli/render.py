@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things look: aligned tables, sizes, times, JSON lines. It is a contract, held by golden tests."""
+"""How things look: aligned tables, times, JSON lines. It is a contract, held by golden tests."""
 
 from __future__ import annotations
 
@@ -38,16 +38,6 @@ def time_text(timestamp: int | None) -> str:
     seconds, milliseconds = divmod(timestamp, 1000)
     date = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
     return f"{date:%H:%M:%S}".join((f"{date.year:04}-{date:%m-%d}T", f".{milliseconds:03}Z"))
-
-
-def size_text(size: int) -> str:
-    """331 B, 4.1 KiB, 1.0 GiB."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def duration_text(milliseconds: int) -> str:

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -131,19 +132,12 @@ class _TextSink:
 
 
 @contextlib.contextmanager
-def _text_sink(file: IO[bytes], wanted: SinkOptions, lines: Callable[..., TextTemplate], head: bytes) -> Iterator[Sink]:
+def _text_sink(lines: Callable[..., TextTemplate], file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
     if wanted.compression not in (None, "none"):
         raise CommandError("--compression is for Parquet and Arrow files: compress text with a tool of its own")
-    file.write(head)
+    if lines is csv_lines:
+        file.write((",".join(wanted.columns) + "\n").encode())
     yield _TextSink(file, lines, wanted.columns)
-
-
-def _csv_sink(file: IO[bytes], wanted: SinkOptions) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(file, wanted, csv_lines, (",".join(wanted.columns) + "\n").encode())
-
-
-def _jsonl_sink(file: IO[bytes], wanted: SinkOptions) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(file, wanted, json_lines, b"")
 
 
 # -------------------------------------------------------------------------------------------------------------- Arrow
@@ -214,6 +208,6 @@ def _arrow_sink(file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
 _OPENERS: dict[str, Callable[[IO[bytes], SinkOptions], contextlib.AbstractContextManager[Sink]]] = {
     "parquet": _parquet_sink,
     "arrow": _arrow_sink,
-    "csv": _csv_sink,
-    "jsonl": _jsonl_sink,
+    "csv": partial(_text_sink, csv_lines),
+    "jsonl": partial(_text_sink, json_lines),
 }

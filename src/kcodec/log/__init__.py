@@ -70,40 +70,23 @@ del TYPE_CHECKING
 # Imported when first asked for: opening and reading a log needs none of them. No module may be called like what it
 # gives, or importing it would put itself in the place of that.
 _MODULES = {
-    "check": ("check_file",),
-    "check.findings": ("Finding",),
+    "check": "check_file",
+    "check.findings": "Finding",
     "checkpoints": (
-        "LeaderEpoch",
-        "MetaProperties",
-        "PartitionMetadata",
-        "read_leader_epochs",
-        "read_meta_properties",
-        "read_offsets",
-        "read_partition_metadata",
+        "LeaderEpoch MetaProperties PartitionMetadata read_leader_epochs read_meta_properties read_offsets "
+        "read_partition_metadata"
     ),
     "indexes": (
-        "OffsetIndex",
-        "OffsetIndexEntry",
-        "TimeIndex",
-        "TimeIndexEntry",
-        "TransactionIndex",
-        "TransactionIndexEntry",
-        "read_offset_index",
-        "read_time_index",
-        "read_transaction_index",
+        "OffsetIndex OffsetIndexEntry TimeIndex TimeIndexEntry TransactionIndex TransactionIndexEntry "
+        "read_offset_index read_time_index read_transaction_index"
     ),
-    "internal.offsets": ("CommittedOffset", "GroupOffsets", "PendingOffset", "group_offsets"),
-    "internal.records": ("InternalRecord", "decode_internal_record", "internal_record"),
-    "internal.topics": ("cluster_topics",),
-    "internal.transactions": (
-        "PartitionTransaction",
-        "TransactionState",
-        "partition_transactions",
-        "transaction_states",
-    ),
-    "snapshots": ("ProducerSnapshot", "ProducerState", "pack_snapshot", "read_snapshot", "write_snapshot"),
+    "internal.offsets": "CommittedOffset GroupOffsets PendingOffset group_offsets",
+    "internal.records": "InternalRecord decode_internal_record internal_record",
+    "internal.topics": "cluster_topics",
+    "internal.transactions": "PartitionTransaction TransactionState partition_transactions transaction_states",
+    "snapshots": "ProducerSnapshot ProducerState pack_snapshot read_snapshot write_snapshot",
 }
-_EXPORTS = {name: f"kcodec.log.{module}" for module, names in _MODULES.items() for name in names}
+_EXPORTS = {name: f"kcodec.log.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Batches",

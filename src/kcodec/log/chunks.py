@@ -25,6 +25,11 @@ MAX_ROWS = 65_536
 # The first window of a reading whose first records are to come at once: one batch, where it is larger.
 PROMPT_BYTES = 64 << 10
 ON_ERROR = ("raise", "stop", "skip")
+# The options of StreamOptions that a Decoder takes as they are.
+DECODER_OPTIONS = (
+    *("columns", "isolation_level", "control_records", "verify_crc", "limits", "binary_type", "max_rows", "topic"),
+    *("partition", "spark_layout", "framing"),
+)
 
 
 def check_on_error(on_error: str) -> None:
@@ -84,22 +89,12 @@ class StreamOptions:
         """A decoder for one file, from this position on."""
         is_committed = self.isolation_level == "read_committed"
         return Decoder(
-            columns=self.columns,
-            isolation_level=self.isolation_level,
+            **{name: getattr(self, name) for name in DECODER_OPTIONS},
             aborted_transactions=verdict.aborted_transactions if is_committed else None,
             last_stable_offset=verdict.limit if is_committed else None,
             start_offset=position,
             end_offset=self.end_offset if is_committed else _least(self.end_offset, verdict.limit),
-            control_records=self.control_records,
-            verify_crc=self.verify_crc,
-            limits=self.limits,
-            binary_type=self.binary_type,
-            max_rows=self.max_rows,
-            topic=self.topic,
-            partition=self.partition,
             path=path,
-            spark_layout=self.spark_layout,
-            framing=self.framing,
             keep_position=True,
             above_offset=above_offset,
         )

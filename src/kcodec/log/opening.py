@@ -23,7 +23,7 @@ from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
-from kcodec.log.segment import SEGMENT_NAME, Segment, overlap, walk_headers
+from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment, overlap, walk_headers
 from kcodec.log.storage import Entry, FileObject, Storage, storage_at
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
@@ -62,7 +62,7 @@ def open_segment(
     if not is_object and not is_checkpoint and not name.endswith(".log"):
         raise ValueError(f"{file}: not a segment: segments are named .log; its indexes and snapshots hold no records")
     named = SEGMENT_NAME.fullmatch(name)
-    is_active = is_object or (not is_checkpoint and (not named or _is_last(storage, directory, int(named[1]))))
+    is_active = is_object or (not is_checkpoint and is_last_segment(file, storage))
     segment = Segment(file, int(named[1]) if named else None, is_active, storage)
     told = _partition_of(storage, directory)
     if told is not None and (named or (topic is None and partition is None)):
@@ -111,14 +111,6 @@ def partition_at(
     return Log(directory, segments, topic=topic, partition=partition, limits=limits, **options)
 
 
-def _is_last(storage: Storage, directory: str, base_offset: int) -> bool:
-    """Whether no later segment lies in the directory; a place that lists nothing tells of none."""
-    try:
-        return all(base <= base_offset for base, _ in segment_names(storage, directory))
-    except FileNotFoundError:
-        return True
-
-
 def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
     """Topic and partition as a directory's name tells them."""
     match = PARTITION_DIRECTORY.fullmatch(storage.name(directory))
@@ -147,11 +139,6 @@ def has_segments(entries: Iterable[Entry]) -> bool:
     """Whether any file of a directory is a segment, or about to become one."""
     files = (entry.name for entry in entries if not entry.is_directory)
     return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
-
-
-def segment_names(storage: Storage, directory: str) -> list[SegmentName]:
-    """Return every ``.log`` file of a directory, in order, whatever is next to it."""
-    return _named(SEGMENT_NAME, _files(storage, directory))
 
 
 def _files(storage: Storage, directory: str) -> list[str]:

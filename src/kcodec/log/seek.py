@@ -161,10 +161,8 @@ def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: Dec
                 if place is not None:
                     return place
                 number = (number - 1) // 2
-    except OSError:
-        return START  # no index, or none that can be read
-    except DecodeError:
-        return START  # it has shrunk meanwhile
+    except (OSError, DecodeError):
+        return START  # no index, or none that can be read, or it has shrunk meanwhile
     return START
 
 
@@ -223,9 +221,7 @@ def _position_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
                 return START
             latest, relative = entries[number]
             before = entries[number - 1] if number else (LOWEST_OFFSET, -1)
-    except OSError:
-        return START
-    except DecodeError:
+    except (OSError, DecodeError):
         return START
     if not (before[0] < latest and before[1] < relative):
         raise IndexDisagreesError

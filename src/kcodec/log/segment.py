@@ -65,6 +65,19 @@ class Segment:
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
+def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
+    """Return whether no later segment is in the directory of this one; also for a name that is not a segment's."""
+    own = SEGMENT_NAME.fullmatch(storage.name(path))
+    if own is None:
+        return True
+    try:
+        entries = storage.list(storage.parent(path))
+    except FileNotFoundError:  # a storage that lists nothing
+        return True
+    names = (SEGMENT_NAME.fullmatch(entry.name) for entry in entries if not entry.is_directory)
+    return all(int(name[1]) <= int(own[1]) for name in names if name)
+
+
 class Tail(NamedTuple):
     """What is left behind the last batch that counts: where it begins, how long it is, and what it is."""
 
