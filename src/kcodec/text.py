@@ -35,16 +35,14 @@ _BYTES = ("key", "value", "headers")
 _BOOLEANS = ("is_transactional", "is_control")
 
 
-def _constants(topic: str | None, partition: int | None) -> dict[str, str | int | None]:
-    """What is the same in every record of a partition, and so no part of its own."""
-    return {"topic": topic, "partition": partition}
-
-
-def _number_or_word(name: str, null: bytes) -> Part:
+def _part(name: str, rule: str, null: bytes) -> Part:
+    """How a field is written: bytes by this rule, numbers as they are, what is not there as `null`."""
+    if name in _BYTES:
+        return (rule, name)
     if name in _BOOLEANS:
         return ("boolean", name)
-    if name == "coordinator_epoch":
-        return ("coordinator_epoch",)
+    if name in ("coordinator_epoch", "timestamp_type"):
+        return (name,)
     return ("integer", name, 0, null)
 
 
@@ -54,36 +52,29 @@ def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: in
     timestamp_type is Kafka's name ("CreateTime"), control_type too ("COMMIT") or the number of an unknown one; it and
     coordinator_epoch are null in data records. topic, partition: what these are. ValueError for an unknown field.
     """
+    constants: dict[str, str | int | None] = {"topic": topic, "partition": partition}
     parts: list[Part] = []
     for name in _known(fields):
         parts.append(f"{',' if parts else '{'}{json.dumps(name)}:".encode())
-        if name in _constants(topic, partition):
-            parts.append(json.dumps(_constants(topic, partition)[name], ensure_ascii=False).encode())
-        elif name in _BYTES:
-            parts.append(("json", name))
+        if name in constants:
+            parts.append(json.dumps(constants[name], ensure_ascii=False).encode())
         elif name == "timestamp_type":
-            parts += [b'"', ("timestamp_type",), b'"']
-        elif name == "control_type":
-            parts.append(("control_type",))
+            parts += [b'"', (name,), b'"']
         else:
-            parts.append(_number_or_word(name, b"null"))
+            parts.append((name,) if name == "control_type" else _part(name, "json", b"null"))
     return TextTemplate([*parts, b"}\n"])
 
 
 def csv_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
     """A CSV line a record (RFC 4180 but for the end of lines, which is a plain newline). Headers are as in JSON."""
+    constants = {"topic": topic, "partition": partition}
     parts: list[Part] = []
     for name in _known(fields):
         parts += [b","] if parts else []
-        if name in _constants(topic, partition):
-            value = _constants(topic, partition)[name]
-            parts.append(b"" if value is None else str(value).encode())
-        elif name in _BYTES:
-            parts.append(("csv", name))
-        elif name == "timestamp_type":
-            parts.append(("timestamp_type",))
+        if name in constants:
+            parts.append(b"" if constants[name] is None else str(constants[name]).encode())
         else:
-            parts.append(_number_or_word(name, b""))
+            parts.append(_part(name, "csv", b""))
     return TextTemplate([*parts, b"\n"])
 
 

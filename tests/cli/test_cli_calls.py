@@ -25,7 +25,7 @@ from kcodec import TopicPartition
 from kcodec.cli import COMMANDS, ExitStatus
 from kcodec.cli.output import Output, Progress
 from kcodec.cli.parser import Example
-from kcodec.cli.render import duration_text, size_text, time_text, write_table
+from kcodec.cli.render import duration_text, time_text, write_table
 from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka
 
@@ -34,8 +34,8 @@ BROKER = "localhost:9092"
 
 def examples() -> list[tuple[str, Example]]:
     found = []
-    for name, (module, _) in COMMANDS.items():
-        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{module}").EXAMPLES]
+    for name in COMMANDS:
+        found += [(name, example) for example in importlib.import_module(f"kcodec.cli.{name}").EXAMPLES]
     return found
 
 
@@ -233,10 +233,7 @@ def test_a_progress_bar_is_not_mixed_into_data(monkeypatch: pytest.MonkeyPatch, 
 # ------------------------------------------------------------------------------------------------------------ rendering
 
 
-def test_sizes_times_and_durations() -> None:
-    assert [size_text(size) for size in (0, 1023, 1024, 4200, 3 << 20, 1 << 30)] == [
-        *("0 B", "1023 B", "1.0 KiB", "4.1 KiB", "3.0 MiB", "1.0 GiB")
-    ]
+def test_times_and_durations() -> None:
     assert [time_text(time) for time in (0, -1, -2, None, 1 << 60)] == [
         *("1970-01-01T00:00:00.000Z", "-1", "1969-12-31T23:59:59.998Z", "-", str(1 << 60))
     ]

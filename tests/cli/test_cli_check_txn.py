@@ -16,7 +16,7 @@ from log_files import partition as write_partition
 
 import kcodec
 from kcodec.cli import ExitStatus
-from kcodec.log.findings import CODES
+from kcodec.log.check.findings import CODES
 
 NOW = ["--now", "2026-11-22T00:00:00Z"]
 

@@ -17,7 +17,7 @@ from cli_runner import Ran, program, run
 import kcodec
 from kcodec.cli import ExitStatus
 from kcodec.cli.parser import CommandError
-from kcodec.cli.produce_input import MAX_MESSAGE_BYTES, Message, json_messages, plain_messages, split
+from kcodec.cli.produce_input import MAX_MESSAGE_BYTES, InputMessage, json_messages, plain_messages, split
 from kcodec.client import Admin
 from kcodec.log import Log
 from kcodec.testing.kafka import ApacheKafka
@@ -247,7 +247,7 @@ def test_a_message_without_end_is_refused_before_memory_is_gone() -> None:
 def test_empty_is_null_only_when_asked_for() -> None:
     for empty_is_null, value in ((True, None), (False, b"")):
         found = list(plain_messages(iter([b":\n"]), b"\n", b":", empty_is_null=empty_is_null))
-        assert found == [Message("message 1", value, value)]
+        assert found == [InputMessage("message 1", value, value)]
 
 
 @pytest.mark.parametrize(

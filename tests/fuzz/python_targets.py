@@ -24,7 +24,7 @@ from batch_writer import RecordSpec, build_batch
 import kcodec
 from kcodec import log
 from kcodec.errors import DecodeError
-from kcodec.log.seek import place_of_offset
+from kcodec.log.seek import position_of_offset
 from kcodec.log.segment import Segment
 
 BASE_OFFSET = 1000
@@ -192,7 +192,7 @@ def lying_index(data: bytes) -> None:
     for offset in range(first, OFFSETS.stop, OFFSET_STEP):
         place = _places().get(offset)
         if place is not None:
-            assert tuple(place_of_offset(segment, offset, kcodec.DEFAULT_LIMITS)) == place, offset
+            assert tuple(position_of_offset(segment, offset, kcodec.DEFAULT_LIMITS)) == place, offset
 
 
 def _lying_seeds() -> Iterator[bytes]:

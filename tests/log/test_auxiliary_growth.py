@@ -20,7 +20,7 @@ import pytest
 import kcodec
 from kcodec._fast import crc32c
 from kcodec.log import check_file, small_files
-from kcodec.log.findings import MOST_ALIKE
+from kcodec.log.check.findings import MOST_ALIKE
 
 FIRST = "0" * 20
 MIB = 1 << 20

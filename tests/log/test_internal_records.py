@@ -16,9 +16,12 @@ from internal_truth import Truth, check_record
 
 import kcodec
 from kcodec.log import decode_internal_record, internal_record
-from kcodec.log.control_records import decode_control_record
-from kcodec.log.coordinator_records import COORDINATOR_RECORDS, decode_coordinator_record
-from kcodec.log.metadata_records import decode_metadata_record
+from kcodec.log.internal.records import (
+    COORDINATOR_RECORDS,
+    decode_control_record,
+    decode_coordinator_record,
+    decode_metadata_record,
+)
 
 PARTITIONS = [partition for partition in golden_data.partitions() if partition.topic.startswith("__")]
 

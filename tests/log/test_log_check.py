@@ -19,7 +19,7 @@ from log_files import ABORT, COMMIT, data, marker, partition, plain
 
 import kcodec
 from kcodec.log import check_file, read_snapshot, write_snapshot
-from kcodec.log.findings import CODES, MOST_ALIKE, Finding
+from kcodec.log.check.findings import CODES, MOST_ALIKE, Finding
 
 DIRECTORIES = golden_data.partitions() + golden_data.copies("live") + golden_data.copies("killed")
 # Of real directories these findings are right: everything else is to be clean.

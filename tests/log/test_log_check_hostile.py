@@ -14,7 +14,7 @@ from batch_writer import fix_crc
 
 import kcodec
 from kcodec.log import check_file
-from kcodec.log.findings import CODES
+from kcodec.log.check.findings import CODES
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 EDITS = 300 if LONG else 8

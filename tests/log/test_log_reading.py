@@ -247,7 +247,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage.LocalStorage, "range_bytes", 500)
     monkeypatch.setattr(windows, "HOP_FROM", 200)
     monkeypatch.setattr(windows, "WINDOW_BYTES", 400)
-    monkeypatch.setattr(timeline, "PART_BYTES", 300)
+    monkeypatch.setattr(timeline, "RANGE_BYTES", 300)
 
 
 @pytest.mark.usefixtures("narrow")

@@ -119,7 +119,7 @@ def test_splits_are_whole_batches_below_the_size_asked_for(tmp_path: Path) -> No
 def test_coarse_splits_of_many_batches_meet_at_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kcodec.log import splits as module
 
-    monkeypatch.setattr(timeline, "PART_BYTES", 5000)
+    monkeypatch.setattr(timeline, "RANGE_BYTES", 5000)
     monkeypatch.setattr(module, "FINE_BELOW", 1)
     monkeypatch.setattr(timeline, "HeaderWindows", _Windows)
     log = kcodec.open(partition(tmp_path, [plain(at * 3) for at in range(300)]))
@@ -208,6 +208,6 @@ def test_offset_for_timestamp_looks_inside_a_batch_and_below_the_high_watermark(
 
 def test_the_decoder_of_a_range_takes_the_options_of_decode() -> None:
     with pytest.raises(TypeError):
-        chunks.ReadOptions(threads=2)  # type: ignore[call-arg]
+        chunks.StreamOptions(threads=2)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="max_rows"):
-        chunks.ReadOptions(max_rows=0)
+        chunks.StreamOptions(max_rows=0)

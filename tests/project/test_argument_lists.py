@@ -304,7 +304,7 @@ NOT_NAMES = {
     ("kcodec.client.commit_transaction", "receipts"),
     ("kcodec.client.aio.commit_transaction", "receipts"),
     ("kcodec.log.Batches", "segments"),
-    ("kcodec.log.Chunks", "stretches"),
+    ("kcodec.log.Chunks", "ranges"),
     ("kcodec.log.Log", "segments"),
     ("kcodec.log.Log.to_arrow", "columns"),
     ("kcodec.log.LogDirectory", "entries"),

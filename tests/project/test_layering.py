@@ -77,6 +77,7 @@ PUBLIC = {
     "kcodec.log.check",
     "kcodec.log.chunks",
     "kcodec.log.java_properties",
+    "kcodec.log.parallel",
     "kcodec.log.segment",
     "kcodec.log.windows",
     "kcodec.network.option_names",

@@ -24,10 +24,13 @@ from reference_messages import varint
 from kcodec._fast import Record
 from kcodec.errors import DecodeError
 from kcodec.log import InternalRecord, decode_internal_record, internal_record
-from kcodec.log.control_records import CONTROL_RECORDS
-from kcodec.log.coordinator_records import COORDINATOR_RECORDS
-from kcodec.log.metadata_records import METADATA_RECORDS
-from kcodec.log.record_kinds import decode_message, message_dict
+from kcodec.log.internal.records import (
+    CONTROL_RECORDS,
+    COORDINATOR_RECORDS,
+    METADATA_RECORDS,
+    decode_message,
+    message_dict,
+)
 from kcodec.protocol.messages import (
     BrokerRegistrationChangeRecord,
     ConsumerGroupMetadataValue,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: ``kcodec COMMAND ...``, also ``python -m kcodec``.
 
-One file a command; COMMANDS is the list of them, and a command's file is imported when it is called. Data goes to
-stdout, talk to stderr. parser.py makes argparse suggest, render.py knows tables and colours, output.py how to write.
+One file a command; COMMANDS is the list of them, and a command's file is imported when it is called: its `parser()`
+declares the options, its `run(options, output)` does the work. Data goes to stdout, messages to stderr. parser.py makes
+argparse suggest, render.py knows tables and colors, output.py how to write.
 """
 
 from __future__ import annotations
@@ -15,29 +16,25 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import kcodec
-from kcodec.cli.output import Output
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError, nearest
-from kcodec.cli.status import ExitStatus
 from kcodec.errors import KcodecError
 
 __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 
-# command -> (module below kcodec.cli, what it does)
+# command, which is also the name of its module below kcodec.cli -> what it does
 COMMANDS = {
-    "dump": ("dump", "what a file of a Kafka log directory holds: batches, records, indexes, checkpoints"),
-    "check": ("check", "what is wrong with these files, and what to do about it"),
-    "cat": ("cat", "records of files or a broker, as kcat prints them: any format, internal topics decoded"),
-    "convert": ("convert", "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file"),
-    "consume": (
-        "consume",
-        "records of a broker, as kcat prints them: as they come, or up to the end; alone or in a group",
-    ),
-    "produce": ("produce", "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted"),
-    "restore": ("restore", "the committed records of a log directory back into topics, each once"),
-    "txn": ("txn", "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it"),
-    "topics": ("topics", "topics of a cluster: list, describe, create, delete, config"),
-    "groups": ("groups", "consumer groups of a cluster: members, offsets, lag, and which transaction holds it back"),
-    "offsets": ("offsets", "where topics begin and end; committed offsets of groups: reset (dry run first), delete"),
+    "dump": "what a file of a Kafka log directory holds: batches, records, indexes, checkpoints",
+    "check": "what is wrong with these files, and what to do about it",
+    "cat": "records of files or a broker, as kcat prints them: any format, internal topics decoded",
+    "convert": "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file",
+    "consume": "records of a broker, as kcat prints them: as they come, or up to the end; alone or in a group",
+    "produce": "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted",
+    "restore": "the committed records of a log directory back into topics, each once",
+    "txn": "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it",
+    "topics": "topics of a cluster: list, describe, create, delete, config",
+    "groups": "consumer groups of a cluster: members, offsets, lag, and which transaction holds it back",
+    "offsets": "where topics begin and end; committed offsets of groups: reset (dry run first), delete",
 }
 
 
@@ -49,17 +46,15 @@ def main(arguments: Sequence[str] | None = None, output: Output | None = None) -
         status = _command(given, output)
         output.flush()
         return status
-    except UsageError as error:
-        output.say(f"kcodec: {error}")
     except BrokenPipeError:
         output.abandon()
         return ExitStatus.BROKEN_PIPE
     except (KcodecError, CommandError, OSError, ValueError, ImportError) as error:
-        output.say(f"kcodec: {_told(error)}")
+        output.say(f"kcodec: {_text_of(error)}")
     return ExitStatus.ERROR
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     """One line: of an OSError of the system the file and the reason."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
@@ -77,14 +72,15 @@ def _command(given: list[str], output: Output) -> ExitStatus:
         return ExitStatus.OK
     if given[0] not in COMMANDS:
         raise UsageError(f"unknown command {given[0]!r}{nearest(given[0], COMMANDS)}")
-    module = importlib.import_module(f"kcodec.cli.{COMMANDS[given[0]][0]}")
-    status: ExitStatus = module.run(given[1:], output)
+    module = importlib.import_module(f"kcodec.cli.{given[0]}")
+    options = module.parser().parse(given[1:], output)
+    status: ExitStatus = ExitStatus.OK if options is None else module.run(options, output)
     return status
 
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    rows = "".join(f"  {name:<{width}}  {told}\n" for name, (_, told) in COMMANDS.items())
+    rows = "".join(f"  {name:<{width}}  {summary}\n" for name, summary in COMMANDS.items())
     return (
         "usage: kcodec COMMAND [options] FILE...\n\nKafka's log files without a broker: those of a log directory, "
         "or the directories themselves. With -b HOST:PORT some commands ask a broker.\n\n"

@@ -9,11 +9,13 @@ belongs into a file, as other users can see the command line. Values are never s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError
 from kcodec.log.java_properties import read_properties
 from kcodec.network.option_names import COUNTERPARTS
@@ -79,9 +81,40 @@ def make_admin(options: argparse.Namespace) -> Admin:
     from kcodec.client import Admin
 
     try:
-        return Admin(**{**DEFAULTS, **broker_options(options)})
+        return Admin(**client_options(options))
     except TypeError as error:
         raise UsageError(str(error).replace("Admin has no option", "no property is called")) from error
+
+
+def client_options(options: argparse.Namespace, **given: Any) -> dict[str, Any]:
+    """The options of a client for a terminal: what the command gives, and above that what the command line says."""
+    return {**DEFAULTS, **given, **broker_options(options)}
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn the TypeError of an option that a client does not have into a UsageError."""
+    try:
+        yield
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+
+
+def partial_results(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
+    """Return the results of a call on several items. What failed is reported on stderr, and the status is ERROR."""
+    from kcodec.client import AdminError
+
+    try:
+        return call(), ExitStatus.OK
+    except AdminError as error:
+        return error.results, say_errors(error.errors, output)
+
+
+def say_errors(errors: Mapping[Any, Any], output: Output) -> ExitStatus:
+    """Report errors on stderr. Return ERROR if there is one."""
+    for error in errors.values():
+        output.say(f"kcodec: {error}")
+    return ExitStatus.ERROR if errors else ExitStatus.OK
 
 
 def _of_argument(given: str) -> tuple[str, str, str]:

@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from kcodec import DecodedRecords
 from kcodec.cli.brokers import add_broker_options
-from kcodec.cli.formats import offsets_of
+from kcodec.cli.formats import RecordText, add_shape_options, offsets_of
 from kcodec.cli.logs import add_log_options, isolation_of, logs_at, range_of
-from kcodec.cli.output import Output, Progress
+from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
-from kcodec.cli.record_text import RecordText, add_shape_options
-from kcodec.cli.status import ExitStatus
-from kcodec.cli.windows import in_order
 from kcodec.errors import DecodeError
 from kcodec.log import Log
 from kcodec.log.chunks import MAX_ROWS
+from kcodec.log.parallel import in_order
 from kcodec.text import TextBytes
 
-TOLD = (
+DESCRIPTION = (
     "Prints records as a consumer would get them: by default each value and a newline. FILE is a partition directory, "
     "a segment, or a log directory with -t; with -b it is topic -t of a broker, always read_committed. The letters are "
     "kcat's: %s value, %S its size, %k key, %K its size, %T timestamp, %h headers, %t topic, %p partition, %o offset. "
@@ -36,13 +34,11 @@ EXAMPLES = (
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("cat", TOLD, EXAMPLES)
+    found = Parser("cat", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="*", metavar="FILE", help="a segment, partition directory or log directory")
-    found.add_argument(
+    found.add_repeatable(
         "-o",
         "--offset",
-        action="append",
-        default=[],
         metavar="WHERE",
         help="beginning, end, N, -N (the last N), s@TIME (from), e@TIME (to); may be given twice",
     )
@@ -55,11 +51,8 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Print every log named; FINDINGS if damage ended one or was skipped."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     if options.count is not None and options.count < 0:
         raise CommandError(f"--count must not be negative, not {options.count}")
     if options.bootstrap_server is not None:

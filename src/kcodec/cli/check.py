@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import kcodec
-from kcodec.cli.output import Output, Progress
+from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import Example, Parser
-from kcodec.cli.render import coloured, json_line
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.render import coloured, counted, json_line
 from kcodec.log import Finding, LogDirectory
 from kcodec.log.check import TEXT_FILES, file_findings
 
-TOLD = (
+DESCRIPTION = (
     "Reads everything and says what is wrong: checksums (a bad one only if the package crc32c finds it, too), lengths, "
     "records, the order of offsets, gaps in producers' sequences, torn tails, transactions, and whether indexes, "
     "snapshots and checkpoints agree with the log. Each finding says what to do. Errors and warnings make the exit "
@@ -33,20 +33,17 @@ MEANINGS = {"error": "bad", "warning": "notable", "notice": "quiet"}
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("check", TOLD, EXAMPLES)
+    found = Parser("check", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_json()
     found.add_argument(
         "--severity", choices=SEVERITIES, default="notice", help="findings of this and above (default: %(default)s)"
     )
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Check every file named; FINDINGS for any error or warning, whether shown or not."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     counts: Counter[str] = Counter()
     for file in options.files:
         for finding in _findings(file, output):
@@ -54,8 +51,8 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
             if SEVERITIES.index(finding.severity) >= SEVERITIES.index(options.severity):
                 _write(finding, output, as_json=options.json)
     output.flush()
-    told = [f"{counts[name]} {name}{'s' if counts[name] != 1 else ''}" for name in reversed(SEVERITIES) if counts[name]]
-    output.say(f"{', '.join(map(str, options.files))}: {', '.join(told) or 'nothing found'}")
+    totals = [counted(counts[name], name) for name in reversed(SEVERITIES) if counts[name]]
+    output.say(f"{', '.join(map(str, options.files))}: {', '.join(totals) or 'nothing found'}")
     return ExitStatus.FINDINGS if counts["error"] or counts["warning"] else ExitStatus.OK
 
 

@@ -13,7 +13,6 @@ bad CRC are left out.
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from kcodec.cli.logs import READ_COMMITTED
 from kcodec.cli.parser import CommandError
 from kcodec.cli.sinks import atomic_file
 from kcodec.errors import CorruptBatchError, DecodeError
-from kcodec.log import Log, Verdict
+from kcodec.log import Log
 
 # FileRecords: positions in a segment are int32.
 LARGEST_SEGMENT_BYTES = (1 << 31) - 1
@@ -72,8 +71,7 @@ class _Cleaning:
         self.done = Cleaned()
         self._log = log
         self._options = options
-        verdict = log.verdict(options.isolation_level, options.on_error)
-        self._aborted = _Aborted(verdict)
+        self._verdict = verdict = log.verdict(options.isolation_level, options.on_error)
         self._start = max(verdict.log_start_offset, options.start_offset or 0)
         ends = [end for end in (options.end_offset, verdict.limit) if end is not None]
         self._end = min(ends) if ends else None
@@ -120,7 +118,11 @@ class _Cleaning:
     def _is_wanted(self, batch: kcodec.RecordBatch) -> bool:
         if batch.is_control_batch:
             return self._options.has_markers
-        return not (batch.is_transactional and self._aborted.covers(batch))
+        return not (batch.is_transactional and self._is_aborted(batch))
+
+    def _is_aborted(self, batch: kcodec.RecordBatch) -> bool:
+        aborted = self._verdict.between(batch.base_offset, batch.next_offset).aborted_transactions
+        return any(one.producer_id == batch.producer_id for one in aborted)
 
     def _is_below(self, record: kcodec.Record) -> bool:
         """Below the end; a control record that came along is never above it."""
@@ -178,20 +180,3 @@ def _without_transaction(data: memoryview) -> bytes:
     producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence) if has_sequence else (-1, -1, -1)
     kcodec.set_producer_state(plain, *producer, is_transactional=False)
     return bytes(plain)
-
-
-class _Aborted:
-    """The intervals of aborted transactions, by producer."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        self._firsts: dict[int, list[int]] = {}
-        self._lasts: dict[int, list[int]] = {}
-        for one in sorted(verdict.aborted_transactions, key=lambda entry: entry.first_offset):
-            self._firsts.setdefault(one.producer_id, []).append(one.first_offset)
-            self._lasts.setdefault(one.producer_id, []).append(1 << 63 if one.last_offset is None else one.last_offset)
-
-    def covers(self, batch: kcodec.RecordBatch) -> bool:
-        """Whether this batch belongs to one of them."""
-        firsts = self._firsts.get(batch.producer_id, [])
-        at = bisect_right(firsts, batch.last_offset) - 1
-        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]

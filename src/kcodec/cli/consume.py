@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec import DecodedRecords, DecodeError, Timestamp
 from kcodec.arguments import take_renamed
-from kcodec.cli import internal
-from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options
-from kcodec.cli.formats import Offsets, offsets_of
-from kcodec.cli.output import Output
+from kcodec.cli.brokers import add_broker_options, client_options, usage_errors
+from kcodec.cli.formats import INTERNAL_COLUMNS, INTERNAL_TOPICS, Offsets, RecordText, add_shape_options, offsets_of
+from kcodec.cli.logs import add_on_error
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
-from kcodec.cli.record_text import RecordText, add_shape_options
-from kcodec.cli.status import ExitStatus
 
 if TYPE_CHECKING:
     from kcodec.client import Consumer
     from kcodec.offsets import TopicPartition
 
-TOLD = (
+DESCRIPTION = (
     "Prints records as they are written to a topic, from its beginning or from -o on, until Ctrl-C, -c, or with -e its "
     "end. The letters are kcat's. Aborted records, and those of open transactions, are left out: -X "
     "isolation.level=read_uncommitted shows them. With -G it is a member of a group, which shares out the partitions "
@@ -37,15 +35,14 @@ POLL_SECONDS = 0.5
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("consume", TOLD, EXAMPLES)
+    found = Parser("consume", DESCRIPTION, EXAMPLES)
     found.add_argument("topics", nargs="*", metavar="TOPIC", help="with -G: these topics; ^... is a regular expression")
     add_broker_options(found)
     found.add_argument("-t", "--topic", metavar="TOPIC", help="without a group: this topic")
     found.add_argument("-p", "--partition", type=int, metavar="N", help="this partition (default: all of the topic)")
-    found.add_argument(
-        *("-o", "--offset"),
-        action="append",
-        default=[],
+    found.add_repeatable(
+        "-o",
+        "--offset",
         metavar="WHERE",
         help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); may be given twice",
     )
@@ -55,20 +52,12 @@ def parser() -> Parser:
     found.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     found.add_argument("-u", "--unbuffered", action="store_true", help="write each batch at once: always so without -e")
     found.add_argument("-G", "--group", metavar="GROUP", help="as a member of this group, which keeps the offsets")
-    found.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="at a corrupt batch: end with exit status 1 (raise), or continue behind it (skip)",
-    )
+    add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue behind it (skip)")
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Print records; FINDINGS if damage ended it or was skipped."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     if options.count is not None and options.count < 0:
         raise UsageError(f"--count must not be negative, not {options.count}")
     is_stored = "stored" in options.offset
@@ -78,7 +67,7 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
         return _Following(options, output).in_group(options.topics)
     if options.topics:
         raise UsageError(f"{options.topics[0]}: TOPICs are for a group (-G); without one name the topic with -t")
-    if is_stored and "group_id" not in client_options(options):
+    if is_stored and "group_id" not in reader_options(options):
         raise UsageError("-o stored needs a group that stored them: -X group.id=GROUP, or -G to be its member")
     is_bounded = options.exit or offsets.end_timestamp is not None
     if is_bounded and not is_stored:
@@ -98,14 +87,14 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
     assert offsets.start is None
 
 
-def client_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a reader: -b, -X and -F, and what to do at damage."""
-    given = {**DEFAULTS, **broker_options(options)}
+def reader_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a reader: -b, -X and -F, and what to do at a corrupt batch."""
+    given = client_options(options)
     take_renamed(given, "on_corrupt", "on_error")
     return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
 
 
-def places_of(offsets: Offsets) -> dict[str, Any]:
+def bounds_of(offsets: Offsets) -> dict[str, Any]:
     """start and end of `kcodec.read_topic`."""
     found: dict[str, Any] = {}
     if offsets.from_end or offsets.last == 0:
@@ -131,17 +120,15 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
     if options.topic is None:
         raise UsageError("-t TOPIC is missing")
     printer = _Printer(options, output)
-    try:
+    with usage_errors():
         records = kcodec.read_topic(
             options.topic,
             partitions=None if options.partition is None else [options.partition],
             max_rows=options.count,
             columns=printer.columns([options.topic]),
-            **places_of(offsets_of(options.offset)),
-            **client_options(options),
+            **bounds_of(offsets_of(options.offset)),
+            **reader_options(options),
         )
-    except TypeError as error:
-        raise UsageError(str(error)) from error
     with records:
         try:
             for decoded in records:
@@ -166,8 +153,8 @@ class _Printer:
     def columns(self, topics: Sequence[str]) -> tuple[str, ...]:
         """What has to be read: for text, and to know whose it is."""
         wanted = {"topic", "partition", *RecordText("", 0, self._options).columns}
-        if any(topic.startswith("^") or topic in internal.TOPICS for topic in topics):
-            wanted |= set(internal.COLUMNS)
+        if any(topic.startswith("^") or topic in INTERNAL_TOPICS for topic in topics):
+            wanted |= set(INTERNAL_COLUMNS)
         return tuple(sorted(wanted))
 
     def write(self, decoded: DecodedRecords, most: int) -> None:
@@ -239,12 +226,10 @@ class _Following:
     def _consumer(self, topics: Sequence[str], given: dict[str, Any]) -> Consumer:
         from kcodec.client import Consumer
 
-        own = {"allow_auto_create_topics": False, "columns": (*self._printer.columns(topics), "offset"), **given}
-        own["columns"] = tuple(dict.fromkeys(own["columns"]))
-        try:
-            return Consumer(**{**own, **client_options(self._options)})
-        except TypeError as error:
-            raise UsageError(str(error)) from error
+        columns = sorted({*self._printer.columns(topics), "offset"})
+        own = {"allow_auto_create_topics": False, "columns": columns, **given}
+        with usage_errors():
+            return Consumer(**{**own, **reader_options(self._options)})
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
         from kcodec.offsets import TopicPartition

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kcodec import COLUMNS, DecodedRecords
 from kcodec.cli.clean_log import CleanOptions, write_clean_log
 from kcodec.cli.logs import add_log_options, isolation_of, logs_at
-from kcodec.cli.output import Output, Progress
+from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, names, nearest, offset_range
-from kcodec.cli.sinks import COMPRESSIONS, FORMATS, Wanted, format_of, sink_of
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.sinks import COMPRESSIONS, FORMATS, SinkOptions, format_of, sink_of
 from kcodec.errors import DecodeError
 from kcodec.log import Log
 
-TOLD = (
+DESCRIPTION = (
     "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer would get them; or into "
     "a cleaned .log file, where batches stay byte for byte what they were unless a range of offsets cuts them, offsets "
     "stay, and --read-committed leaves out what was aborted or is open. The output appears whole or not at all: it is "
@@ -37,7 +36,7 @@ DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("convert", TOLD, EXAMPLES)
+    found = Parser("convert", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="FILE", help="a segment, partition directory or log directory")
     found.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUT", help=f"the file to write: {', '.join(FORMATS)}"
@@ -61,11 +60,8 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Convert all logs named into the one file; FINDINGS if damage was skipped, or ended it ("stop")."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     kind = options.format or format_of(options.output)
     columns = _columns(options.columns)
     logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
@@ -76,18 +72,30 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
             "--without-markers is for .log files: other files hold no markers unless --control asks for them"
         )
     conversion = _Conversion(logs, options, output)
-    wanted = Wanted(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
-    try:
+    wanted = SinkOptions(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
+
+    def write() -> tuple[str, list[DecodeError]]:
         with sink_of(kind, options.output, wanted) as sink:
             for decoded, log in conversion.chunks(sink.columns):
                 sink.write(decoded, log)
+        return f"{conversion.records} records", conversion.errors
+
+    return _reported(write, options, output)
+
+
+def _reported(
+    write: Callable[[], tuple[str, list[DecodeError]]], options: argparse.Namespace, output: Output
+) -> ExitStatus:
+    """Write the file, and say what was written, or why nothing was."""
+    try:
+        written, errors = write()
     except DecodeError as error:
         output.say(f"kcodec: {error}; nothing was written")
         return ExitStatus.FINDINGS
-    output.say(f"{options.output}: {conversion.records} records")
-    for skipped in conversion.errors:
+    output.say(f"{options.output}: {written}")
+    for skipped in errors:
         output.say(f"kcodec: {skipped}")
-    return ExitStatus.FINDINGS if conversion.errors else ExitStatus.OK
+    return ExitStatus.FINDINGS if errors else ExitStatus.OK
 
 
 def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -101,20 +109,16 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
     start, end = options.offsets
     wanted = CleanOptions(start, end, isolation_of(options), not options.without_markers, options.on_error)
     progress = Progress(output, "cleaning")
-    try:
-        done = write_clean_log(logs[0], options.output, wanted, progress)
-    except DecodeError as error:
-        output.say(f"kcodec: {error}; nothing was written")
-        return ExitStatus.FINDINGS
-    finally:
-        progress.end()
-    output.say(
-        f"{options.output}: {done.records} records, control records included, in {done.whole_batches} batches as they "
-        f"were and {done.rewritten_batches} rewritten"
-    )
-    for skipped in done.errors:
-        output.say(f"kcodec: {skipped}")
-    return ExitStatus.FINDINGS if done.errors else ExitStatus.OK
+
+    def write() -> tuple[str, list[DecodeError]]:
+        try:
+            done = write_clean_log(logs[0], options.output, wanted, progress)
+        finally:
+            progress.end()
+        batches = f"{done.whole_batches} batches as they were and {done.rewritten_batches} rewritten"
+        return f"{done.records} records, control records included, in {batches}", done.errors
+
+    return _reported(write, options, output)
 
 
 def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:

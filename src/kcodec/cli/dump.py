@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec dump``: what a file of a log directory holds, whatever its suffix."""
+"""``kcodec dump``: what a file of a log directory holds, whatever its suffix.
+
+Segments are shown by dump_segment.py. Indexes, snapshots, checkpoints and the other small files are a table, or JSON of
+the same names; a log directory is a row a partition, from names and checkpoints, and no log is read.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kcodec.cli import dump_directory, dump_files, dump_segment
-from kcodec.cli.output import Output
+from kcodec.cli import dump_segment
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, offset_range
-from kcodec.cli.places import Place, is_log_directory, places
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.render import cell_text, time_text, write_rows
+from kcodec.errors import DecodeError
+from kcodec.log import LogDirectory, checkpoints, indexes, open_log_directory, snapshots
+from kcodec.log.segment import SEGMENT_NAME, is_last_segment
 
-TOLD = (
+DESCRIPTION = (
     "Shows what files of a Kafka log directory hold: the batches of segments (.log, .checkpoint), with --records their "
     "records, too; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots (.snapshot), and of "
     "the text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). A partition "
@@ -25,14 +34,29 @@ EXAMPLES = (
     Example("two records, as JSON", "kcodec dump --records --json --offsets 0:2 orders-0/00000000000000000000.log"),
     Example("who was producing when the segment rolled", "kcodec dump orders-0/00000000000000000042.snapshot"),
 )
+# A file that the broker is about to swap in, or to delete, is of the kind of its name without that.
+ON_THEIR_WAY = (".swap", ".cleaned", ".deleted")
+SUFFIXES = {f".{kind}": kind for kind in ("log", "checkpoint", "index", "timeindex", "txnindex", "snapshot")}
+NAMES = {
+    name: name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA, checkpoints.META_PROPERTIES)
+}
+NAMES |= dict.fromkeys(checkpoints.OFFSET_CHECKPOINTS, "offset-checkpoint")
+PARTITION_FIELDS = (
+    *("topic", "partition", "topic_id", "segments", "size_in_bytes", "first_segment_offset", "last_segment_offset"),
+    *("log_start_offset", "recovery_point", "high_watermark"),
+)
+# Where a field is a time in ms, a table shows it as one; JSON has the number.
+TIMES = ("timestamp",)
+# Fields by which --offsets chooses rows.
+OFFSETS = ("offset", "last_offset", "start_offset")
 
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("dump", TOLD, EXAMPLES)
+    found = Parser("dump", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or directory")
     found.add_argument("-r", "--records", action="store_true", help="the records below each batch")
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line instead of a table")
+    found.add_json("one JSON object a line instead of a table")
     found.add_argument(
         "--offsets", type=offset_range, default=(None, None), metavar="A:B", help="offsets from A on and below B"
     )
@@ -40,18 +64,15 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Dump every file named; FINDINGS if one is damaged, ERROR if one cannot be read."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     if options.threads < 1:
         raise CommandError(f"--threads must be at least 1, not {options.threads}")
     status = ExitStatus.OK
     for file in options.files:
         if is_log_directory(file):
-            return dump_directory.dump(options, output)
-    found = [place for file in options.files for place in places(file)]
+            return _dump_directories(options, output)
+    found = [place for file in options.files for place in files_at(file)]
     for number, place in enumerate(found):
         if len(found) > 1 and not options.json:
             output.write(f"{'' if number == 0 else chr(10)}{place.path}\n".encode("utf-8", "surrogateescape"))
@@ -59,9 +80,192 @@ def run(arguments: Sequence[str], output: Output) -> ExitStatus:
     return status
 
 
-def _dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatus:
+def _dump(place: DumpedFile, options: argparse.Namespace, output: Output) -> ExitStatus:
     if place.kind in ("log", "checkpoint"):
-        return dump_segment.dump(place, options, output)
+        return dump_segment.dump(place.path, options, output, is_active=place.is_active)
     if options.records:
         raise CommandError(f"{place.path}: files of kind {place.kind} hold no records: leave --records away")
-    return dump_files.dump(place, options, output)
+    return _dump_file(place, options, output)
+
+
+# ------------------------------------------------------------------------------------------------------ files of a path
+
+
+@dataclass(frozen=True)
+class DumpedFile:
+    """A file, its kind, and whether it may end in a broker's torn append: a last segment, or one by itself."""
+
+    path: Path
+    kind: str
+    is_active: bool = True
+
+
+def _kind_of(path: Path) -> str | None:
+    """The kind that a file's name tells."""
+    name = path.name
+    for ending in ON_THEIR_WAY:
+        name = name.removesuffix(ending)
+    return NAMES.get(name) or SUFFIXES.get(Path(name).suffix)
+
+
+def files_at(path: Path) -> list[DumpedFile]:
+    """The file, or of a directory the segments in order of offsets. CommandError for what is neither."""
+    if path.is_dir():
+        segments = sorted(file for file in path.iterdir() if SEGMENT_NAME.fullmatch(file.name) and file.is_file())
+        if not segments:
+            raise CommandError(f"{path}: no segment is there (20 digits and .log, as Kafka names them)")
+        return [DumpedFile(file, "log", file is segments[-1]) for file in segments]
+    if not path.exists():
+        raise CommandError(f"{path}: no such file or directory")
+    kind = _kind_of(path)
+    if kind is None:
+        known = ", ".join([*SUFFIXES, *NAMES])
+        raise CommandError(f"{path}: no file of a Kafka log directory; those are named {known}")
+    return [DumpedFile(path, kind, is_last_segment(str(path)))]
+
+
+def is_log_directory(path: Path) -> bool:
+    """Whether this is a directory of partition directories."""
+    return path.is_dir() and not any(path.glob("*.log")) and any(path.glob("*/*.log"))
+
+
+# ------------------------------------------------------------------------------------------------------ log directories
+
+
+def _dump_directories(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """The log directories named."""
+    if options.records or options.offsets != (None, None):
+        raise CommandError("--records and --offsets are for one partition: name its directory")
+    for number, path in enumerate(options.files):
+        directory = open_log_directory(path)
+        if len(options.files) > 1 and not options.json:
+            output.write(f"{chr(10) if number else ''}{path}\n".encode("utf-8", "surrogateescape"))
+        write_rows(output, PARTITION_FIELDS, _partition_rows(directory), as_json=options.json)
+        output.flush()
+        for other in directory.others:
+            if other.kind not in ("file", "directory") and not options.json:
+                output.say(f"kcodec: {path}: {other.name} is no partition: {other.kind}")
+    return ExitStatus.OK
+
+
+def _partition_rows(directory: LogDirectory) -> Iterator[list[Any]]:
+    starts, points, marks = directory.log_start_offsets, directory.recovery_points, directory.high_watermarks
+    ids = directory.topic_ids
+    for topic, partitions in directory.topics.items():
+        for partition in partitions:
+            log = directory[topic, partition]
+            place: Any = (topic, partition)
+            yield [
+                *(topic, partition, ids.get(topic), len(log.segments), log.size_in_bytes),
+                *(log.segments[0].base_offset, log.segments[-1].base_offset),
+                *(starts.get(place), points.get(place), marks.get(place)),
+            ]
+
+
+# ---------------------------------------------------------------------------------------------------------- small files
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a file holds: rows with the same fields, and what is to be said beside them."""
+
+    fields: tuple[str, ...]
+    rows: Iterable[Sequence[Any]]
+    notes: tuple[str, ...] = ()
+
+
+def _dump_file(place: DumpedFile, options: argparse.Namespace, output: Output) -> ExitStatus:
+    """One file; FINDINGS where it is damaged."""
+    try:
+        found = _READERS[place.kind](place.path)
+    except DecodeError as error:
+        output.flush()
+        output.say(f"kcodec: {error}")
+        return ExitStatus.FINDINGS
+    rows: Iterable[Sequence[Any]] = _chosen(found, *options.offsets)
+    if not options.json:
+        is_time = [field in TIMES for field in found.fields]
+        rows = ([time_text(v) if t else v for v, t in zip(row, is_time, strict=True)] for row in rows)
+    write_rows(output, found.fields, rows, as_json=options.json)
+    output.flush()
+    for note in found.notes:
+        output.say(f"kcodec: {place.path}: {note}")
+    return ExitStatus.OK
+
+
+def _chosen(found: _Rows, start: int | None, end: int | None) -> Iterator[Sequence[Any]]:
+    at = next((found.fields.index(name) for name in OFFSETS if name in found.fields), None)
+    for row in found.rows:
+        is_below = at is not None and start is not None and row[at] < start
+        is_behind = at is not None and end is not None and row[at] >= end
+        if not is_below and not is_behind:
+            yield row
+
+
+def _index(read: Callable[[Path], Any], entry: type) -> Callable[[Path], _Rows]:
+    def read_rows(path: Path) -> _Rows:
+        index = read(path)
+        notes = []
+        if index.preallocated_entries:
+            notes.append(
+                f"{index.preallocated_entries} entries of zeros follow: the file of a live segment, not trimmed yet"
+            )
+        if index.remaining_bytes:
+            notes.append(f"{index.remaining_bytes} bytes of a cut entry follow")
+        return _rows_of(entry, index, *notes)
+
+    return read_rows
+
+
+def _fields_of(entry: type) -> tuple[str, ...]:
+    named: tuple[str, ...] | None = getattr(entry, "_fields", None)
+    return named or tuple(field.name for field in dataclasses.fields(entry))
+
+
+def _rows_of(kind: type, values: Iterable[Any], *notes: str) -> _Rows:
+    """The values of a kind of entries, a row each."""
+    fields = _fields_of(kind)
+    return _Rows(fields, (_values_of(value, fields) for value in values), notes)
+
+
+def _values_of(value: Any, fields: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(value, name) for name in fields)
+
+
+def _snapshot(path: Path) -> _Rows:
+    snapshot = snapshots.read_snapshot(path)
+    offset = "" if snapshot.offset is None else f" up to offset {snapshot.offset}"
+    note = f"the producers{offset}; version {snapshot.version}, crc {snapshot.crc:08x} valid"
+    return _rows_of(snapshots.ProducerState, snapshot.producers, note)
+
+
+def _leader_epochs(path: Path) -> _Rows:
+    return _rows_of(checkpoints.LeaderEpoch, checkpoints.read_leader_epochs(path))
+
+
+def _offsets(path: Path) -> _Rows:
+    rows = [(topic, partition, offset) for (topic, partition), offset in checkpoints.read_offsets(path).items()]
+    return _Rows(("topic", "partition", "offset"), rows)
+
+
+def _properties(path: Path) -> _Rows:
+    found = checkpoints.read_meta_properties(path)
+    fields = tuple(name for name in _fields_of(checkpoints.MetaProperties) if name != "other")
+    rows = [*zip(fields, map(cell_text, _values_of(found, fields)), strict=True), *found.other]
+    return _Rows(("name", "value"), rows)
+
+
+def _metadata(path: Path) -> _Rows:
+    return _rows_of(checkpoints.PartitionMetadata, [checkpoints.read_partition_metadata(path)])
+
+
+_READERS: dict[str, Callable[[Path], _Rows]] = {
+    "index": _index(indexes.read_offset_index, indexes.OffsetIndexEntry),
+    "timeindex": _index(indexes.read_time_index, indexes.TimeIndexEntry),
+    "txnindex": _index(indexes.read_transaction_index, indexes.TransactionIndexEntry),
+    "snapshot": _snapshot,
+    "leader-epoch-checkpoint": _leader_epochs,
+    "offset-checkpoint": _offsets,
+    "partition.metadata": _metadata,
+    "meta.properties": _properties,
+}

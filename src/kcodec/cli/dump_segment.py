@@ -3,22 +3,28 @@
 
 A record's line holds offset, timestamp, sequence, sizes of key and value (-1: null), key, value and headers by the rule
 "escaped" of kcodec.text; the sizes make it unambiguous. A control record says what it means instead of key and value.
+
+`dump` shows files, not what a consumer would get: nothing is filtered, a corrupt batch is shown and passed over as far
+as its own length can be believed.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import kcodec
-from kcodec.cli.output import Output, Progress
-from kcodec.cli.places import Place
-from kcodec.cli.render import Cell, cell_text, json_line, time_text, write_table
-from kcodec.cli.status import ExitStatus
-from kcodec.cli.windows import Walk, Window, in_order
+from kcodec.cli.output import ExitStatus, Output, Progress
+from kcodec.cli.render import Cell, cell_text, time_text, write_items
 from kcodec.errors import CorruptBatchError, DecodeError
+from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
+from kcodec.log.parallel import in_order
+from kcodec.log.segment import LOWEST_OFFSET, Tail, judge_cut, judge_damage
+from kcodec.log.windows import WINDOW_BYTES, SegmentFile
 from kcodec.text import TextBytes, TextTemplate, json_lines
 
 COLUMNS = (
@@ -27,44 +33,14 @@ COLUMNS = (
 )
 # The keys of a batch as JSON, in this order.
 BATCH_FIELDS = (
-    "path",
-    "position",
-    "size_in_bytes",
-    "base_offset",
-    "last_offset",
-    "records_count",
-    "partition_leader_epoch",
-    "magic",
-    "crc",
-    "is_valid",
-    "attributes",
-    "compression",
-    "timestamp_type",
-    "base_timestamp",
-    "max_timestamp",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-    "last_sequence",
-    "is_transactional",
-    "is_control_batch",
+    *("path", "position", "size_in_bytes", "base_offset", "last_offset", "records_count", "partition_leader_epoch"),
+    *("magic", "crc", "is_valid", "attributes", "compression", "timestamp_type", "base_timestamp", "max_timestamp"),
+    *("producer_id", "producer_epoch", "base_sequence", "last_sequence", "is_transactional", "is_control_batch"),
     "delete_horizon_ms",
 )
 RECORD_FIELDS = (
-    "offset",
-    "timestamp",
-    "timestamp_type",
-    "key",
-    "value",
-    "headers",
-    "sequence",
-    "base_offset",
-    "producer_id",
-    "producer_epoch",
-    "partition_leader_epoch",
-    "is_transactional",
-    "is_control",
-    "control_type",
+    *("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "base_offset", "producer_id"),
+    *("producer_epoch", "partition_leader_epoch", "is_transactional", "is_control", "control_type"),
     "coordinator_epoch",
 )
 RECORD_LINE = TextTemplate(
@@ -78,6 +54,78 @@ RECORD_HEAD = b"    offset  timestamp                   sequence  key_size  valu
 
 
 @dataclass
+class Window:
+    """Whole batches: bytes of a file from `position` on, and their headers (whose positions count from there)."""
+
+    position: int
+    data: memoryview
+    batches: list[kcodec.RecordBatch]
+    problem: DecodeError | None = None  # what stands behind the last of them, if that is damage
+
+
+@dataclass
+class Walk:
+    """A walk over one file; `tail` and `problem` are known at its end.
+
+    One window is read, decoded and written by one thread while the next is on another.
+    """
+
+    path: str
+    is_active: bool
+    limits: DecodeLimits = DEFAULT_LIMITS
+    tail: Tail | None = None
+    problem: DecodeError | None = None
+    size: int = 0
+    done: int = 0
+    _above: int = field(default=LOWEST_OFFSET, repr=False)
+
+    def windows(self, start_offset: int | None = None, end_offset: int | None = None) -> Iterator[Window]:
+        """The windows whose batches reach into [start_offset, end_offset), in order."""
+        with SegmentFile(self.path, fresh=True) as file:
+            self.size = file.size()
+            wanted = WINDOW_BYTES
+            while self.done < self.size:
+                window = file.read(self.done, min(wanted, self.size - self.done))
+                found, needed, failure = self._batches_of(window)
+                if not found and failure is None and len(window) < min(needed, self.size - self.done):
+                    wanted = max(needed, 2 * wanted)
+                    continue
+                wanted = WINDOW_BYTES
+                size = found[-1].position + found[-1].size_in_bytes if found else 0
+                position, self.done = self.done, self.done + size
+                is_ended = bool(found) and end_offset is not None and found[0].base_offset >= end_offset
+                if found and not is_ended and (start_offset is None or found[-1].last_offset >= start_offset):
+                    yield Window(position, window[:size], found)
+                self._above = max([self._above, *(batch.last_offset for batch in found)])
+                if is_ended:
+                    return
+                if failure is not None or not found:
+                    self._judge(file, failure)
+                    return
+
+    def _batches_of(self, window: memoryview) -> tuple[list[kcodec.RecordBatch], int, DecodeError | None]:
+        """The whole batches at its beginning, how many bytes the next one needs, and what is wrong there."""
+        batches = kcodec.batches(window, limits=self.limits)
+        found: list[kcodec.RecordBatch] = []
+        try:
+            found.extend(batches)
+            return found, batches.bytes_needed, None
+        except DecodeError as error:
+            return found, 0, error
+
+    def _judge(self, file: SegmentFile, failure: DecodeError | None) -> None:
+        """What the bytes are at which the walk ended: the torn tail of an active segment, or damage."""
+        try:
+            if failure is not None:
+                failure.position, failure.path = self.done, self.path
+                self.tail = judge_damage(file, failure, self.size, self._above, self.limits, is_active=self.is_active)
+            else:
+                self.tail = judge_cut(file, self.done, self.size, self._above, self.limits)
+        except DecodeError as error:
+            self.problem = error
+
+
+@dataclass
 class _Made:
     """What a thread makes of a window: the text, and what was damaged in it."""
 
@@ -86,21 +134,17 @@ class _Made:
     end: int
 
 
-def dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """One segment file."""
+def dump(path: Path, options: argparse.Namespace, output: Output, *, is_active: bool) -> ExitStatus:
+    """Dump one segment file; FINDINGS where it is corrupt."""
     start, end = options.offsets
-    walk = Walk(str(place.path), place.is_active)
-    progress = Progress(output, place.path.name, has_data=True)
+    walk = Walk(str(path), is_active)
+    progress = Progress(output, path.name, has_data=True)
     problems: list[DecodeError] = []
     if options.records:
         _write_records(walk, options, output, progress, problems)
     else:
         rows = _batches(walk, start, end, progress, problems)
-        if options.json:
-            for batch, fault in rows:
-                output.write(json_line(_batch_fields(batch, fault is None, str(place.path))))
-        else:
-            write_table(output, COLUMNS, (_row(batch, fault) for batch, fault in rows))
+        write_items(output, rows, COLUMNS, _row, partial(_batch_fields, str(path)), as_json=options.json)
     progress.end()
     output.flush()
     if walk.problem is not None:
@@ -109,7 +153,7 @@ def dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatu
         output.say(f"kcodec: {problem}")
     if walk.tail is not None:
         output.say(
-            f"kcodec: {place.path}: {walk.tail.remaining_bytes} bytes from byte {walk.tail.position} on are no batch: "
+            f"kcodec: {path}: {walk.tail.remaining_bytes} bytes from byte {walk.tail.position} on are no batch: "
             f"{walk.tail.reason}"
         )
     return ExitStatus.FINDINGS if problems or walk.tail is not None else ExitStatus.OK
@@ -120,44 +164,41 @@ def dump(place: Place, options: argparse.Namespace, output: Output) -> ExitStatu
 
 def _batches(
     walk: Walk, start: int | None, end: int | None, progress: Progress, problems: list[DecodeError]
-) -> Iterator[tuple[_Placed, CorruptBatchError | None]]:
+) -> Iterator[_CheckedBatch]:
     """Every batch that reaches into the range, with what its CRC says."""
     for window in walk.windows(start, end):
         for batch in window.batches:
             if not _is_within(batch, start, end):
                 continue
-            placed = _Placed(batch, window.position + batch.position)
-            fault = None
+            position, fault = window.position + batch.position, None
             try:
                 batch.ensure_valid()
             except CorruptBatchError as error:
-                error.position, error.path = placed.position, walk.path
+                error.position, error.path = position, walk.path
                 fault = error
                 problems.append(error)
-            yield placed, fault
+            yield _CheckedBatch(batch, position, fault)
         progress(walk.done, walk.size)
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A batch, and where in its file it lies."""
+class _CheckedBatch(NamedTuple):
+    """A batch, where in its file it begins, and what is wrong with its CRC."""
 
     batch: kcodec.RecordBatch
     position: int
+    fault: CorruptBatchError | None
 
 
 def _is_within(batch: kcodec.RecordBatch, start: int | None, end: int | None) -> bool:
     return (start is None or batch.last_offset >= start) and (end is None or batch.base_offset < end)
 
 
-def _batch_fields(placed: _Placed, is_valid: bool, path: str) -> dict[str, Any]:
-    batch = placed.batch
-    own = {"path": path, "position": placed.position, "is_valid": is_valid}
-    found = {name: own[name] if name in own else getattr(batch, name) for name in BATCH_FIELDS}
-    compression = found["compression"]
-    found["compression"] = str(compression) if isinstance(compression, kcodec.Compression) else compression
-    found["timestamp_type"] = str(found["timestamp_type"])
-    return found
+def _batch_fields(path: str, checked: _CheckedBatch) -> dict[str, Any]:
+    batch = checked.batch
+    compression = str(batch.compression) if isinstance(batch.compression, kcodec.Compression) else batch.compression
+    own = {"path": path, "position": checked.position, "is_valid": checked.fault is None, "compression": compression}
+    own["timestamp_type"] = str(batch.timestamp_type)
+    return {name: own[name] if name in own else getattr(batch, name) for name in BATCH_FIELDS}
 
 
 def _kind(batch: kcodec.RecordBatch) -> str:
@@ -173,15 +214,16 @@ def _kind(batch: kcodec.RecordBatch) -> str:
     return ", ".join(types) or "control, empty"
 
 
-def _row(placed: _Placed, fault: CorruptBatchError | None) -> list[Any]:
-    batch, kind = placed.batch, _kind(placed.batch)
+def _row(checked: _CheckedBatch) -> list[Any]:
+    batch, position, fault = checked
+    kind = _kind(batch)
     meaning = {"ABORT": "bad", "COMMIT": "good"}.get(kind, "")
     crc = f"{batch.crc:08x}"
     return [
         batch.base_offset,
         batch.last_offset,
         batch.records_count,
-        placed.position,
+        position,
         batch.size_in_bytes,
         str(batch.compression),
         Cell(kind, meaning),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcat's letters: what `-f`, `-K`, `-D` and `-o` mean.
+"""Records as text for ``cat`` and ``consume``: kcat's letters, JSON, and the content of internal topics; what -o means.
 
 Format strings: %s value, %S its size, %k key, %K its size (-1: null), %T timestamp in ms, %h headers, %t topic,
 %p partition, %o offset, %% a percent sign; \\\\n \\\\r \\\\t \\\\0 \\\\xNN and \\\\\\\\ in any string.
@@ -7,16 +7,27 @@ Format strings: %s value, %S its size, %k key, %K its size (-1: null), %T timest
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import re
 from dataclasses import dataclass
+from itertools import islice
 
+from kcodec import DecodedRecords
 from kcodec.cli.parser import UsageError, nearest
-from kcodec.text import TextTemplate
+from kcodec.cli.render import json_line
+from kcodec.log import internal_record
+from kcodec.text import TextBytes, TextTemplate, json_lines, rule_of_json
 
 NAMED_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 HEXADECIMAL = re.compile("[0-9a-fA-F]{2}")
 PLACES = ("beginning", "end")
+# What a record can be written with as JSON, and what a control record has in addition.
+FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+CONTROL_FIELDS = ("is_control", "control_type", "coordinator_epoch")
+# What internal topics hold is shown decoded, as JSON.
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
+INTERNAL_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def unescaped(text: str) -> bytes:
@@ -70,6 +81,64 @@ def template_of_delimiters(key: str | None, message: str, null: bytes) -> TextTe
     if key is not None:
         parts[:0] = [("raw", "key", 0, null), unescaped(key)]
     return TextTemplate(parts)
+
+
+def add_shape_options(parser: argparse.ArgumentParser) -> None:
+    """What a record looks like."""
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    shape.add_argument("-f", "--format", metavar="FORMAT", help="a format string")
+    shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="the key and this before each value")
+    parser.add_argument(
+        "-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each value (default: \\n)"
+    )
+    parser.add_argument("-Z", "--null", action="store_true", help="NULL for a null key or value (default: nothing)")
+    parser.add_argument("--raw", action="store_true", help="records of internal topics as bytes, not decoded")
+
+
+class RecordText:
+    """The text of records of one partition. columns: what has to be read for it."""
+
+    def __init__(
+        self, topic: str | None, partition: int | None, options: argparse.Namespace, *, control: bool = False
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._template = _template(topic, partition, options, control)
+        is_plain = options.format is None and options.key_delimiter is None
+        self._is_decoded = topic in INTERNAL_TOPICS and is_plain and not options.raw
+        self.columns = INTERNAL_COLUMNS if self._is_decoded else self._template.columns
+
+    def of(self, decoded: DecodedRecords, most: int) -> TextBytes | bytes:
+        """So many records of a chunk."""
+        if not self._is_decoded:
+            return self._template.format(decoded, most=most)
+        assert self._topic is not None
+        return _internal_lines(decoded, most, self._topic, self._partition)
+
+
+def _template(topic: str | None, partition: int | None, options: argparse.Namespace, control: bool) -> TextTemplate:
+    null = b"NULL" if options.null else b""
+    if options.json:
+        return json_lines((*FIELDS, *CONTROL_FIELDS) if control else FIELDS, topic=topic, partition=partition)
+    if options.format is not None:
+        return template_of_format(options.format, null, topic, partition)
+    return template_of_delimiters(options.key_delimiter, options.delimiter, null)
+
+
+def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: int | None) -> bytes:
+    """A JSON object a record and line: where it is, and type, key, version and value of what it says."""
+    lines = []
+    for record in islice(decoded.records(), most):
+        place = {"topic": topic, "partition": partition, "offset": record.offset, "timestamp": record.timestamp}
+        content = internal_record(topic, record)
+        if content is None:
+            content = {"type": None, "key": rule_of_json(record.key), "value": rule_of_json(record.value)}
+        lines.append(json_line({**place, **content}))
+    return b"".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------------- offsets
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names
-from kcodec.cli.output import Output
-from kcodec.cli.parser import Example, Parser, UsageError, nearest
-from kcodec.cli.render import Cell, json_line, time_text, write_table
-from kcodec.cli.status import ExitStatus
-from kcodec.cli.topics import settled
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results
+from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.parser import Example, Parser
+from kcodec.cli.render import Cell, attributes, counted, time_text, write_items, write_rows
 
 if TYPE_CHECKING:
     from kcodec import TopicPartition
@@ -20,7 +18,10 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
     from kcodec.consumer.lag import PartitionLag
 
-TOLD = (
+    # Group, partition, its lag, and the member that reads it.
+    _DescribedLag = tuple[str, TopicPartition, PartitionLag, GroupMember | None]
+
+DESCRIPTION = (
     "Consumer groups of a cluster. list: all of them. describe: committed offset and lag in each partition, who reads "
     "it, and which transaction holds the last stable offset back; --members: its members instead. delete: groups "
     "without members, with their offsets. Offsets are set by kcodec offsets."
@@ -37,42 +38,26 @@ CONSUMER_TYPES = {None, "classic", "consumer"}
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("groups", TOLD, EXAMPLES)
-    found.add_argument("action", metavar="|".join(ACTIONS), help="what to do")
+    found = Parser("groups", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("groups", nargs="*", metavar="GROUP", help="which; describe without any: all")
     add_broker_options(found)
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_json()
     found.add_argument("--members", action="store_true", help="describe: members in place of offsets")
-    found.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="list: only these, as Stable, Empty (Kafka 2.6)"
-    )
-    found.add_argument(
-        "--type", action="append", default=[], metavar="TYPE", help="list: only classic, or consumer (Kafka 3.8)"
-    )
+    found.add_repeatable("--state", metavar="STATE", help="list: only these, as Stable, Empty (Kafka 2.6)")
+    found.add_repeatable("--type", metavar="TYPE", help="list: only classic, or consumer (Kafka 3.8)")
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Do the action; ERROR where it failed for a group, which is said on stderr."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
-    if options.action not in ACTIONS:
-        near = nearest(options.action, ACTIONS)
-        raise UsageError(f"unknown action {options.action!r}{near} (see kcodec groups --help)")
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    found, status = settled(lambda: admin.list_groups(states=options.state, types=options.type), output)
-    columns = ("group", "type", "state", "protocol_type")
-    rows = [(one.group_id, one.type, one.state, one.protocol_type) for one in found.values()]
-    if options.json:
-        for row in rows:
-            output.write(json_line(dict(zip(columns, row, strict=True))))
-    else:
-        write_table(output, columns, rows)
+    found, status = partial_results(lambda: admin.list_groups(states=options.state, types=options.type), output)
+    rows = ((one.group_id, one.type, one.state, one.protocol_type) for one in found.values())
+    write_rows(output, ("group", "type", "state", "protocol_type"), rows, as_json=options.json)
     return status
 
 
@@ -82,24 +67,20 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
         for one in admin.list_groups().values()
         if (one.type or "classic").lower() in CONSUMER_TYPES and one.protocol_type in ("consumer", "")
     ]
-    groups, status = settled(lambda: admin.describe_groups(names), output)
+    groups, status = partial_results(lambda: admin.describe_groups(names), output)
     if options.members:
         _write_members(groups, options, output)
         return status
-    rows = []
+    rows: list[_DescribedLag] = []
     for group in groups.values():
         lags, worse = _lags(admin, group, output)
         status = max(status, worse)
         readers = {partition: member for member in group.members for partition in member.partitions}
-        rows += [(group, partition, one, readers.get(partition)) for partition, one in sorted(lags.items())]
+        rows += [(group.group_id, partition, one, readers.get(partition)) for partition, one in sorted(lags.items())]
         if not options.json:
-            output.say(_told(group))
-    if options.json:
-        for group, partition, one, member in rows:
-            output.write(json_line(_lag_fields(group.group_id, partition, one, member)))
-    elif rows:
-        shown = (_lag_row(group.group_id, partition, one, member) for group, partition, one, member in rows)
-        write_table(output, LAG_COLUMNS, shown)
+            output.say(_summary(group))
+    if options.json or rows:
+        write_items(output, rows, LAG_COLUMNS, _lag_row, _lag_fields, as_json=options.json)
     return status
 
 
@@ -112,16 +93,20 @@ def _lags(
         return {}, ExitStatus.OK
     read = {partition for member in group.members for partition in member.partitions}
     places = sorted(read | set(admin.list_group_offsets(group.group_id)))
-    return settled(lambda: admin.describe_group_lag(group.group_id, places), output) if places else ({}, ExitStatus.OK)
+    return (
+        partial_results(lambda: admin.describe_group_lag(group.group_id, places), output)
+        if places
+        else ({}, ExitStatus.OK)
+    )
 
 
-def _told(group: GroupDescription) -> str:
-    count = len(group.members)
-    parts = [group.state, group.type, group.protocol, f"{count} member{'' if count == 1 else 's'}"]
+def _summary(group: GroupDescription) -> str:
+    parts = [group.state, group.type, group.protocol, counted(len(group.members), "member")]
     return f"{group.group_id}: {', '.join(part for part in parts if part)}"
 
 
-def _lag_row(group_id: str, partition: TopicPartition, one: PartitionLag, member: GroupMember | None) -> list[Any]:
+def _lag_row(described: _DescribedLag) -> list[Any]:
+    group_id, partition, one, member = described
     client = None if member is None else f"{member.client_id} {member.client_host}"
     numbers = [one.committed, one.log_end_offset, one.lag, one.stable_lag]
     return [group_id, partition.topic, partition.partition, *numbers, client, Cell(_note(one), "notable")]
@@ -141,68 +126,48 @@ def _note(one: PartitionLag) -> str:
     return f"held at {one.last_stable_offset} by {who}{since}{unknown}"
 
 
-def _lag_fields(
-    group_id: str, partition: TopicPartition, one: PartitionLag, member: GroupMember | None
-) -> dict[str, Any]:
-    holder = one.holder
+def _lag_fields(described: _DescribedLag) -> dict[str, Any]:
+    group_id, partition, one, member = described
+    names = ("member_id", "client_id", "client_host")
+    of_holder = "transactional_id producer_id producer_epoch first_offset since last_timestamp"
     return {
         "group": group_id,
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "committed": one.committed,
-        "log_end_offset": one.log_end_offset,
-        "last_stable_offset": one.last_stable_offset,
-        "lag": one.lag,
-        "stable_lag": one.stable_lag,
-        "member_id": None if member is None else member.member_id,
-        "client_id": None if member is None else member.client_id,
-        "client_host": None if member is None else member.client_host,
-        "holder": None
-        if holder is None
-        else {
-            "transactional_id": holder.transactional_id,
-            "producer_id": holder.producer_id,
-            "producer_epoch": holder.producer_epoch,
-            "first_offset": holder.first_offset,
-            "since": holder.since,
-            "last_timestamp": holder.last_timestamp,
-        },
+        **partition._asdict(),
+        **attributes(one, "committed log_end_offset last_stable_offset lag stable_lag"),
+        **(dict.fromkeys(names) if member is None else attributes(member, " ".join(names))),
+        "holder": None if one.holder is None else attributes(one.holder, of_holder),
         "holder_unknown": one.holder_unknown,
     }
 
 
 def _write_members(groups: dict[str, GroupDescription], options: argparse.Namespace, output: Output) -> None:
-    rows = [(group, member) for group in groups.values() for member in group.members]
-    if options.json:
-        for group, member in rows:
-            output.write(json_line(_member_fields(group.group_id, member)))
-        return
-    for group in groups.values():
-        output.say(_told(group))
-    if rows:
+    if not options.json:
+        for group in groups.values():
+            output.say(_summary(group))
+    rows = [(group.group_id, member) for group in groups.values() for member in group.members]
+    if options.json or rows:
         columns = ("group", "member", "instance", "client", "host", "partitions")
-        write_table(output, columns, (_member_row(group.group_id, member) for group, member in rows))
+        write_items(output, rows, columns, _member_row, _member_fields, as_json=options.json)
 
 
-def _member_row(group_id: str, member: GroupMember) -> list[Any]:
+def _member_row(described: tuple[str, GroupMember]) -> list[Any]:
+    group_id, member = described
     read = ", ".join(map(str, sorted(member.partitions))) or None
     return [group_id, member.member_id, member.group_instance_id, member.client_id, member.client_host, read]
 
 
-def _member_fields(group_id: str, member: GroupMember) -> dict[str, Any]:
+def _member_fields(described: tuple[str, GroupMember]) -> dict[str, Any]:
+    group_id, member = described
     return {
         "group": group_id,
-        "member_id": member.member_id,
-        "group_instance_id": member.group_instance_id,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "partitions": [{"topic": one.topic, "partition": one.partition} for one in sorted(member.partitions)],
+        **attributes(member, "member_id group_instance_id client_id client_host"),
+        "partitions": [one._asdict() for one in sorted(member.partitions)],
     }
 
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.groups, "a GROUP", "delete")
-    gone, status = settled(lambda: admin.delete_groups(options.groups), output)
+    gone, status = partial_results(lambda: admin.delete_groups(options.groups), output)
     for name in gone:
         output.say(f"{name}: deleted")
     return status

@@ -19,12 +19,13 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--partition", type=int, metavar="N", help="this partition (default: all of the topic)")
     parser.add_argument("--read-committed", action="store_true", help="leave out what is aborted or not yet committed")
     parser.add_argument("--control", action="store_true", help="control records, too")
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "stop", "skip"),
-        default="raise",
-        help="at a corrupt batch: end with exit status 1 (raise, stop), or continue behind it (skip)",
-    )
+    text = "end with exit status 1 (raise, stop), or continue behind it (skip)"
+    add_on_error(parser, ("raise", "stop", "skip"), text)
+
+
+def add_on_error(parser: argparse.ArgumentParser, choices: tuple[str, ...], text: str) -> None:
+    """--on-error."""
+    parser.add_argument("--on-error", choices=choices, default="raise", help=f"at a corrupt batch: {text}")
 
 
 def isolation_of(options: argparse.Namespace) -> str:

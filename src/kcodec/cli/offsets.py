@@ -11,19 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec.cli.brokers import add_broker_options, make_admin
+from kcodec.cli.brokers import add_broker_options, make_admin, partial_results
 from kcodec.cli.formats import timestamp_of
-from kcodec.cli.output import Output
-from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
-from kcodec.cli.render import json_line, write_table
-from kcodec.cli.status import ExitStatus
-from kcodec.cli.topics import settled
+from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError
+from kcodec.cli.render import now_ms, write_rows, write_table
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
 
-TOLD = (
+DESCRIPTION = (
     "Offsets. list TOPIC...: where partitions begin and end, for read_committed readers, too; --at: the first offset "
     "at or after a time. reset GROUP [TOPIC...]: set the committed offsets of a group without members; it says what "
     "would be done, and does it with --execute. delete GROUP TOPIC...: forget them. A TOPIC may be topic:0,3."
@@ -36,7 +35,6 @@ EXAMPLES = (
 ENDS = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
 ENDS_LISTED = (("earliest", "read_uncommitted"), ("latest", "read_committed"), ("latest", "read_uncommitted"))
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-GROUP_ID_NOT_FOUND = 69
 
 
 class Change(NamedTuple):
@@ -51,11 +49,10 @@ class Change(NamedTuple):
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("offsets", TOLD, EXAMPLES)
-    found.add_argument("action", metavar="|".join(ACTIONS), help="what to do")
+    found = Parser("offsets", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("names", nargs="*", metavar="[GROUP] TOPIC", help="list: topics; else a group, and topics")
     add_broker_options(found)
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_json()
     found.add_argument("--at", type=_time, metavar="TIME", help="list: first offset at or after it (ms or a date)")
     found.add_argument(
         "--to", metavar="OFFSET", help="reset: earliest, latest, N, or s@TIME (first record at or after it)"
@@ -70,14 +67,8 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Do the action; ERROR where it failed for a partition, which is said on stderr."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
-    if options.action not in ACTIONS:
-        near = nearest(options.action, ACTIONS)
-        raise UsageError(f"unknown action {options.action!r}{near} (see kcodec offsets --help)")
     check, act = ACTIONS[options.action]
     check(options)
     with make_admin(options) as admin:
@@ -126,23 +117,19 @@ def _check_list(options: argparse.Namespace) -> None:
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     places = _places(admin, options.names)
     if options.at is not None:
-        found, status = settled(lambda: admin.list_offsets(dict.fromkeys(places, options.at)), output)
+        found, status = partial_results(lambda: admin.list_offsets(dict.fromkeys(places, options.at)), output)
         columns: Sequence[str] = ("topic", "partition", "offset", "timestamp")
         rows: list[Sequence[Any]] = [(*at, _or_none(one.offset), _or_none(one.timestamp)) for at, one in found.items()]
     else:
         columns = ("topic", "partition", "earliest_offset", "last_stable_offset", "log_end_offset")
         listed, status = [], ExitStatus.OK
         for spec, level in ENDS_LISTED:
-            some, worse = settled(partial(_listed, admin, dict.fromkeys(places, spec), level), output)
+            some, worse = partial_results(partial(_listed, admin, dict.fromkeys(places, spec), level), output)
             listed.append(some)
             status = max(status, worse)
             places = list(some)  # what failed once is told of once
         rows = [(*at, *(some[at].offset for some in listed)) for at in places]
-    if options.json:
-        for row in rows:
-            output.write(json_line(dict(zip(columns, row, strict=True))))
-    else:
-        write_table(output, columns, rows)
+    write_rows(output, columns, rows, as_json=options.json)
     return status
 
 
@@ -183,7 +170,7 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
         output.say("nothing was changed; with --execute it is")
         return ExitStatus.OK
     wanted = {change.partition: OffsetAndMetadata(change.offset) for change in changes}
-    done, status = settled(lambda: admin.alter_group_offsets(group_id, wanted), output)
+    done, status = partial_results(lambda: admin.alter_group_offsets(group_id, wanted), output)
     output.flush()
     output.say(f"{group_id}: {len(done)} of {len(changes)} offsets set")
     return status
@@ -225,15 +212,9 @@ def _wanted(
         return starts if ENDS[options.to] == "earliest" else ends
     if options.to is not None and options.to.isdecimal():
         return dict.fromkeys(places, int(options.to))
-    timestamp = timestamp_of(options.to[2:]) if options.to is not None else _wall_clock() - options.ago
+    timestamp = timestamp_of(options.to[2:]) if options.to is not None else now_ms() - options.ago
     found = admin.list_offsets(dict.fromkeys(places, timestamp))
     return {place: ends[place] if one.offset < 0 else one.offset for place, one in found.items()}
-
-
-def _wall_clock() -> int:
-    import time
-
-    return time.time_ns() // 1_000_000
 
 
 def _of_file(path: str) -> dict[TopicPartition, int]:
@@ -253,14 +234,12 @@ def _of_file(path: str) -> dict[TopicPartition, int]:
 
 def _write_changes(changes: list[Change], options: argparse.Namespace, group_id: str, output: Output) -> None:
     if options.csv:
-        for change in changes:
-            topic, number = change.partition
-            output.write(f"{topic},{number},{change.offset}\n".encode())
+        for topic, number, offset in ((*change.partition, change.offset) for change in changes):
+            output.write(f"{topic},{number},{offset}\n".encode())
     elif options.json:
-        for change in changes:
-            topic, number = change.partition
-            fields = {"group": group_id, "topic": topic, "partition": number, "committed": change.committed}
-            output.write(json_line({**fields, "offset": change.offset, "log_end_offset": change.end}))
+        columns: tuple[str, ...] = ("group", "topic", "partition", "committed", "offset", "log_end_offset")
+        rows = ([group_id, *one.partition, one.committed, one.offset, one.end] for one in changes)
+        write_rows(output, columns, rows, as_json=True)
     else:
         columns = ("topic", "partition", "committed", "offset", "end", "lag", "note")
         write_table(
@@ -277,7 +256,7 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
     try:
         group = admin.describe_groups([group_id])[group_id]
     except BrokerError as error:
-        if error.code != GROUP_ID_NOT_FOUND:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         return
     if group.members:
@@ -311,7 +290,7 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     ]
     if not places:
         raise CommandError(f"group {group_id!r} has no committed offsets in {', '.join(topics)}")
-    gone, status = settled(lambda: admin.delete_group_offsets(group_id, places), output)
+    gone, status = partial_results(lambda: admin.delete_group_offsets(group_id, places), output)
     for place in gone:
         output.say(f"{group_id}: {place}: deleted")
     return status

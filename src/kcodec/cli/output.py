@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing: data to stdout in large pieces, talk and the progress bar to stderr."""
+"""Writing: data to stdout in large pieces, messages and the progress bar to stderr; and the exit status."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from enum import IntEnum
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,16 @@ BAR_CHARACTERS = 30
 # A bar appears after a second of work, and moves ten times a second.
 BAR_AFTER_SECONDS = 1.0
 BAR_SECONDS = 0.1
+
+
+class ExitStatus(IntEnum):
+    """0 to 2 are results of a command; the others are the shell's numbers for the two signals."""
+
+    OK = 0
+    FINDINGS = 1  # something is wrong with the data: damage, a finding of `check`
+    ERROR = 2  # a wrong call, or a file that cannot be read at all
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 class Output:

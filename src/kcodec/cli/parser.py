@@ -6,24 +6,24 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from kcodec.cli.output import Output
-
-
-class UsageError(Exception):
-    """A wrong call: the text says what, and what may have been meant."""
 
 
 class CommandError(Exception):
     """What a command cannot do with what it was given: the text says why, and the way round."""
 
 
+class UsageError(CommandError):
+    """A wrong call: the text says what, and what may have been meant."""
+
+
 class Example(NamedTuple):
     """A line of `--help` that a test runs: what it does, and the call."""
 
-    told: str
+    summary: str
     call: str
 
 
@@ -37,20 +37,33 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong call is a UsageError; its help ends with examples.
 
-    --help is answered by `parse` through the output, so that it can be piped like data.
+    actions: what the first argument of the command may be, if it has several. `parse` writes the help to the output, so
+    that it can be piped like data.
     """
 
-    def __init__(self, command: str, told: str, examples: Sequence[Example], **options: Any) -> None:
+    def __init__(
+        self, command: str, description: str, examples: Sequence[Example], actions: Collection[str] = ()
+    ) -> None:
         width = max(len(example.call) for example in examples)
-        lines = "\n".join(f"  {example.call:<{width}}  # {example.told}" for example in examples)
+        lines = "\n".join(f"  {example.call:<{width}}  # {example.summary}" for example in examples)
         super().__init__(
             prog=f"kcodec {command}",
-            description="\n".join(textwrap.wrap(told, 100)),
+            description="\n".join(textwrap.wrap(description, 100)),
             epilog=f"examples:\n{lines}",
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
-            **options,
         )
+        self._known_actions = actions
+        if actions:
+            self.add_argument("action", metavar="|".join(actions), help="what to do")
+
+    def add_repeatable(self, *flags: str, **options: Any) -> None:
+        """Add an option that may be given more than once; its value is a list."""
+        self.add_argument(*flags, action="append", default=[], **options)
+
+    def add_json(self, text: str = "one JSON object a line") -> None:
+        """Add -J."""
+        self.add_argument("-J", "--json", action="store_true", help=text)
 
     def error(self, message: str) -> NoReturn:
         """Instead of leaving the program."""
@@ -69,6 +82,9 @@ class Parser(argparse.ArgumentParser):
                 options = [option for option in self._option_string_actions if len(option) > 2 or len(name) == 2]
                 raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
             raise UsageError(f"one argument too many: {argument!r} (see {self.prog} --help)")
+        if self._known_actions and known.action not in self._known_actions:
+            suggestion = nearest(known.action, self._known_actions)
+            raise UsageError(f"unknown action {known.action!r}{suggestion} (see {self.prog} --help)")
         return known
 
 

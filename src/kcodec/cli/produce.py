@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options, name_and_value
+from kcodec.cli.brokers import add_broker_options, client_options, name_and_value, usage_errors
 from kcodec.cli.formats import unescaped
-from kcodec.cli.output import Output
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
-from kcodec.cli.produce_input import Message, json_messages, pieces_of, plain_messages, whole_files
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.produce_input import InputMessage, json_messages, pieces_of, plain_messages, whole_files
 
 if TYPE_CHECKING:
     from kcodec.client import Producer
 
-TOLD = (
+DESCRIPTION = (
     "Sends messages: lines of stdin, or each FILE as one message, or with -l the lines of a FILE. The letters are "
     "kcat's. With -J the input is what kcodec cat -J writes, so that one cat copies to another topic: keys, values, "
     "headers, nulls and timestamps. Every message is acknowledged by all in-sync replicas before the command ends with "
@@ -38,7 +37,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("produce", TOLD, EXAMPLES)
+    found = Parser("produce", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="*", metavar="FILE", help="each is one message (with -l one file of many)")
     add_broker_options(found)
     found.add_argument("-t", "--topic", metavar="TOPIC", help="where to; with -J a line may name its own")
@@ -49,10 +48,9 @@ def parser() -> Parser:
     shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="what stands between key and value")
     found.add_argument("-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each message (\\n)")
     found.add_argument("-k", "--key", metavar="KEY", help="of all messages that bring none")
-    found.add_argument(
-        *("-H", "--header"),
-        action="append",
-        default=[],
+    found.add_repeatable(
+        "-H",
+        "--header",
         type=name_and_value,
         metavar="NAME=VALUE",
         help="of all messages, before their own; may be given more than once",
@@ -67,11 +65,8 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Send all; ERROR if one was not acknowledged, and then in a transaction nothing of it is visible."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     _check(options)
     messages = _with_defaults(_messages(options), options)
     producer = _producer(options)
@@ -106,7 +101,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("-D must not be empty")
 
 
-def _messages(options: argparse.Namespace) -> Iterator[Message]:
+def _messages(options: argparse.Namespace) -> Iterator[InputMessage]:
     if options.files and not options.lines:
         return whole_files(options.files)
     pieces = pieces_of(options.files[0] if options.files else None)
@@ -118,7 +113,7 @@ def _messages(options: argparse.Namespace) -> Iterator[Message]:
     return plain_messages(pieces, unescaped(options.delimiter), key, empty_is_null=options.null)
 
 
-def _with_defaults(messages: Iterator[Message], options: argparse.Namespace) -> Iterator[Message]:
+def _with_defaults(messages: Iterator[InputMessage], options: argparse.Namespace) -> Iterator[InputMessage]:
     """What options say for all messages; a message's own word counts more, but -t and -p are for all."""
     key = None if options.key is None else options.key.encode("utf-8", "surrogateescape")
     headers = tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in options.header)
@@ -137,13 +132,11 @@ def _with_defaults(messages: Iterator[Message], options: argparse.Namespace) -> 
 def _producer(options: argparse.Namespace) -> Producer:
     from kcodec.client import Producer
 
-    given: dict[str, Any] = {**DEFAULTS, "max_block_ms": MAX_BLOCK_MS, "compression_type": options.compression}
+    given: dict[str, Any] = {"max_block_ms": MAX_BLOCK_MS, "compression_type": options.compression}
     if options.transactional_id is not None:
         given["transactional_id"] = options.transactional_id
-    try:
-        return Producer(**{**given, **broker_options(options)})
-    except TypeError as error:
-        raise UsageError(str(error)) from error
+    with usage_errors():
+        return Producer(**client_options(options, **given))
 
 
 class _Sending:
@@ -155,7 +148,7 @@ class _Sending:
         self._output = output
         self._failed: list[tuple[str, BaseException]] = []
 
-    def send_all(self, messages: Iterable[Message], send: Callable[..., Any]) -> None:
+    def send_all(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
         """Send, and wait until all are acknowledged. CommandError names the first that was not."""
         for message in messages:
             delivery = send(
@@ -179,7 +172,7 @@ class _Sending:
 
 
 def _in_transactions(
-    producer: Producer, sending: _Sending, messages: Iterator[Message], options: argparse.Namespace
+    producer: Producer, sending: _Sending, messages: Iterator[InputMessage], options: argparse.Namespace
 ) -> None:
     """Commit each `commit_every` messages, or all at the end; a failure, a bad line or Ctrl-C aborts what is open."""
     for first in messages:

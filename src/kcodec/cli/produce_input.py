@@ -27,7 +27,7 @@ NO_TIMESTAMP = -1
 Header = tuple[str, "bytes | None"]
 
 
-class Message(NamedTuple):
+class InputMessage(NamedTuple):
     """What is to be sent; None: not said. place: "line 3", for errors."""
 
     place: str
@@ -69,7 +69,7 @@ def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
 
 def plain_messages(
     pieces: Iterator[bytes], delimiter: bytes, key_delimiter: bytes | None, *, empty_is_null: bool
-) -> Iterator[Message]:
+) -> Iterator[InputMessage]:
     """Values, with keys before them where a key delimiter is given; without it in a message, its key is null."""
     for number, text in enumerate(split(pieces, delimiter), 1):
         key: bytes | None = None
@@ -80,18 +80,18 @@ def plain_messages(
                 key, value = before, after
         if empty_is_null:
             key, value = key or None, value or None
-        yield Message(f"message {number}", value, key)
+        yield InputMessage(f"message {number}", value, key)
 
 
-def whole_files(paths: list[str]) -> Iterator[Message]:
+def whole_files(paths: list[str]) -> Iterator[InputMessage]:
     """Each file as one message."""
     for path in paths:
         if Path(path).stat().st_size > MAX_MESSAGE_BYTES:
             raise CommandError(f"{path}: larger than {MAX_MESSAGE_BYTES} bytes; -l sends its lines")
-        yield Message(path, Path(path).read_bytes())
+        yield InputMessage(path, Path(path).read_bytes())
 
 
-def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator[Message]:
+def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator[InputMessage]:
     """A message a line; empty lines are passed over. CommandError names the line that is none, and why."""
     for number, line in enumerate(split(pieces, b"\n"), 1):
         if line.strip():
@@ -102,7 +102,7 @@ def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator
                 raise CommandError(f"{place}: {error}") from error
 
 
-def _of_json(place: str, given: Any, keeps_partition: bool) -> Message:
+def _of_json(place: str, given: Any, keeps_partition: bool) -> InputMessage:
     if not isinstance(given, dict):
         raise TypeError(f"a JSON object is expected, not {_shown(given)}")
     for name in given:
@@ -115,7 +115,7 @@ def _of_json(place: str, given: Any, keeps_partition: bool) -> Message:
     topic = given.get("topic")
     if topic is not None and not isinstance(topic, str):
         raise TypeError(f"topic must be a string, not {_shown(topic)}")
-    return Message(
+    return InputMessage(
         place,
         _bytes(given.get("value"), "value"),
         _bytes(given.get("key"), "key"),

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things look: aligned tables, sizes, times, JSON lines. It is a contract, held by golden tests."""
+"""How things look: aligned tables, times, JSON lines. It is a contract, held by golden tests."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kcodec.cli.output import Output
 
@@ -16,6 +17,9 @@ ROWS_FOR_WIDTHS = 1000
 COLOURS = {"good": "\x1b[32m", "bad": "\x1b[31;1m", "notable": "\x1b[33m", "quiet": "\x1b[2m"}
 END_OF_COLOUR = "\x1b[0m"
 LEAST_TIME, MOST_TIME = -62_135_596_800_000, 253_402_300_799_999
+
+
+Item = TypeVar("Item")
 
 
 class Cell(NamedTuple):
@@ -34,16 +38,6 @@ def time_text(timestamp: int | None) -> str:
     seconds, milliseconds = divmod(timestamp, 1000)
     date = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
     return f"{date:%H:%M:%S}".join((f"{date.year:04}-{date:%m-%d}T", f".{milliseconds:03}Z"))
-
-
-def size_text(size: int) -> str:
-    """331 B, 4.1 KiB, 1.0 GiB."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def duration_text(milliseconds: int) -> str:
@@ -83,26 +77,62 @@ def json_line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace") + b"\n"
 
 
+def write_rows(output: Output, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+    """Write rows as a table, or as JSON lines whose keys are the columns."""
+    if not as_json:
+        write_table(output, columns, rows)
+        return
+    for row in rows:
+        values = (value.text if isinstance(value, Cell) else value for value in row)
+        output.write(json_line(dict(zip(columns, values, strict=True))))
+
+
+def write_items(
+    output: Output,
+    items: Iterable[Item],
+    columns: Sequence[str],
+    row: Callable[[Item], Sequence[Any]],
+    fields: Callable[[Item], Mapping[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Write items as a table, a `row` each, or as JSON lines of their `fields`."""
+    if as_json:
+        for item in items:
+            output.write(json_line(fields(item)))
+    else:
+        write_table(output, columns, map(row, items))
+
+
+def attributes(value: object, names: str) -> dict[str, Any]:
+    """Return the attributes of these names, which spaces separate, as fields of a JSON object."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 partition", "2 partitions"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def now_ms() -> int:
+    """Return the time of this machine in ms."""
+    return time.time_ns() // 1_000_000
+
+
 def write_table(output: Output, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     """An aligned table with a line of column names; numbers to the right. The number of rows."""
     rows = iter(rows)
     first = [[_cell(value) for value in row] for row in islice(rows, ROWS_FOR_WIDTHS)]
-    rights = [
-        bool(first) and all(cell.meaning == "number" or cell.text == "-" for cell in column)
-        for column in _columns(first, len(columns))
-    ]
+    cells = [[row[at] for row in first] for at in range(len(columns))]
+    rights = [bool(first) and all(cell.meaning == "number" or cell.text == "-" for cell in column) for column in cells]
     widths = [max(len(name), *(len(row[at].text) for row in first), 0) for at, name in enumerate(columns)]
     head = [Cell(name, "quiet") for name in columns]
     output.write(_line(head, widths, rights, output.has_colour))
     count = 0
-    for cells in chain(first, ([_cell(value) for value in row] for row in rows)):
-        output.write(_line(cells, widths, rights, output.has_colour))
+    for shown in chain(first, ([_cell(value) for value in row] for row in rows)):
+        output.write(_line(shown, widths, rights, output.has_colour))
         count += 1
     return count
-
-
-def _columns(rows: list[list[Cell]], count: int) -> Iterator[list[Cell]]:
-    return ([row[at] for row in rows] for at in range(count))
 
 
 def _cell(value: Any) -> Cell:

@@ -1,31 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """``kcodec restore``: the committed records of a log directory back into topics, each once, whatever is killed when.
 
-Each chunk of a partition is a transaction, and the source offset behind it is committed in the same transaction, as an
-offset of a group. So a restore that is run again goes on behind what was committed, and one that is still running is
-fenced by it: both use one transactional id.
+First the plan: what is to be written where, found out before anything is written. Then each chunk of a partition is a
+transaction, and the source offset behind it is committed in the same transaction, as an offset of a group. So a restore
+that is run again goes on behind what was committed, and one that is still running is fenced by it: both use one
+transactional id.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options, name_and_value
-from kcodec.cli.output import Output, Progress
-from kcodec.cli.parser import CommandError, Example, Parser, UsageError
-from kcodec.cli.render import write_table
-from kcodec.cli.restore_plan import Part, Plan, needed_pyarrow, plan_of, prepare_topics, read_progress
-from kcodec.cli.status import ExitStatus
+import kcodec
+from kcodec.cli.brokers import add_broker_options, client_options, make_admin, name_and_value, usage_errors
+from kcodec.cli.logs import add_on_error
+from kcodec.cli.output import ExitStatus, Output, Progress
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
+from kcodec.cli.render import now_ms, time_text, write_table
+from kcodec.cli.sinks import needed_pyarrow
 from kcodec.errors import DecodeError, KcodecError
+from kcodec.log import Log, LogDirectory
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from kcodec import DecodedRecords
-    from kcodec.client import Producer
+    from kcodec.client import Admin, Producer
 
-TOLD = (
+DESCRIPTION = (
     "Writes the committed records of a log directory, or of partition directories, into topics: keys, values, headers, "
     "timestamps and partitions stay, offsets are new. Everything is read first, so corruption stops it before anything "
     "is written. An interrupted restore continues when the same command is run again, and writes no record twice. In "
@@ -43,16 +49,12 @@ CLOSE_SECONDS = 5.0
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("restore", TOLD, EXAMPLES)
+    found = Parser("restore", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="DIR", help="a log directory, or partition directories")
     add_broker_options(found)
-    found.add_argument(
-        "-t", "--topic", action="append", default=[], help="only this topic; may be given more than once"
-    )
-    found.add_argument(
+    found.add_repeatable("-t", "--topic", help="only this topic; may be given more than once")
+    found.add_repeatable(
         "--map",
-        action="append",
-        default=[],
         type=name_and_value,
         metavar="OLD=NEW",
         help="into a topic of another name; may be given more than once",
@@ -60,10 +62,9 @@ def parser() -> Parser:
     found.add_argument("--create", action="store_true", help="make topics that are missing, with as many partitions")
     found.add_argument("--partitions", type=int, metavar="N", help="--create: number of partitions, if more are needed")
     found.add_argument("--replication-factor", type=int, metavar="N", help="--create: copies (the broker's default)")
-    found.add_argument(
-        *("-c", "--config"),
-        action="append",
-        default=[],
+    found.add_repeatable(
+        "-c",
+        "--config",
         type=name_and_value,
         metavar="NAME=VALUE",
         help="--create: a setting of the topic; may be given more than once",
@@ -78,20 +79,12 @@ def parser() -> Parser:
         metavar="NAME",
         help="of the transactional id and the group that keep the progress (default: made of the path of DIR)",
     )
-    found.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="at a corrupt batch: write nothing and end with exit status 1 (raise), or leave it out (skip)",
-    )
+    add_on_error(found, ("raise", "skip"), "write nothing and end with exit status 1 (raise), or leave it out (skip)")
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Restore; FINDINGS at damage, or where the counts differ in the end."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
     if options.partitions is not None and options.partitions < 1:
         raise UsageError(f"--partitions must be at least 1, not {options.partitions}")
     if options.chunk < 1:
@@ -127,6 +120,220 @@ def _show(plan: Plan, output: Output) -> None:
     )
 
 
+# ---------------------------------------------------------------------------------------------------------------- plan
+
+
+@dataclass
+class RestoredPartition:
+    """A partition and where it goes.
+
+    records, end:   the committed ones in the source, and the offset behind the last of them.
+    begun:          the end of the target when the first of them was about to be written.
+    next_offset:    of the source: what is before it was committed. written: records of this run.
+    """
+
+    log: Log
+    source: TopicPartition
+    target: TopicPartition
+    records: int = 0
+    end: int = 0
+    oldest: int | None = None
+    begun: int = 0
+    next_offset: int = 0
+    written: int = 0
+
+    @property
+    def note(self) -> str:
+        """What stands beside the offset that is committed: whose it is, and where the target began to be written."""
+        return f"restored from {self.source}; from offset {self.begun} on"
+
+
+@dataclass
+class Plan:
+    """All parts. name: of the transactional id and the group; new: topics that are to be made."""
+
+    name: str
+    parts: list[RestoredPartition] = field(default_factory=list)
+    new: set[str] = field(default_factory=set)
+    skipped_batches: int = 0
+
+
+def plan_of(options: argparse.Namespace, output: Output) -> Plan:
+    """Read every source to its end. Raises DecodeError at damage, unless that is to be skipped."""
+    renamed = dict(options.map)
+    plan = Plan(options.name or _name_of(options.files))
+    for log in _logs(options):
+        assert log.topic is not None
+        assert log.partition is not None
+        target = TopicPartition(renamed.get(log.topic, log.topic), log.partition)
+        plan.parts.append(RestoredPartition(log, TopicPartition(log.topic, log.partition), target))
+    if unused := sorted(set(renamed) - {part.source.topic for part in plan.parts}):
+        raise CommandError(f"--map {unused[0]}=...: no such topic is read")
+    targets = [part.target for part in plan.parts]
+    for part in plan.parts:
+        if targets.count(part.target) > 1:
+            raise CommandError(f"two sources go into {part.target}: name another topic with --map")
+    progress = Progress(output, "reading")
+    total, done = sum(part.log.size_in_bytes for part in plan.parts), 0
+    for part in plan.parts:
+        _count(part, options, plan)
+        done += part.log.size_in_bytes
+        progress(done, total)
+    progress.end()
+    if plan.skipped_batches:
+        output.say(f"kcodec: corrupt batches that are left out: {plan.skipped_batches}")
+    return plan
+
+
+def _name_of(files: list[str]) -> str:
+    """One for each place: the same command goes on, another one does not meddle."""
+    paths = "\n".join(sorted(str(Path(file).absolute()) for file in files))
+    return f"kcodec-restore-{hashlib.sha256(paths.encode()).hexdigest()[:12]}"
+
+
+def _logs(options: argparse.Namespace) -> Iterator[Log]:
+    found: list[Log] = []
+    for file in options.files:
+        opened = kcodec.open(file)
+        if isinstance(opened, LogDirectory):
+            topics = [name for name in opened.topics if not name.startswith("__")]
+            found += [opened[name, number] for name in topics for number in opened.topics[name]]
+        elif opened.topic is None or opened.partition is None:
+            raise CommandError(f"{file}: its name must contain topic and partition, as orders-0 does")
+        else:
+            found.append(opened)
+    known = {log.topic or "" for log in found}
+    for name in options.topic:
+        if name not in known:
+            raise CommandError(f"unknown topic {name!r}{nearest(name, sorted(known))}")
+    if not found:
+        raise CommandError(f"{options.files[0]}: there are no partitions of topics (internal ones are not restored)")
+    return (log for log in found if not options.topic or log.topic in options.topic)
+
+
+def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> None:
+    """Read all that is going to be written, values included, so that damage is found now."""
+    part.next_offset = part.log.log_start_offset
+    stream = part.log.to_arrow(
+        columns=("offset", "timestamp", "key", "value", "headers"),
+        isolation_level="read_committed",
+        on_error=options.on_error,
+    )
+    chunks = iter(stream)
+    for decoded in chunks:
+        part.records += len(decoded)
+        part.end = decoded.column("offset")[len(decoded) - 1] + 1
+        low = _earliest(decoded)
+        part.oldest = low if part.oldest is None or low is None else min(part.oldest, low)
+    plan.skipped_batches += chunks.counts.skipped_batches
+
+
+def _earliest(decoded: DecodedRecords) -> int | None:
+    """In ms; None where no record has a time (magic 0)."""
+    needed_pyarrow("restore needs")
+    import pyarrow.compute
+
+    found: int | None = pyarrow.compute.min(pyarrow.record_batch(decoded)["timestamp"].cast(pyarrow.int64())).as_py()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ the other side
+
+
+def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> None:
+    """See that the targets are there, or are made, and can take what is written to them; nothing in a dry run."""
+    from kcodec.client import NewTopic
+
+    needed: dict[str, int] = {}
+    for part in plan.parts:
+        needed[part.target.topic] = max(needed.get(part.target.topic, 0), part.target.partition + 1)
+    with make_admin(options) as admin:
+        there = admin.list_topics()
+        for topic, count in needed.items():
+            if topic in there and there[topic].num_partitions < count:
+                have = there[topic].num_partitions
+                raise CommandError(f"topic {topic} has {have} partitions, and {count} are needed")
+        plan.new = {topic for topic in needed if topic not in there}
+        if plan.new and not options.create:
+            raise CommandError(f"topic {min(plan.new)} does not exist: --create makes it, --map names another")
+        if plan.new:
+            made = [
+                NewTopic(
+                    topic, max(needed[topic], options.partitions or 0), options.replication_factor, dict(options.config)
+                )
+                for topic in sorted(plan.new)
+            ]
+            admin.create_topics(made, validate_only=options.dry_run)
+        existing = [topic for topic in needed if topic in there or not options.dry_run]
+        _check_configs(admin, plan, existing, output)
+
+
+def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) -> None:
+    from kcodec.client import ConfigResource
+
+    if not topics:
+        return
+    described = admin.describe_configs([ConfigResource.topic(topic) for topic in topics])
+    now = now_ms()
+    for resource, entries in described.items():
+        topic = resource.name
+        if entries["message.timestamp.type"].value == "LogAppendTime":
+            raise CommandError(
+                f"topic {topic} gives records the broker's time (message.timestamp.type=LogAppendTime): theirs would "
+                f"be lost. kcodec topics config {topic} --set message.timestamp.type=CreateTime"
+            )
+        policy = entries["cleanup.policy"].value or ""
+        retention = int(entries["retention.ms"].value or -1)
+        oldest = min(
+            (part.oldest for part in plan.parts if part.target.topic == topic and part.oldest is not None), default=None
+        )
+        if "delete" in policy and retention >= 0 and oldest is not None and 0 <= oldest < now - retention:
+            output.say(
+                f"kcodec: {topic}: its records are as old as {time_text(oldest)}, and retention.ms={retention} has the "
+                f"broker delete them again; kcodec topics config {topic} --set retention.ms=-1"
+            )
+
+
+def read_progress(plan: Plan, options: argparse.Namespace) -> None:
+    """What an earlier run has committed. Raises CommandError where a target holds records that are not of this."""
+    targets = [part.target for part in plan.parts]
+    with make_admin(options) as admin:
+        committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
+        ends = admin.list_offsets(dict.fromkeys(targets, "latest"))
+    for part in plan.parts:
+        found, end = committed.get(part.target), ends[part.target].offset
+        if found is None:
+            if end > 0 and not options.append and _has_records(part.target, options):
+                raise CommandError(
+                    f"{part.target} holds records, and they are not of this restore ({plan.name}): --append writes "
+                    "behind them, --map names another topic, --name goes on with a restore of that name"
+                )
+            part.begun = end
+        else:
+            owner, _, begun = found.metadata.partition("; from offset ")
+            if owner != f"restored from {part.source}" or not begun.split(" ")[0].isdecimal():
+                raise CommandError(
+                    f"{part.target}: group {plan.name} keeps the progress of something else: {found.metadata!r}"
+                )
+            part.begun = int(begun.split(" ")[0])
+            part.next_offset = max(part.next_offset, found.offset)
+
+
+def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
+    """Whether a consumer gets any: aborted ones, as of a restore that was killed, are none."""
+    with kcodec.read_topic(
+        target.topic,
+        partitions=[target.partition],
+        max_rows=1,
+        columns=("offset",),
+        **client_options(options),
+    ) as records:
+        return any(len(batch) for batch in records)
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
 class _Restoring:
     """The writing half."""
 
@@ -142,11 +349,9 @@ class _Restoring:
         """All parts, one after the other. What was committed before an error stays, and is not written again."""
         from kcodec.client import Producer
 
-        given = {**DEFAULTS, "max_request_size": MAX_REQUEST_BYTES, "compression_type": "lz4"}
-        try:
-            producer = Producer(**{**given, **broker_options(self._options), "transactional_id": self._plan.name})
-        except TypeError as error:
-            raise UsageError(str(error)) from error
+        given = client_options(self._options, max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
+        with usage_errors():
+            producer = Producer(**{**given, "transactional_id": self._plan.name})
         progress = Progress(self._output, "restoring")
         try:
             # Ends what a killed restore left open, and fences one that runs: from here on the progress stands.
@@ -160,7 +365,7 @@ class _Restoring:
             progress.end()
             producer.close(CLOSE_SECONDS)
 
-    def _restore(self, part: Part, producer: Producer, progress: Progress) -> None:
+    def _restore(self, part: RestoredPartition, producer: Producer, progress: Progress) -> None:
         stream = part.log.to_arrow(
             columns=("offset", "timestamp", "key", "value", "headers"),
             isolation_level="read_committed",
@@ -183,7 +388,7 @@ class _Restoring:
 
 def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
     """Rows for `send_arrow`: all of them into one partition."""
-    pyarrow = needed_pyarrow()
+    pyarrow = needed_pyarrow("restore needs")
     batch = pyarrow.record_batch(decoded)
     columns = {name: batch[name] for name in ("key", "value", "headers")}
     columns["timestamp"] = batch["timestamp"].cast(pyarrow.int64())
@@ -193,8 +398,6 @@ def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
 
 def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitStatus:
     """Count what a consumer gets of the targets, from where the restore began to write."""
-    import kcodec
-
     found: dict[TopicPartition, int] = {}
     for topic in dict.fromkeys(part.target.topic for part in plan.parts):
         parts = [part for part in plan.parts if part.target.topic == topic]
@@ -204,7 +407,7 @@ def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitSta
             partitions=list(start),
             start=start,
             columns=("partition",),
-            **{**DEFAULTS, **broker_options(options)},
+            **client_options(options),
         ) as records:
             for batch in records:
                 place = TopicPartition(topic, batch.column("partition")[0])
@@ -217,7 +420,7 @@ def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitSta
     return ExitStatus.OK if all(row[-1] == "ok" for row in rows) else ExitStatus.FINDINGS
 
 
-def _verdict(part: Part, found: dict[TopicPartition, int]) -> str:
+def _verdict(part: RestoredPartition, found: dict[TopicPartition, int]) -> str:
     there = found.get(part.target, 0)
     if there == part.records:
         return "ok"

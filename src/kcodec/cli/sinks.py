@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -41,7 +42,7 @@ SCRATCH_FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | ge
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SinkOptions:
     """What is to be written: the columns in their order, and how it is compressed (None: as the format likes it)."""
 
     columns: tuple[str, ...]
@@ -103,7 +104,7 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def sink_of(kind: str, path: Path, wanted: Wanted) -> Iterator[Sink]:
+def sink_of(kind: str, path: Path, wanted: SinkOptions) -> Iterator[Sink]:
     """A sink of this format for `path`."""
     with atomic_file(path) as file, _OPENERS[kind](file, wanted) as sink:
         yield sink
@@ -131,19 +132,12 @@ class _TextSink:
 
 
 @contextlib.contextmanager
-def _text_sink(file: IO[bytes], wanted: Wanted, lines: Callable[..., TextTemplate], head: bytes) -> Iterator[Sink]:
+def _text_sink(lines: Callable[..., TextTemplate], file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
     if wanted.compression not in (None, "none"):
         raise CommandError("--compression is for Parquet and Arrow files: compress text with a tool of its own")
-    file.write(head)
+    if lines is csv_lines:
+        file.write((",".join(wanted.columns) + "\n").encode())
     yield _TextSink(file, lines, wanted.columns)
-
-
-def _csv_sink(file: IO[bytes], wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(file, wanted, csv_lines, (",".join(wanted.columns) + "\n").encode())
-
-
-def _jsonl_sink(file: IO[bytes], wanted: Wanted) -> contextlib.AbstractContextManager[Sink]:
-    return _text_sink(file, wanted, json_lines, b"")
 
 
 # -------------------------------------------------------------------------------------------------------------- Arrow
@@ -177,19 +171,18 @@ class _ArrowSink:
             self._write(pyarrow.Table.from_batches(waiting))
 
 
-def _pyarrow() -> None:
-    """Late, and with the remedy."""
+def needed_pyarrow(purpose: str) -> Any:
+    """Import pyarrow. Raise CommandError with the remedy if it is missing. purpose: "restore needs"."""
     try:
-        import pyarrow.parquet  # noqa: F401
+        import pyarrow.parquet
     except ImportError as error:
-        raise CommandError("Parquet and Arrow files need pyarrow: pip install kcodec[arrow]") from error
+        raise CommandError(f"{purpose} pyarrow: pip install kcodec[arrow]") from error
+    return pyarrow
 
 
 @contextlib.contextmanager
-def _parquet_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
-    _pyarrow()
-    import pyarrow.parquet
-
+def _parquet_sink(file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
+    pyarrow = needed_pyarrow("Parquet and Arrow files need")
     options = {"compression": wanted.compression or "zstd", "write_batch_size": 4096}
     with pyarrow.parquet.ParquetWriter(file, pyarrow.schema(wanted.schema), **options) as writer:
         sink = _ArrowSink(
@@ -200,10 +193,8 @@ def _parquet_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
 
 
 @contextlib.contextmanager
-def _arrow_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
-    _pyarrow()
-    import pyarrow
-
+def _arrow_sink(file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
+    pyarrow = needed_pyarrow("Parquet and Arrow files need")
     if wanted.compression not in (None, "none", "lz4", "zstd"):
         raise CommandError(f"Arrow files cannot be compressed by {wanted.compression}: possible are none, lz4, zstd")
     compression = None if wanted.compression in (None, "none") else wanted.compression
@@ -214,9 +205,9 @@ def _arrow_sink(file: IO[bytes], wanted: Wanted) -> Iterator[Sink]:
         sink.flush()
 
 
-_OPENERS: dict[str, Callable[[IO[bytes], Wanted], contextlib.AbstractContextManager[Sink]]] = {
+_OPENERS: dict[str, Callable[[IO[bytes], SinkOptions], contextlib.AbstractContextManager[Sink]]] = {
     "parquet": _parquet_sink,
     "arrow": _arrow_sink,
-    "csv": _csv_sink,
-    "jsonl": _jsonl_sink,
+    "csv": partial(_text_sink, csv_lines),
+    "jsonl": partial(_text_sink, json_lines),
 }

@@ -3,8 +3,8 @@
 
     ├──◆ committed    ├▒▒✕ aborted    ├──▶ open    ┊ last_stable_offset    ┃ high_watermark
 
-Fate is told by shape; colour repeats it. Where a column stands for many offsets an end covers what begins there, and
-else the later covers the earlier.
+The shape shows the outcome, and the color repeats it. Where a column stands for many offsets an end covers what begins
+there, and else the later covers the earlier.
 """
 
 from __future__ import annotations

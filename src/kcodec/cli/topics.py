@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value, needs_names
-from kcodec.cli.output import Output
-from kcodec.cli.parser import Example, Parser, UsageError, nearest
-from kcodec.cli.render import Cell, json_line, write_table
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value, needs_names, partial_results
+from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.parser import Example, Parser
+from kcodec.cli.render import Cell, attributes, counted, json_line, write_items, write_rows, write_table
 
 if TYPE_CHECKING:
-    from kcodec.admin.values import ConfigEntry, TopicDescription
+    from kcodec.admin.values import PartitionDescription, TopicDescription
     from kcodec.client import Admin
 
-TOLD = (
+DESCRIPTION = (
     "The topics of a cluster. list: all of them. describe: partitions, leaders, replicas; config: settings, those set "
     "for the topic or with --all the others, too; --set and --unset change them. create and delete do what they say; "
     "create comes back when the topic can be written to."
@@ -31,69 +30,39 @@ EXAMPLES = (
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("topics", TOLD, EXAMPLES)
-    found.add_argument("action", metavar="|".join(ACTIONS), help="what to do")
+    found = Parser("topics", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("topics", nargs="*", metavar="TOPIC", help="which; list and describe without any: all")
     add_broker_options(found)
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_json()
     found.add_argument("--internal", action="store_true", help="list, describe: internal topics, too")
     found.add_argument("--partitions", type=int, metavar="N", help="create: their number (default: the broker's)")
     found.add_argument("--replication-factor", type=int, metavar="N", help="create: replicas (default: the broker's)")
-    found.add_argument(
-        *("-c", "--config"),
-        action="append",
-        default=[],
+    found.add_repeatable(
+        "-c",
+        "--config",
         type=name_and_value,
         metavar="NAME=VALUE",
         help="create: a setting of the topic",
     )
     found.add_argument("--validate-only", action="store_true", help="create, config: try whether it would work")
-    found.add_argument(
-        "--set", action="append", default=[], type=name_and_value, metavar="NAME=VALUE", help="config: change this"
-    )
-    found.add_argument("--unset", action="append", default=[], metavar="NAME", help="config: back to the default")
+    found.add_repeatable("--set", type=name_and_value, metavar="NAME=VALUE", help="config: change this")
+    found.add_repeatable("--unset", metavar="NAME", help="config: back to the default")
     found.add_argument("--all", action="store_true", help="config: defaults, too")
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Do the action; ERROR where it failed for a topic, which is said on stderr."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
-    if options.action not in ACTIONS:
-        near = nearest(options.action, ACTIONS)
-        raise UsageError(f"unknown action {options.action!r}{near} (see kcodec topics --help)")
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
-
-
-def settled(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
-    """The results of a call on several items; what failed is told on stderr and makes the status ERROR."""
-    from kcodec.errors import AdminError
-
-    try:
-        return call(), ExitStatus.OK
-    except AdminError as error:
-        for one in error.errors.values():
-            output.say(f"kcodec: {one}")
-        return error.results, ExitStatus.ERROR
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     found = admin.list_topics(include_internal=options.internal).values()
     if options.json:
         for one in found:
-            output.write(
-                json_line(
-                    {
-                        "topic": one.name,
-                        "partitions": one.num_partitions,
-                        "is_internal": one.is_internal,
-                        "topic_id": None if one.topic_id is None else str(one.topic_id),
-                    }
-                )
-            )
+            fields = {"topic": one.name, "partitions": one.num_partitions, "is_internal": one.is_internal}
+            output.write(json_line({**fields, "topic_id": None if one.topic_id is None else str(one.topic_id)}))
     else:
         write_table(output, ("topic", "partitions"), ([one.name, one.num_partitions] for one in found))
     return ExitStatus.OK
@@ -101,30 +70,20 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     names = options.topics or list(admin.list_topics(include_internal=options.internal))
-    found, status = settled(lambda: admin.describe_topics(names), output)
+    found, status = partial_results(lambda: admin.describe_topics(names), output)
     rows = [(topic, one) for topic in found.values() for one in topic.partitions]
-    if options.json:
-        for topic, one in rows:
-            output.write(json_line(_partition_fields(topic, one)))
-    else:
-        columns = ("topic", "partition", "leader", "replicas", "isr", "note")
-        write_table(output, columns, (_partition_row(topic, one) for topic, one in rows))
+    columns = ("topic", "partition", "leader", "replicas", "isr", "note")
+    write_items(output, rows, columns, _partition_row, _partition_fields, as_json=options.json)
     return status
 
 
-def _partition_fields(topic: TopicDescription, one: Any) -> dict[str, Any]:
-    return {
-        "topic": topic.name,
-        "partition": one.partition,
-        "leader": one.leader,
-        "leader_epoch": one.leader_epoch,
-        "replicas": one.replicas,
-        "isr": one.isr,
-        "offline_replicas": one.offline_replicas,
-    }
+def _partition_fields(described: tuple[TopicDescription, PartitionDescription]) -> dict[str, Any]:
+    topic, one = described
+    return {"topic": topic.name, **attributes(one, "partition leader leader_epoch replicas isr offline_replicas")}
 
 
-def _partition_row(topic: TopicDescription, one: Any) -> list[Any]:
+def _partition_row(described: tuple[TopicDescription, PartitionDescription]) -> list[Any]:
+    topic, one = described
     note = "no leader" if one.leader is None else "under-replicated" if one.is_under_replicated else ""
     ids = [",".join(map(str, brokers)) for brokers in (one.replicas, one.isr)]
     return [topic.name, one.partition, one.leader, *ids, Cell(note, "bad" if one.leader is None else "notable")]
@@ -137,21 +96,18 @@ def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     wanted = [
         NewTopic(name, options.partitions, options.replication_factor, dict(options.config)) for name in options.topics
     ]
-    made, status = settled(lambda: admin.create_topics(wanted, validate_only=options.validate_only), output)
+    made, status = partial_results(lambda: admin.create_topics(wanted, validate_only=options.validate_only), output)
     for one in made.values():
         what = "could be created" if options.validate_only else "created"
-        sizes = [
-            f"{count} {word}{'' if count == 1 else 's'}"
-            for count, word in ((one.num_partitions, "partition"), (one.replication_factor, "replica"))
-            if count is not None
-        ]
+        known = ((one.num_partitions, "partition"), (one.replication_factor, "replica"))
+        sizes = [counted(count, noun) for count, noun in known if count is not None]
         output.say(f"{one.name}: {what}{': ' if sizes else ''}{', '.join(sizes)}")
     return status
 
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.topics, "a TOPIC", "delete")
-    gone, status = settled(lambda: admin.delete_topics(options.topics), output)
+    gone, status = partial_results(lambda: admin.delete_topics(options.topics), output)
     for name in gone:
         output.say(f"{name}: deleted")
     return status
@@ -164,31 +120,21 @@ def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     resources = [ConfigResource.topic(name) for name in options.topics]
     changes: dict[str, str | None] = {**dict(options.set), **dict.fromkeys(options.unset)}
     if changes:
-        changed, status = settled(
+        changed, status = partial_results(
             lambda: admin.alter_configs(dict.fromkeys(resources, changes), validate_only=options.validate_only), output
         )
         for resource in changed:
             output.say(f"{resource.name}: {'could be changed' if options.validate_only else 'changed'}")
         return status
-    found, status = settled(lambda: admin.describe_configs(resources), output)
-    rows = [
-        (resource.name, entry)
+    found, status = partial_results(lambda: admin.describe_configs(resources), output)
+    rows = (
+        (resource.name, entry.name, entry.value, entry.source)
         for resource, entries in found.items()
         for entry in sorted(entries.values(), key=lambda entry: entry.name)
         if options.all or entry.source == "DYNAMIC_TOPIC_CONFIG"
-    ]
-    _write_configs(rows, options, output)
+    )
+    write_rows(output, ("topic", "name", "value", "source"), rows, as_json=options.json)
     return status
-
-
-def _write_configs(rows: list[tuple[str, ConfigEntry]], options: argparse.Namespace, output: Output) -> None:
-    if options.json:
-        for name, entry in rows:
-            fields = {"topic": name, "name": entry.name, "value": entry.value, "source": entry.source}
-            output.write(json_line(fields))
-    else:
-        columns = ("topic", "name", "value", "source")
-        write_table(output, columns, ([name, entry.name, entry.value, entry.source] for name, entry in rows))
 
 
 ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {

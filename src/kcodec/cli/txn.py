@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec txn``: transactions, in files (txn_files.py) or, with -b, as brokers know them (txn_broker.py)."""
+"""``kcodec txn``: transactions, in files as a list or a picture, or, with -b, as brokers know them (txn_broker.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-from kcodec.cli import txn_broker, txn_files
+import kcodec
+from kcodec.cli import txn_broker
 from kcodec.cli.brokers import add_broker_options
-from kcodec.cli.output import Output
+from kcodec.cli.formats import timestamp_of
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
-from kcodec.cli.status import ExitStatus
+from kcodec.cli.render import Cell, attributes, duration_text, now_ms, write_items
+from kcodec.cli.timeline import draw
+from kcodec.errors import DecodeError
+from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
-TOLD = (
+DESCRIPTION = (
     "Transactions: which are open, which one holds the last stable offset back, so that read_committed consumers wait "
     "for it, and the command that ends it. In files (partition directories, segments, a whole log directory): list, or "
     "timeline for a picture, offsets from left to right, a line for each producer. With -b, of a cluster: list of the "
@@ -24,16 +32,23 @@ EXAMPLES = (
     Example("a picture of them", "kcodec txn timeline orders-0"),
     Example("what hangs in a cluster", "kcodec txn find-hanging -b localhost:9092"),
 )
-ACTIONS = ("list", "timeline", *(action for action in txn_broker.ACTIONS if action != "list"))
+OF_FILES = ("list", "timeline")
+ACTIONS = (*OF_FILES, *(action for action in txn_broker.ACTIONS if action != "list"))
+
+STATES = ("open", "committed", "aborted")
+COLUMNS = (
+    *("partition", "producer", "state", "first_offset", "last_offset", "marker_offset", "age", "transactional_id"),
+    "note",
+)
+MEANINGS = {"open": "notable", "committed": "good", "aborted": "bad"}
 
 
 def parser() -> Parser:
     """The options of the command."""
-    found = Parser("txn", TOLD, EXAMPLES)
-    found.add_argument("action", metavar="|".join(ACTIONS), help="what to do")
+    found = Parser("txn", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("names", nargs="*", metavar="FILE|ID", help="files, or with -b transactional ids")
     add_broker_options(found, is_required=False)
-    found.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    found.add_json()
     found.add_argument(
         "--state",
         action="append",
@@ -46,19 +61,112 @@ def parser() -> Parser:
     return found
 
 
-def run(arguments: Sequence[str], output: Output) -> ExitStatus:
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Do the action; FINDINGS where something hangs, was left behind, or could not be read."""
-    options = parser().parse(arguments, output)
-    if options is None:
-        return ExitStatus.OK
-    if options.action not in ACTIONS:
-        raise UsageError(f"unknown action {options.action!r}{nearest(options.action, ACTIONS)} (see kcodec txn --help)")
     if options.bootstrap_server is not None:
         if options.action not in txn_broker.ACTIONS:
             raise UsageError(f"{options.action} is for files: leave -b out, or name a partition directory")
         return txn_broker.run(options, output)
-    if options.action not in txn_files.ACTIONS:
+    if options.action not in OF_FILES:
         raise UsageError(f"{options.action} asks a broker: -b HOST:PORT is missing")
     if not options.names:
         raise UsageError("the following arguments are required: FILE, or -b HOST:PORT (see kcodec txn --help)")
-    return txn_files.run(options, output)
+    return _of_files(options, output)
+
+
+def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """List or draw the transactions of every log named; FINDINGS where one could not be read."""
+    for state in options.state or ():
+        if state not in STATES:
+            raise UsageError(f"argument --state: invalid choice: {state!r}{nearest(state, STATES)}")
+    if options.action == "timeline":
+        for number, (log, _) in enumerate(_logs(options.names)):
+            output.write(b"\n" if number else b"")
+            draw(log, options.width, output)
+        return ExitStatus.OK
+    return _list(options, output)
+
+
+def _logs(files: list[str]) -> Iterator[tuple[Log, LogDirectory | None]]:
+    """Each log, and the log directory that it is part of, if one was named."""
+    for file in files:
+        opened = kcodec.open(file)
+        if isinstance(opened, LogDirectory):
+            yield from ((log, opened) for log in opened.values())
+        else:
+            yield opened, None
+
+
+def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
+    now = now_ms() if options.now is None else timestamp_of(options.now)
+    blocking: list[PartitionTransaction] = []
+    problems: list[DecodeError] = []
+
+    def found() -> Iterator[PartitionTransaction]:
+        """The transactions requested. A partition that cannot be read is passed over, and its error kept."""
+        states = tuple(options.state) if options.state else None
+        known: dict[str, list[TransactionState]] = {}
+        for log, directory in _logs(options.names):
+            if directory is not None and directory.path not in known:
+                known[directory.path] = list(directory.transaction_states(on_error="stop").values())
+            noted = [] if directory is None else known[directory.path]
+            try:
+                for one in partition_transactions(log, noted, states):
+                    if one.holds_last_stable_offset or one.is_hanging:
+                        blocking.append(one)
+                    yield one
+            except DecodeError as error:
+                problems.append(error)
+
+    write_items(output, found(), COLUMNS, partial(_row, now), partial(_fields, now), as_json=options.json)
+    output.flush()
+    for one in blocking:
+        output.say(_advice(one, now))
+    for problem in problems:
+        output.say(f"kcodec: {problem}")
+    return ExitStatus.FINDINGS if problems else ExitStatus.OK
+
+
+def _place(one: PartitionTransaction) -> str | None:
+    return None if one.topic is None else f"{one.topic}-{one.partition}"
+
+
+def _fields(now: int, one: PartitionTransaction) -> dict[str, Any]:
+    """The keys of a transaction as JSON, in this order."""
+    of_offsets = "producer_id producer_epoch state first_offset last_offset marker_offset"
+    of_times = "first_timestamp marker_timestamp coordinator_epoch"
+    return {
+        **attributes(one, "topic partition"),
+        **attributes(one.transaction, f"{of_offsets} {of_times}"),
+        "age_ms": one.age_ms(now),
+        **attributes(one, "transactional_id holds_last_stable_offset is_hanging abort_command"),
+    }
+
+
+def _row(now: int, one: PartitionTransaction) -> list[Any]:
+    own = one.transaction
+    notes = ["holds last_stable_offset"] if one.holds_last_stable_offset else []
+    notes += ["hanging: no producer will end it"] if one.is_hanging else []
+    return [
+        _place(one),
+        f"{own.producer_id}/{own.producer_epoch}",
+        Cell(own.state, MEANINGS[own.state]),
+        own.first_offset,
+        own.last_offset,
+        own.marker_offset,
+        duration_text(one.age_ms(now)),
+        one.transactional_id,
+        Cell(", ".join(notes), "notable"),
+    ]
+
+
+def _advice(one: PartitionTransaction, now: int) -> str:
+    own = one.transaction
+    what = [f"producer {own.producer_id}/{own.producer_epoch}"]
+    if one.transactional_id is not None:
+        what.append(f"(transactional id {one.transactional_id})")
+    if one.holds_last_stable_offset:
+        what.append(f"holds the last stable offset at {own.first_offset},")
+    what.append(f"open for {duration_text(one.age_ms(now))}")
+    ending = "" if one.abort_command is None else f"; if no producer will end it: {one.abort_command}"
+    return f"{_place(one) or 'this log'}: {' '.join(what)}{ending}"

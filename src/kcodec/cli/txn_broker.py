@@ -7,16 +7,15 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import make_admin, needs_names
+from kcodec.cli.brokers import make_admin, needs_names, partial_results, say_errors
 from kcodec.cli.formats import timestamp_of
-from kcodec.cli.output import Output
+from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError, nearest
-from kcodec.cli.render import Cell, duration_text, json_line, time_text, write_table
-from kcodec.cli.status import ExitStatus
-from kcodec.cli.topics import settled
+from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items, write_rows
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -72,12 +71,6 @@ def _now(options: argparse.Namespace) -> int | None:
     return None if options.now is None else timestamp_of(options.now)
 
 
-def _told(errors: dict[Any, Any], output: Output) -> ExitStatus:
-    for error in errors.values():
-        output.say(f"kcodec: {error}")
-    return ExitStatus.ERROR if errors else ExitStatus.OK
-
-
 # ---------------------------------------------------------------------------------------------------- list, describe
 
 
@@ -97,64 +90,39 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
         )
         status = ExitStatus.OK
     except AdminError as error:  # some brokers were not to be heard: what the others know, and why
-        found, status = by_transactional_id(error.results), _told(error.errors, output)
+        found, status = by_transactional_id(error.results), say_errors(error.errors, output)
     columns = ("transactional_id", "state", "producer_id", "coordinator")
-    if options.json:
-        for one in found.values():
-            values = (one.transactional_id, one.state, one.producer_id, one.coordinator)
-            output.write(json_line(dict(zip(columns, values, strict=True))))
-    else:
-        write_table(
-            output,
-            columns,
-            (
-                [one.transactional_id, Cell(one.state, MEANINGS.get(one.state, "")), one.producer_id, one.coordinator]
-                for one in found.values()
-            ),
-        )
+    rows = ((one.transactional_id, _state_cell(one.state), one.producer_id, one.coordinator) for one in found.values())
+    write_rows(output, columns, rows, as_json=options.json)
     return status
+
+
+def _state_cell(state: str) -> Cell:
+    return Cell(state, MEANINGS.get(state, ""))
 
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.names, "a transactional ID", "describe")
-    found, status = settled(lambda: admin.describe_transactions(options.names), output)
-    now = _now(options) or _wall_clock()
-    if options.json:
-        for one in found.values():
-            output.write(json_line(_transaction_fields(one, now)))
-    else:
-        columns = ("transactional_id", "state", "producer", "timeout", "age", "partitions")
-        write_table(output, columns, (_transaction_row(one, now) for one in found.values()))
+    found, status = partial_results(lambda: admin.describe_transactions(options.names), output)
+    now = _now(options) or now_ms()
+    columns = ("transactional_id", "state", "producer", "timeout", "age", "partitions")
+    row, fields = partial(_transaction_row, now), partial(_transaction_fields, now)
+    write_items(output, found.values(), columns, row, fields, as_json=options.json)
     return status
 
 
-def _wall_clock() -> int:
-    import time
-
-    return time.time_ns() // 1_000_000
-
-
-def _transaction_fields(one: TransactionDescription, now: int) -> dict[str, Any]:
+def _transaction_fields(now: int, one: TransactionDescription) -> dict[str, Any]:
     return {
-        "transactional_id": one.transactional_id,
-        "state": one.state,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "transaction_timeout_ms": one.transaction_timeout_ms,
-        "start_timestamp": one.start_timestamp,
+        **attributes(one, "transactional_id state producer_id producer_epoch transaction_timeout_ms start_timestamp"),
         "age_ms": None if one.start_timestamp is None else now - one.start_timestamp,
-        "partitions": [_place(partition) for partition in one.partitions],
+        "partitions": [partition._asdict() for partition in one.partitions],
     }
 
 
-def _place(partition: TopicPartition) -> dict[str, Any]:
-    return {"topic": partition.topic, "partition": partition.partition}
-
-
-def _transaction_row(one: TransactionDescription, now: int) -> list[Any]:
+def _transaction_row(now: int, one: TransactionDescription) -> list[Any]:
     return [
         one.transactional_id,
-        Cell(one.state, MEANINGS.get(one.state, "")),
+        _state_cell(one.state),
         f"{one.producer_id}/{one.producer_epoch}",
         duration_text(one.transaction_timeout_ms),
         None if one.start_timestamp is None else duration_text(now - one.start_timestamp),
@@ -176,50 +144,35 @@ def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> 
         max_transaction_timeout_ms=None if longest is None else int(longest * MINUTE_MS),
         now=_now(options),
     )
-    if options.json:
-        for one in found.transactions:
-            output.write(json_line(_hanging_fields(one, options)))
-    elif found.transactions:
+    if options.json or found.transactions:
         columns = ("partition", "producer", "start_offset", "last_timestamp", "age", "transactional_id", "note")
-        write_table(output, columns, map(_hanging_row, found.transactions))
+        fields = partial(_hanging_fields, options)
+        write_items(output, found.transactions, columns, _hanging_row, fields, as_json=options.json)
     output.flush()
     if not options.json:
         for one in found.transactions:
             output.say(f"{one.partition}: to abort it: {_abort_hanging(one, options)}")
     if not found.transactions:
         than = duration_text(found.max_transaction_timeout_ms)
-        searched = f"{found.partitions_searched} partition{'' if found.partitions_searched == 1 else 's'}"
-        output.say(f"no hanging transaction older than {than} in {searched}")
+        output.say(f"no hanging transaction older than {than} in {counted(found.partitions_searched, 'partition')}")
     status = ExitStatus.FINDINGS if found.transactions else ExitStatus.OK
-    return max(status, _told(found.errors, output))
+    return max(status, say_errors(found.errors, output))
 
 
-def _connection(options: argparse.Namespace) -> list[str]:
-    """What a command that is advised needs to reach the same cluster; -X may hold secrets and is left out."""
-    given = ["-b", options.bootstrap_server]
-    return given + (["-F", options.properties_file] if options.properties_file else [])
+def _abort_command(options: argparse.Namespace, *what: str) -> str:
+    """The command that is advised; it reaches the same cluster. -X may hold secrets and is left out."""
+    file = ["-F", options.properties_file] if options.properties_file else []
+    return shlex.join(["kcodec", "txn", "abort", "-b", options.bootstrap_server, *file, *what])
 
 
 def _abort_hanging(one: HangingTransaction, options: argparse.Namespace) -> str:
-    place = ["--topic", one.partition.topic, "--partition", str(one.partition.partition)]
-    return shlex.join(
-        ["kcodec", "txn", "abort", *_connection(options), *place, "--start-offset", str(one.start_offset)]
-    )
+    place = ("--topic", one.partition.topic, "--partition", str(one.partition.partition))
+    return _abort_command(options, *place, "--start-offset", str(one.start_offset))
 
 
-def _hanging_fields(one: HangingTransaction, options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        **_place(one.partition),
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "coordinator_epoch": one.coordinator_epoch,
-        "start_offset": one.start_offset,
-        "last_timestamp": one.last_timestamp,
-        "age_ms": one.age_ms,
-        "transactional_id": one.transactional_id,
-        "why": one.why,
-        "abort_command": _abort_hanging(one, options),
-    }
+def _hanging_fields(options: argparse.Namespace, one: HangingTransaction) -> dict[str, Any]:
+    names = "producer_id producer_epoch coordinator_epoch start_offset last_timestamp age_ms transactional_id why"
+    return {**one.partition._asdict(), **attributes(one, names), "abort_command": _abort_hanging(one, options)}
 
 
 def _hanging_row(one: HangingTransaction) -> list[Any]:
@@ -261,12 +214,12 @@ def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 def _abort_ids(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     """Fence the producers of what is open, which ends it; a producer that has nothing open is left in peace."""
-    known, status = settled(lambda: admin.describe_transactions(options.names), output)
+    known, status = partial_results(lambda: admin.describe_transactions(options.names), output)
     opened = [name for name, one in known.items() if options.force or one.state in OPEN_STATES]
     for name, one in known.items():
         if name not in opened:
             output.say(f"{name}: nothing is open ({one.state}); --force fences its producers all the same")
-    fenced, fencing = settled(lambda: admin.fence_producers(opened), output)
+    fenced, fencing = partial_results(lambda: admin.fence_producers(opened), output)
     for name, now in fenced.items():
         what = "aborted" if known[name].state == "Ongoing" else f"ended ({known[name].state})"
         output.say(f"{name}: {what}; producers below {now.producer_id}/{now.producer_epoch} are fenced")
@@ -278,7 +231,7 @@ def _abort_at(admin: Admin, options: argparse.Namespace, place: TopicPartition, 
     if not options.force:
         hanging = admin.find_hanging_transactions(partitions=[place], max_transaction_timeout_ms=0, now=_now(options))
         if not any(one.start_offset == options.start_offset for one in hanging.transactions):
-            _told(hanging.errors, output)
+            say_errors(hanging.errors, output)
             raise CommandError(_why_not(admin, place, producer, options))
     admin.abort_transaction(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch)
     stable = admin.list_offsets({place: "latest"}, isolation_level="read_committed")[place].offset
@@ -300,7 +253,7 @@ def _producer_at(admin: Admin, place: TopicPartition, start_offset: int) -> Prod
 
 def _why_not(admin: Admin, place: TopicPartition, producer: ProducerState, options: argparse.Namespace) -> str:
     known = [one.transactional_id for one in admin.list_transactions(producer_ids=[producer.producer_id]).values()]
-    whole = shlex.join(["kcodec", "txn", "abort", *_connection(options), *(known[:1] or ["ID"])])
+    whole = _abort_command(options, *(known[:1] or ["ID"]))
     return (
         f"{place}: the coordinator of producer {producer.producer_id} ({', '.join(known) or 'id not known'}) will end "
         f"this transaction; `{whole}` aborts it now, in all its partitions; --force writes a marker here alone"
@@ -320,19 +273,16 @@ def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
         for one in found.transactions
         if handles is None or handles[one.transactional_id] == (one.producer_id, one.producer_epoch)
     ]
-    if options.json:
-        for one in strays:
-            output.write(json_line(_stray_fields(one, options)))
-    elif strays:
+    if options.json or strays:
         columns = ("transactional_id", "producer", "age", "idle", "times_out_in", "partitions")
-        write_table(output, columns, map(_stray_row, strays))
+        write_items(output, strays, columns, _stray_row, partial(_stray_fields, options), as_json=options.json)
     output.flush()
     if not options.json:
         for one in strays:
-            output.say(f"{one.transactional_id}: if its owner is gone: {_abort_stray(one, options)}")
+            output.say(f"{one.transactional_id}: if its owner is gone: {_abort_command(options, one.transactional_id)}")
     if not strays:
         output.say(f"no open transaction has been silent for {duration_text(int(options.idle * 1000))}")
-    return max(ExitStatus.FINDINGS if strays else ExitStatus.OK, _told(found.errors, output))
+    return max(ExitStatus.FINDINGS if strays else ExitStatus.OK, say_errors(found.errors, output))
 
 
 def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -349,21 +299,12 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
 
 
-def _abort_stray(one: StrayTransaction, options: argparse.Namespace) -> str:
-    return shlex.join(["kcodec", "txn", "abort", *_connection(options), one.transactional_id])
-
-
-def _stray_fields(one: StrayTransaction, options: argparse.Namespace) -> dict[str, Any]:
+def _stray_fields(options: argparse.Namespace, one: StrayTransaction) -> dict[str, Any]:
+    names = "transactional_id producer_id producer_epoch start_timestamp age_ms idle_ms transaction_timeout_ms"
     return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "start_timestamp": one.start_timestamp,
-        "age_ms": one.age_ms,
-        "idle_ms": one.idle_ms,
-        "transaction_timeout_ms": one.transaction_timeout_ms,
-        "partitions": [_place(partition) for partition in one.partitions],
-        "abort_command": _abort_stray(one, options),
+        **attributes(one, names),
+        "partitions": [partition._asdict() for partition in one.partitions],
+        "abort_command": _abort_command(options, one.transactional_id),
     }
 
 

@@ -8,18 +8,8 @@ from collections.abc import Iterator, Sequence
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
-from kcodec.log.seek import START, Place
-from kcodec.log.segment import (
-    LOWEST_OFFSET,
-    Segment,
-    computed_crc,
-    cut_error,
-    judge_cut,
-    judge_damage,
-    stored_offset,
-    walk_headers,
-)
-from kcodec.log.windows import SegmentFile
+from kcodec.log.seek import START, SegmentPosition
+from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, judge_end, stored_offset, walk_headers
 
 
 class Batches:
@@ -31,7 +21,7 @@ class Batches:
     start: a batch boundary in the first segment.
     """
 
-    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, *, start: Place = START) -> None:
+    def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, *, start: SegmentPosition = START) -> None:
         self._segments = tuple(segments)
         self._limits = limits
         self._start = start
@@ -73,31 +63,13 @@ def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> 
             if held is not None:
                 yield held
             held, position, above = batch, batch.position + batch.size_in_bytes, max(above, batch.last_offset)
-        damage = _damage_at(file, segment, position, end, above, limits, failure)
+        damage: DecodeError | None = None
+        try:
+            judge_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
+        except DecodeError as error:
+            damage = error
         is_certain = damage is not None or not segment.is_active
         if held is not None and (is_certain or computed_crc(file, held) == held.crc):
             yield held
         if damage is not None:
             raise damage
-
-
-def _damage_at(
-    file: SegmentFile,
-    segment: Segment,
-    position: int,
-    end: int,
-    above: int,
-    limits: DecodeLimits,
-    failure: DecodeError | None,
-) -> DecodeError | None:
-    """What is wrong where the walk ended; None for the end of the file, and for a torn tail."""
-    try:
-        if failure is not None:
-            judge_damage(file, failure, end, above, limits, is_active=segment.is_active)
-        elif segment.is_active:
-            judge_cut(file, position, end, above, limits)
-        elif position != end:
-            return cut_error(file, position, end)
-    except DecodeError as damage:
-        return damage
-    return None

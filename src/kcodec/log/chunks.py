@@ -15,7 +15,7 @@ from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.log.segment import LOWEST_OFFSET, cut_error, judge_cut, judge_damage, provable_behind
+from kcodec.log.segment import LOWEST_OFFSET, judge_damage, judge_end, provable_behind
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
@@ -25,6 +25,11 @@ MAX_ROWS = 65_536
 # The first window of a reading whose first records are to come at once: one batch, where it is larger.
 PROMPT_BYTES = 64 << 10
 ON_ERROR = ("raise", "stop", "skip")
+# The options of StreamOptions that a Decoder takes as they are.
+DECODER_OPTIONS = (
+    *("columns", "isolation_level", "control_records", "check_crcs", "limits", "binary_type", "max_rows", "topic"),
+    *("partition", "spark_layout", "framing"),
+)
 
 
 def check_on_error(on_error: str) -> None:
@@ -34,7 +39,7 @@ def check_on_error(on_error: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ByteRange:
     """Bytes [start, end) of one file, both at batch boundaries; end None: to the end, where a torn tail may be.
 
     first_offset: the position of a consumer there. is_rising: base offsets must rise (in all segments but the active).
@@ -54,10 +59,10 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """How stretches are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones.
+class StreamOptions:
+    """How ranges are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones.
 
-    is_prompt: the records of a stretch's first window make a chunk of their own, so that the first ones come at once.
+    is_prompt: the records of a range's first window make a chunk by themselves, so that the first ones come at once.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -84,22 +89,12 @@ class ReadOptions:
         """A decoder for one file, from this position on."""
         is_committed = self.isolation_level == "read_committed"
         return Decoder(
-            columns=self.columns,
-            isolation_level=self.isolation_level,
+            **{name: getattr(self, name) for name in DECODER_OPTIONS},
             aborted_transactions=verdict.aborted_transactions if is_committed else None,
             last_stable_offset=verdict.limit if is_committed else None,
             start_offset=position,
             end_offset=self.end_offset if is_committed else _least(self.end_offset, verdict.limit),
-            control_records=self.control_records,
-            check_crcs=self.check_crcs,
-            limits=self.limits,
-            binary_type=self.binary_type,
-            max_rows=self.max_rows,
-            topic=self.topic,
-            partition=self.partition,
             path=path,
-            spark_layout=self.spark_layout,
-            framing=self.framing,
             keep_position=True,
             above_offset=above_offset,
         )
@@ -113,7 +108,7 @@ def _least(one: int | None, other: int | None) -> int | None:
     return min(given, default=None)
 
 
-class Reading(Protocol):
+class ChunkReader(Protocol):
     """How chunks come about, with what has been counted so far."""
 
     error: DecodeError | None
@@ -130,23 +125,23 @@ class Reading(Protocol):
 class Chunks(Iterator[DecodedRecords]):
     """An iterator of DecodedRecords of one chunk each: at most max_rows rows, about 32 MB.
 
-    stretches are read one after the other; with threads side by side, and given out in order. Records before a damaged
+    ranges are read one after the other; with threads side by side, and given out in order. Records before a damaged
     batch come before its error. Files and threads are let go at the end, by close(), and when the iterator is dropped.
     """
 
     def __init__(
-        self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions, *, threads: int = 1
+        self, ranges: Sequence[ByteRange], verdict: Verdict, options: StreamOptions, *, threads: int = 1
     ) -> None:
-        self._reading: Reading = SequentialReading(stretches, verdict, options)
+        self._reading: ChunkReader = SequentialReader(ranges, verdict, options)
         if threads > 1:
-            from kcodec.log.parallel import ParallelReading
+            from kcodec.log.parallel import ParallelReader
 
-            self._reading = ParallelReading(stretches, verdict, options, threads)
+            self._reading = ParallelReader(ranges, verdict, options, threads)
         # It knows nothing of this object, so that dropping it ends the reading at once.
         self._chunks = self._reading.chunks()
 
     @classmethod
-    def of(cls, reading: Reading) -> Chunks:
+    def of(cls, reading: ChunkReader) -> Chunks:
         """The chunks of any reading."""
         chunks = cls.__new__(cls)
         chunks._reading = reading
@@ -172,16 +167,16 @@ class Chunks(Iterator[DecodedRecords]):
             self._chunks.close()
 
 
-class SequentialReading:
-    """Stretch after stretch, on the caller's thread."""
+class SequentialReader:
+    """Range after range, on the caller's thread."""
 
     error: DecodeError | None
 
     def __init__(
         self,
-        stretches: Sequence[Stretch],
+        ranges: Sequence[ByteRange],
         verdict: Verdict,
-        options: ReadOptions,
+        options: StreamOptions,
         buffer: WindowBuffer | None = None,
     ) -> None:
         self._buffer = buffer or WindowBuffer()
@@ -189,7 +184,7 @@ class SequentialReading:
         self.is_ended = False
         self._counts = Counts()
         self._decoder: Decoder | None = None
-        self._stretches = stretches
+        self._byte_ranges = ranges
         self._verdict = verdict
         self._options = options
         start = verdict.log_start_offset
@@ -203,16 +198,16 @@ class SequentialReading:
 
     def chunks(self) -> Iterator[DecodedRecords]:
         """Every chunk; to be called once."""
-        for stretch in self._stretches:
-            self._position = max(self._position, stretch.first_offset)
-            self._last_offset = max(self._last_offset, stretch.first_offset - 1)
+        for byte_range in self._byte_ranges:
+            self._position = max(self._position, byte_range.first_offset)
+            self._last_offset = max(self._last_offset, byte_range.first_offset - 1)
             fresh = self._options.binary_type == "binary_view"
             with SegmentFile(
-                stretch.path, stretch.storage, fresh=fresh, buffer=self._buffer, likely_end=stretch.end
+                byte_range.path, byte_range.storage, fresh=fresh, buffer=self._buffer, likely_end=byte_range.end
             ) as file:
-                above = self._last_offset if stretch.is_rising else None
-                self._decoder = self._options.decoder(stretch.path, self._verdict, self._position, above)
-                yield from self._read(stretch, file, self._decoder)
+                above = self._last_offset if byte_range.is_rising else None
+                self._decoder = self._options.decoder(byte_range.path, self._verdict, self._position, above)
+                yield from self._read(byte_range, file, self._decoder)
                 self._counts, self._decoder = self.counts, None
             if self._is_done():
                 return
@@ -222,12 +217,12 @@ class SequentialReading:
         end_offset = self._options.end_offset
         return self.is_ended or (end_offset is not None and self._position >= end_offset)
 
-    def _read(self, stretch: Stretch, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
-        position, needed = stretch.start, 0
-        end = file.size() if stretch.end is None else stretch.end
+    def _read(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
+        position, needed = byte_range.start, 0
+        end = file.size() if byte_range.end is None else byte_range.end
         rest = memoryview(b"")  # of the window, where the decoder stopped because a chunk was finished
         while position < end and not self._is_done():
-            is_first = self._options.is_prompt and position == stretch.start
+            is_first = self._options.is_prompt and position == byte_range.start
             wanted = max(PROMPT_BYTES if is_first else WINDOW_BYTES, needed)
             window = rest or file.read(position, min(wanted, end - position))
             rest, damage = memoryview(b""), None
@@ -244,12 +239,12 @@ class SequentialReading:
             yield from decoder.take(flush=is_first or damage is not None)
             position = behind
             if damage is not None:
-                position, needed = self._behind_damage(stretch, file, damage, end), 0
+                position, needed = self._behind_damage(byte_range, file, damage, end), 0
             elif position < end and position + needed > end:
-                grown = file.size() if stretch.end is None else end
+                grown = file.size() if byte_range.end is None else end
                 if grown == end:
                     yield from decoder.take(flush=True)
-                    self._judge_end(stretch, file, position, end)
+                    self._judge_end(byte_range, file, position, end)
                     break
                 end = grown
         yield from decoder.take(flush=True)
@@ -263,12 +258,10 @@ class SequentialReading:
             undecided = _unsettled_records(window[: behind - start], start, self._verdict, self._options)
             self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
-    def _judge_end(self, stretch: Stretch, file: SegmentFile, position: int, end: int) -> None:
+    def _judge_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
         """A batch is cut by the end: fine if it is a torn tail."""
         try:
-            if not stretch.may_be_torn:
-                raise cut_error(file, position, end)
-            judge_cut(file, position, end, self._last_offset, self._options.limits)
+            judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
         except DecodeError as damage:
             self._stop_at(damage)
 
@@ -278,10 +271,10 @@ class SequentialReading:
         self.error = self.error or damage
         self.is_ended = True
 
-    def _behind_damage(self, stretch: Stretch, file: SegmentFile, error: DecodeError, end: int) -> int:
+    def _behind_damage(self, byte_range: ByteRange, file: SegmentFile, error: DecodeError, end: int) -> int:
         """Where to go on behind a refused batch; `end` where its file has no more to give."""
         limits, above = self._options.limits, self._last_offset
-        active, check_crcs = stretch.may_be_torn, self._options.check_crcs
+        active, check_crcs = byte_range.may_be_torn, self._options.check_crcs
         try:
             judge_damage(file, error, end, above, limits, is_active=active, check_crcs=check_crcs)
             return end
@@ -297,7 +290,7 @@ class SequentialReading:
             return behind
 
 
-def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: ReadOptions) -> int:
+def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: StreamOptions) -> int:
     """Records of whole batches that the decoder counts as aborted although nobody knows: see Verdict.unsettled."""
     at = count = 0
     first = max(verdict.log_start_offset, options.start_offset or 0)
@@ -331,7 +324,7 @@ class RecordsStream:
     duckdb), or iterate over it: chunks of DecodedRecords. Each begins a reading of its own.
     """
 
-    def __init__(self, read: Callable[[ReadOptions], Chunks], options: ReadOptions) -> None:
+    def __init__(self, read: Callable[[StreamOptions], Chunks], options: StreamOptions) -> None:
         self._read = read
         self._options = options
 

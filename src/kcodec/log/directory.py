@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import CHECK_CRCS, checks_crcs
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -24,15 +24,22 @@ from kcodec.log.checkpoints import (
     read_offsets,
     read_partition_metadata,
 )
-from kcodec.log.committed_offsets import GroupOffsets, group_offsets
-from kcodec.log.coordinator_states import TransactionState, transaction_states
-from kcodec.log.opening import CLUSTER_METADATA, PARTITION_DIRECTORY, Source, open_partition
+from kcodec.log.opening import (
+    CLUSTER_METADATA,
+    PARTITION_DIRECTORY,
+    Source,
+    has_segments,
+    open_partition,
+    open_segment,
+    partition_at,
+)
 from kcodec.log.partition import Log
-from kcodec.log.siblings import has_segments
 from kcodec.log.storage import Entry, Storage, storage_at
-from kcodec.log.topic_names import cluster_topics
-from kcodec.log.transaction_holders import PartitionTransaction, partition_transactions
 from kcodec.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from kcodec.log.internal.offsets import GroupOffsets
+    from kcodec.log.internal.transactions import PartitionTransaction, TransactionState
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -163,7 +170,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @property
     def is_clean_shutdown(self) -> bool:
-        """Whether the broker said good-bye; if not, the ends of active segments may be torn."""
+        """Whether the broker was stopped in order; if not, the ends of active segments may be torn."""
         return CLEAN_SHUTDOWN in self._files
 
     @property
@@ -197,14 +204,20 @@ class LogDirectory(Mapping[str, Log]):
 
     def transaction_states(self, on_error: str = "raise") -> dict[str, TransactionState]:
         """By transactional id, what the partitions of ``__transaction_state`` that are here say. See the function."""
+        from kcodec.log.internal.transactions import transaction_states
+
         return transaction_states(self._logs(TRANSACTION_STATE_TOPIC), on_error)
 
     def group_offsets(self, on_error: str = "raise") -> dict[str, GroupOffsets]:
         """By group, what the partitions of ``__consumer_offsets`` that are here say. See the function."""
+        from kcodec.log.internal.offsets import group_offsets
+
         return group_offsets(self._logs(CONSUMER_OFFSETS_TOPIC), on_error)
 
     def cluster_topics(self) -> dict[str, str]:
         """All topics of the cluster and their ids, as far as the metadata log is here: else empty. See the function."""
+        from kcodec.log.internal.topics import cluster_topics
+
         return {
             name: topic_id for log in self._logs(CLUSTER_METADATA[0]) for name, topic_id in cluster_topics(log).items()
         }
@@ -218,8 +231,58 @@ class LogDirectory(Mapping[str, Log]):
         producer, as far as its partition of ``__transaction_state`` is here. Headers of every partition are walked;
         on_error: "stop" or "skip" to see what damage does not hide.
         """
+        from kcodec.log.internal.transactions import partition_transactions
+
         noted = self.transaction_states(on_error).values()
         return [found for log in self._logs() for found in partition_transactions(log, noted, states, on_error)]
+
+
+def open(  # noqa: A001  the public name is kcodec.open
+    path: Source,
+    *,
+    filesystem: Any = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    high_watermark: int | None = None,
+    check_crcs: bool = CHECK_CRCS,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    verify_crc: bool | None = None,
+) -> Log | LogDirectory:
+    """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
+    LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
+
+    path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
+    ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
+    ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
+    topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
+    count; without it all do. All three are for one partition: ValueError with a log directory.
+    check_crcs: verify the CRC of each batch that is read; verify_crc is its deprecated name.
+
+    FileNotFoundError if nothing is there; ValueError for a file or directory that is no log; TypeError for an object
+    that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
+
+    >>> import pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
+    >>> folder.mkdir()
+    >>> (folder / "00000000000000000042.log").write_bytes(b"")
+    0
+    >>> log = open(folder)
+    >>> log.topic, log.partition, log.log_start_offset, log.log_end_offset, log.tail, list(log.records())
+    ('orders', 0, 42, 42, None, [])
+    """
+    check_crcs = checks_crcs(check_crcs, verify_crc)
+    storage, place = storage_at(path, filesystem)
+    for_one: dict[str, Any] = {"topic": topic, "partition": partition, "high_watermark": high_watermark}
+    if not storage.is_directory(place):
+        return open_segment(place, filesystem=storage, check_crcs=check_crcs, limits=limits, **for_one)
+    log = partition_at(storage, place, check_crcs=check_crcs, limits=limits, **for_one)
+    if log is not None:
+        return log
+    directory = open_log_directory(place, filesystem=storage, check_crcs=check_crcs, limits=limits)
+    given = [name for name, value in for_one.items() if value is not None]
+    if given:
+        raise ValueError(f"{place} is a log directory: {', '.join(given)} is for one partition (open_partition)")
+    return directory
 
 
 def open_log_directory(

@@ -10,22 +10,62 @@ disk tells the high watermark: a record may come before all replicas have it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import TIMEOUT_MAX, Event
+from typing import Any
 
 from kcodec._fast import AbortedTransaction, AbortedTransactions, Counts, DecodedRecords
 from kcodec.errors import DecodeError
-from kcodec.log.chunks import Chunks, ReadOptions, SequentialReading, Stretch, sum_of_counts
-from kcodec.log.follow_options import FollowOptions
+from kcodec.log.chunks import ByteRange, Chunks, SequentialReader, StreamOptions, sum_of_counts
 from kcodec.log.growth import GrowingLog, Walked
-from kcodec.log.seek import START, place_of_offset
+from kcodec.log.seek import START, position_of_offset
 from kcodec.log.segment import Segment
 from kcodec.log.timeline import ABORT, Verdict
 from kcodec.log.windows import WindowBuffer
 
+POLL_INTERVAL = 0.2
+# A callable, or an object with is_set(), as the Event of threading and of multiprocessing.
+Stop = Callable[[], object] | Event | Any
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """Polling interval and stop condition. Raise ValueError or TypeError if one of them is invalid.
+
+    poll_interval: seconds between two looks at a log in which nothing new is found. timeout: end after that many
+    seconds without a record; 0: at the first end of the log; None: never. stop: a callable that says True, or an Event
+    that is set, to end; asked between chunks and looks.
+    """
+
+    poll_interval: float = POLL_INTERVAL
+    timeout: float | None = None
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.poll_interval <= TIMEOUT_MAX:
+            raise ValueError(f"poll_interval must be a number of seconds above 0, not {self.poll_interval}")
+        if self.timeout is not None and not self.timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {self.timeout}")
+        if self.stop is not None and not callable(self.stop) and not callable(getattr(self.stop, "is_set", None)):
+            raise TypeError(f"stop must be callable or an Event, not {type(self.stop).__name__}")
+
+    def is_stopped(self) -> bool:
+        """Whether the caller wants it to end."""
+        if self.stop is None:
+            return False
+        return bool(self.stop() if callable(self.stop) else self.stop.is_set())
+
+    def rest(self, seconds: float) -> None:
+        """Sleep; an Event of threading wakes it."""
+        if isinstance(self.stop, Event):
+            self.stop.wait(seconds)
+        else:
+            time.sleep(seconds)
+
 
 def follow_segments(
-    path: str, segments: Sequence[Segment], options: ReadOptions, follow: FollowOptions, log_start_offset: int
+    path: str, segments: Sequence[Segment], options: StreamOptions, follow: FollowOptions, log_start_offset: int
 ) -> Chunks:
     """Follow the log at `path`, a directory or one of the segments alone, from the segments that it had.
 
@@ -37,19 +77,19 @@ def follow_segments(
     first = segments[0]
     if options.isolation_level == "read_uncommitted":
         first = [first, *(each for each in segments[1:] if (each.base_offset or 0) <= start)][-1]
-        place = place_of_offset(first, start, options.limits)
+        place = position_of_offset(first, start, options.limits)
     growing = GrowingLog(storage.parent(path) if is_alone else path, first, options.limits, is_alone=is_alone)
     growing.begin_at(place.position, place.first_offset)
-    return Chunks.of(Following(growing, options, follow, log_start_offset))
+    return Chunks.of(FollowingReader(growing, options, follow, log_start_offset))
 
 
-class Following:
+class FollowingReader:
     """A Reading that goes on with what is appended. Made by Log; read through Chunks."""
 
     error: DecodeError | None = None
     is_ended = False
 
-    def __init__(self, log: GrowingLog, options: ReadOptions, follow: FollowOptions, log_start_offset: int) -> None:
+    def __init__(self, log: GrowingLog, options: StreamOptions, follow: FollowOptions, log_start_offset: int) -> None:
         self._log = log
         self._options = options
         self._follow = follow
@@ -59,7 +99,7 @@ class Following:
         self._aborted: list[AbortedTransaction] = []
         self._buffer = WindowBuffer()
         self._counts = Counts()
-        self._reading: SequentialReading | None = None
+        self._reading: SequentialReader | None = None
 
     @property
     def counts(self) -> Counts:
@@ -95,20 +135,20 @@ class Following:
     def _ready(self) -> Iterator[DecodedRecords]:
         """The chunks of what has been walked and may be delivered."""
         limit, position = self._limit()
-        stretches = [
-            Stretch(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)
+        ranges = [
+            ByteRange(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)
             for each in _take(self._log.walked, limit, position)
             if each.next_offset > self._position and each.end > each.start
         ]
-        if stretches:
+        if ranges:
             verdict = Verdict(AbortedTransactions(self._aborted), None, self._start)
             options = replace(self._options, start_offset=self._position)
-            self._reading = SequentialReading(stretches, verdict, options, self._buffer)
+            self._reading = SequentialReader(ranges, verdict, options, self._buffer)
             try:
                 yield from self._reading.chunks()
             except FileNotFoundError as error:
                 text = f"deleted while it was followed, and its records from offset {self._position} on were not read"
-                raise FileNotFoundError(f"{error.filename or stretches[0].path}: {text}") from error
+                raise FileNotFoundError(f"{error.filename or ranges[0].path}: {text}") from error
             finally:
                 self._counts, self._reading = self.counts, None
         self._position = max(self._position, limit)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kcodec._fast import TransactionScanner
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
-from kcodec.log.seek import place_of_offset
+from kcodec.log.seek import position_of_offset
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LEAST_BATCH,
@@ -219,7 +219,7 @@ class GrowingLog:
 
     def _place_in(self, segment: Segment) -> tuple[int, int]:
         """The byte where what is at or above next_offset begins, and the offset behind what lies before it."""
-        place = place_of_offset(segment, self.next_offset, self._limits)
+        place = position_of_offset(segment, self.next_offset, self._limits)
         with segment.open() as file:
             try:
                 batch = batch_at(file, place.position, file.size(), self._limits)

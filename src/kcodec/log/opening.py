@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a path to the log that lies there."""
+"""From the path of a segment or a partition directory to its log.
+
+Where a cleaner was at work when its broker died, not every file is a segment. The cleaner writes new segments as
+``.cleaned``, renames them all to ``.swap``, from the highest base offset down, renames the segments they replace to
+``.deleted``, and takes the ``.swap`` off, from the lowest up. What a broker makes of such a directory when it starts
+(LogLoader) is what is read here; nothing is renamed or deleted:
+
+- ``.cleaned`` and ``.deleted`` are ignored;
+- a ``.swap`` at or above the lowest ``.cleaned`` is ignored: not all files of its group had been renamed;
+- any other ``.swap`` is a segment, and segments from the lowest of them to the end of the highest are ignored.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from kcodec._fast import CHECK_CRCS, checks_crcs
 from kcodec.constants import CLUSTER_METADATA_TOPIC
+from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
-from kcodec.log.segment import SEGMENT_NAME, Segment
-from kcodec.log.siblings import has_segments, segment_names, segments_at_start
-from kcodec.log.storage import FileObject, Storage, storage_at
-
-if TYPE_CHECKING:
-    from kcodec.log.directory import LogDirectory
+from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment, overlap, walk_headers
+from kcodec.log.storage import Entry, FileObject, Storage, storage_at
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
 Source = str | os.PathLike[str] | Any
@@ -26,56 +35,8 @@ PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
 # Snapshots of the metadata log: beside its segments, and bootstrap.checkpoint in the log directory.
 CHECKPOINT_SUFFIX = ".checkpoint"
 CLUSTER_METADATA = (CLUSTER_METADATA_TOPIC, 0)
-
-
-def open(  # noqa: A001  the public name is kcodec.open
-    path: Source,
-    *,
-    filesystem: Any = None,
-    topic: str | None = None,
-    partition: int | None = None,
-    high_watermark: int | None = None,
-    check_crcs: bool = CHECK_CRCS,
-    limits: DecodeLimits = DEFAULT_LIMITS,
-    verify_crc: bool | None = None,
-) -> Log | LogDirectory:
-    """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
-    LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
-
-    path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
-    ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
-    ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
-    topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
-    count; without it all do. All three are for one partition: ValueError with a log directory.
-    check_crcs: verify the CRC of each batch that is read; verify_crc is its deprecated name.
-
-    FileNotFoundError if nothing is there; ValueError for a file or directory that is no log; TypeError for an object
-    that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
-
-    >>> import pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
-    >>> folder.mkdir()
-    >>> (folder / "00000000000000000042.log").write_bytes(b"")
-    0
-    >>> log = open(folder)
-    >>> log.topic, log.partition, log.log_start_offset, log.log_end_offset, log.tail, list(log.records())
-    ('orders', 0, 42, 42, None, [])
-    """
-    check_crcs = checks_crcs(check_crcs, verify_crc)
-    storage, place = storage_at(path, filesystem)
-    for_one: dict[str, Any] = {"topic": topic, "partition": partition, "high_watermark": high_watermark}
-    if not storage.is_directory(place):
-        return open_segment(place, filesystem=storage, check_crcs=check_crcs, limits=limits, **for_one)
-    log = _partition_at(storage, place, check_crcs=check_crcs, limits=limits, **for_one)
-    if log is not None:
-        return log
-    from kcodec.log.directory import open_log_directory
-
-    directory = open_log_directory(place, filesystem=storage, check_crcs=check_crcs, limits=limits)
-    given = [name for name, value in for_one.items() if value is not None]
-    if given:
-        raise ValueError(f"{place} is a log directory: {', '.join(given)} is for one partition (open_partition)")
-    return directory
+CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
+SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
 
 
 def open_segment(
@@ -104,22 +65,15 @@ def open_segment(
     if not is_object and not is_checkpoint and not name.endswith(".log"):
         raise ValueError(f"{file}: not a segment: segments are named .log; its indexes and snapshots hold no records")
     named = SEGMENT_NAME.fullmatch(name)
-    is_active = is_object or (not is_checkpoint and (not named or _is_last(storage, directory, int(named[1]))))
+    is_active = is_object or (not is_checkpoint and is_last_segment(file, storage))
     segment = Segment(file, int(named[1]) if named else None, is_active, storage)
     told = _partition_of(storage, directory)
     if told is not None and (named or (topic is None and partition is None)):
         topic, partition = told
     if is_checkpoint and topic is None:
         topic, partition = CLUSTER_METADATA
-    return Log(
-        file,
-        [segment],
-        topic=topic,
-        partition=partition,
-        high_watermark=high_watermark,
-        check_crcs=check_crcs,
-        limits=limits,
-    )
+    place: Any = {"topic": topic, "partition": partition}
+    return Log(file, [segment], **place, high_watermark=high_watermark, check_crcs=check_crcs, limits=limits)
 
 
 def open_partition(
@@ -135,62 +89,31 @@ def open_partition(
 ) -> Log:
     """A partition directory: its segments in order of offsets, the last one active.
 
-    Where a cleaner was at work, the segments are those that a broker has once it has started (siblings.py): a ``.swap``
-    stands for what it replaces, ``.cleaned`` and ``.deleted`` are no part of it. DecodeError if offsets overlap then.
+    Where a cleaner was at work, the segments are those that a broker has once it has started: a ``.swap`` takes the
+    place of what it replaces, ``.cleaned`` and ``.deleted`` are ignored. Raise DecodeError if offsets overlap then.
     """
     storage, directory = storage_at(path, filesystem)
     if not storage.is_directory(directory):
         raise FileNotFoundError(f"{directory}: no such directory")
-    log = _partition_at(
-        storage,
-        directory,
-        topic=topic,
-        partition=partition,
-        high_watermark=high_watermark,
-        check_crcs=checks_crcs(check_crcs, verify_crc),
-        limits=limits,
-    )
+    check_crcs = checks_crcs(check_crcs, verify_crc)
+    options: Any = {"high_watermark": high_watermark, "check_crcs": check_crcs, "limits": limits}
+    log = partition_at(storage, directory, topic, partition, **options)
     if log is None:
         raise _nothing_in(storage, directory)
     return log
 
 
-def _partition_at(
-    storage: Storage,
-    directory: str,
-    *,
-    topic: str | None,
-    partition: int | None,
-    high_watermark: int | None,
-    check_crcs: bool,
-    limits: DecodeLimits,
+def partition_at(
+    storage: Storage, directory: str, topic: str | None, partition: int | None, *, limits: DecodeLimits, **options: Any
 ) -> Log | None:
-    """The log of a partition directory; None where there is no segment."""
+    """Return the log of a partition directory; None if it has no segment. options: those of Log."""
     found = segments_at_start(storage, directory, limits)
     if not found:
         return None
     last = found[-1][0]
     segments = [Segment(storage.join(directory, name), base, base == last, storage) for base, name in found]
-    told = _partition_of(storage, directory)
-    if told is not None:
-        topic, partition = told
-    return Log(
-        directory,
-        segments,
-        topic=topic,
-        partition=partition,
-        high_watermark=high_watermark,
-        check_crcs=check_crcs,
-        limits=limits,
-    )
-
-
-def _is_last(storage: Storage, directory: str, base_offset: int) -> bool:
-    """Whether no later segment lies in the directory; a place that lists nothing tells of none."""
-    try:
-        return all(base <= base_offset for base, _ in segment_names(storage, directory))
-    except FileNotFoundError:
-        return True
+    topic, partition = _partition_of(storage, directory) or (topic, partition)
+    return Log(directory, segments, topic=topic, partition=partition, limits=limits, **options)
 
 
 def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
@@ -208,3 +131,63 @@ def _nothing_in(storage: Storage, directory: str) -> Exception:
             f"of them, {partitions[0]} for example"
         )
     return FileNotFoundError(f"{directory}: no segment is there (20 digits and .log, as Kafka names them)")
+
+
+class SegmentName(NamedTuple):
+    """A segment by its base offset, and the name of its file."""
+
+    base_offset: int
+    name: str
+
+
+def has_segments(entries: Iterable[Entry]) -> bool:
+    """Whether any file of a directory is a segment, or about to become one."""
+    files = (entry.name for entry in entries if not entry.is_directory)
+    return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
+
+
+def _files(storage: Storage, directory: str) -> list[str]:
+    return [entry.name for entry in storage.list(directory) if not entry.is_directory]
+
+
+def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) -> list[SegmentName]:
+    """The segments that a broker has once it has started, in order.
+
+    Only where a ``.swap`` lies there are headers read. DecodeError where one cannot be read, and where the offsets of
+    what is left overlap.
+    """
+    files = _files(storage, directory)
+    segments, swaps = _named(SEGMENT_NAME, files), _named(SWAP_NAME, files)
+    least_cleaned = min((base for base, _ in _named(CLEANED_NAME, files)), default=None)
+    if least_cleaned is not None:
+        swaps = [swap for swap in swaps if swap.base_offset < least_cleaned]
+    if not swaps:
+        return segments
+    start = swaps[0].base_offset
+    ends = {swap: _next_offset(storage, directory, swap, limits) for swap in swaps}
+    end = max(ends.values())
+    replacing = {swap.base_offset for swap in swaps}
+    kept = (one for one in segments if one.base_offset not in replacing and not start <= one.base_offset < end)
+    found = sorted([*kept, *swaps])
+    for before, behind in pairwise(found):
+        if before in ends or behind in ends:
+            reach = ends[before] if before in ends else _next_offset(storage, directory, before, limits)
+            if reach > behind.base_offset:
+                reason = overlap(before.name, reach - 1, behind.base_offset)
+                raise DecodeError(reason, path=storage.join(directory, behind.name))
+    return found
+
+
+def _named(pattern: re.Pattern[str], files: list[str]) -> list[SegmentName]:
+    matches = (pattern.fullmatch(name) for name in files)
+    return sorted(SegmentName(int(match[1]), match[0]) for match in matches if match)
+
+
+def _next_offset(storage: Storage, directory: str, named: SegmentName, limits: DecodeLimits) -> int:
+    """Behind the last whole batch of a segment (LogSegment.readNextOffset); its base offset if it has none."""
+    segment = Segment(storage.join(directory, named.name), named.base_offset, False, storage)
+    behind = named.base_offset
+    with segment.open() as file:
+        for batch in walk_headers(file, 0, file.size(), limits):
+            behind = batch.next_offset
+    return behind

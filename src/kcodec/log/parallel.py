@@ -1,34 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same stream of chunks, made by several threads: each decodes a range of whole batches, and they come in order.
+"""Work on several threads whose results come in order, and a stream of chunks made that way.
 
-Decoding runs without the GIL but for the calls of gzip and zstd packages. Ranges are small, so that memory stays
-bounded by the number of threads. The threads live as long as the reading: none has to survive a fork.
+Decoding runs without the GIL but for the calls of gzip and zstd packages. Byte ranges are small, so that memory stays
+bounded by the number of threads. The threads live as long as the iterator: none has to survive a fork.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
+from typing import TypeVar
 
 from kcodec._fast import Counts, DecodedRecords
-from kcodec.errors import DecodeError
-from kcodec.log.chunks import ReadOptions, SequentialReading, Stretch, sum_of_counts
+from kcodec.errors import DecodeError, KcodecError
+from kcodec.log.chunks import ByteRange, SequentialReader, StreamOptions, sum_of_counts
 from kcodec.log.timeline import Verdict
 from kcodec.log.windows import WindowBuffer
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
-class ParallelReading:
-    """As SequentialReading; counts and error are those of what has been handed out."""
+
+def in_order(make: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:
+    """Yield make(each), computed on threads, in the order given. `threads` + 1 of them are in progress at a time.
+
+    With one thread nothing is computed ahead. An error that `given` raises comes after everything made before it.
+    """
+    if threads < 2:
+        yield from map(make, given)
+        return
+    waiting, failure = iter(given), None
+    running: deque[Future[Made]] = deque()
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="kcodec")
+    try:
+        while True:
+            try:
+                while failure is None and len(running) <= threads:
+                    running.append(executor.submit(make, next(waiting)))
+            except StopIteration:
+                waiting = iter(())
+            except KcodecError as error:
+                failure = error
+            if not running:
+                break
+            yield running.popleft().result()
+        if failure is not None:
+            raise failure
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+class ParallelReader:
+    """As SequentialReader; counts and error are those of what has been handed out."""
 
     error: DecodeError | None
 
-    def __init__(self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions, threads: int) -> None:
+    def __init__(self, ranges: Sequence[ByteRange], verdict: Verdict, options: StreamOptions, threads: int) -> None:
         self.error = None
         self.is_ended = False
         self.counts = Counts()
-        self._stretches = stretches
+        self._ranges = ranges
         self._verdict = verdict
         self._options = options
         self._threads = threads
@@ -36,41 +69,24 @@ class ParallelReading:
 
     def chunks(self) -> Iterator[DecodedRecords]:
         """Every chunk; to be called once."""
-        waiting = iter(self._stretches)
-        running: deque[Future[_Read]] = deque()
-        executor = ThreadPoolExecutor(self._threads, thread_name_prefix="kcodec")
-        try:
-            while True:
-                while len(running) <= self._threads and (stretch := next(waiting, None)) is not None:
-                    running.append(executor.submit(self._read, stretch))
-                if not running:
-                    return
-                read = running.popleft().result()
-                self.counts = sum_of_counts(self.counts, read.reading.counts)
-                self.error = self.error or read.reading.error
-                yield from read.decoded
-                if read.failure is not None:
-                    raise read.failure
-                if read.reading.is_ended:
-                    self.is_ended = True
-                    return
-        finally:
-            executor.shutdown(cancel_futures=True)
+        for reader, decoded, failure in in_order(self._read, self._ranges, self._threads):
+            self.counts = sum_of_counts(self.counts, reader.counts)
+            self.error = self.error or reader.error
+            yield from decoded
+            if failure is not None:
+                raise failure
+            if reader.is_ended:
+                self.is_ended = True
+                return
 
-    def _read(self, stretch: Stretch) -> _Read:
+    def _read(self, each: ByteRange) -> tuple[SequentialReader, list[DecodedRecords], DecodeError | None]:
+        """One range: its reader, the chunks of it, and the error that ended them."""
         if not hasattr(self._own, "buffer"):
             self._own.buffer = WindowBuffer()
-        return _Read(SequentialReading([stretch], self._verdict, self._options, self._own.buffer))
-
-
-class _Read:
-    """One range, read by a thread: its chunks, and the error that ended it."""
-
-    def __init__(self, reading: SequentialReading) -> None:
-        self.reading = reading
-        self.decoded: list[DecodedRecords] = []
-        self.failure: DecodeError | None = None
+        reader = SequentialReader([each], self._verdict, self._options, self._own.buffer)
+        decoded: list[DecodedRecords] = []
         try:
-            self.decoded.extend(self.reading.chunks())
+            decoded.extend(reader.chunks())
         except DecodeError as error:
-            self.failure = error
+            return reader, decoded, error
+        return reader, decoded, None

@@ -14,23 +14,22 @@ from kcodec.log.checkpoints import log_start_offset
 from kcodec.log.chunks import (
     DEFAULT_COLUMNS,
     MAX_ROWS,
+    ByteRange,
     Chunks,
-    ReadOptions,
     RecordsStream,
-    Stretch,
+    StreamOptions,
     check_on_error,
 )
-from kcodec.log.follow_options import POLL_INTERVAL, FollowOptions, Stop
-from kcodec.log.seek import START, IndexDisagreesError, Place, place_of_offset
+from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
+from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import Segment, Tail, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
-from kcodec.log.timestamps import find_by_index, find_by_walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kcodec.log.findings import Finding
+    from kcodec.log.check.findings import Finding
     from kcodec.log.snapshots import ProducerState
 
 
@@ -273,7 +272,7 @@ class Log:
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
         if framing is not None and columns is DEFAULT_COLUMNS:
             columns = DEFAULT_COLUMNS + FRAMING_COLUMNS
-        options = ReadOptions(
+        options = StreamOptions(
             columns=tuple(columns),
             isolation_level=isolation_level,
             start_offset=start_offset,
@@ -299,7 +298,7 @@ class Log:
             raise ValueError("timeout and stop are for follow=True")
         return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
 
-    def _read_parallel(self, threads: int, options: ReadOptions) -> Chunks:
+    def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
         splits = [
             split
@@ -308,19 +307,19 @@ class Log:
             if split.next_offset > start and (end is None or split.first_offset < end)
         ]
         verdict = self.verdict(options.isolation_level, options.on_error)
-        return Chunks([split.stretch for split in splits], verdict, options, threads=threads)
+        return Chunks([split.byte_range for split in splits], verdict, options, threads=threads)
 
-    def _follow(self, follow: FollowOptions, options: ReadOptions) -> Chunks:
+    def _follow(self, follow: FollowOptions, options: StreamOptions) -> Chunks:
         from kcodec.log.follow import follow_segments
 
         return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
-    def _read(self, options: ReadOptions) -> Chunks:
-        stretches = list(self._stretches(options))
+    def _read(self, options: StreamOptions) -> Chunks:
+        ranges = list(self._byte_ranges(options))
         verdict = self.verdict(options.isolation_level, options.on_error)
-        return Chunks(stretches, verdict, options)
+        return Chunks(ranges, verdict, options)
 
-    def _stretches(self, options: ReadOptions) -> Iterator[Stretch]:
+    def _byte_ranges(self, options: StreamOptions) -> Iterator[ByteRange]:
         """What to read: whole segments, but for those whose names tell that they lie outside the range."""
         start = max(self.log_start_offset, options.start_offset or 0)
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs
@@ -335,11 +334,11 @@ class Log:
             end = segment.size_in_bytes if not segment.is_active else None
             place = START
             if walked is not None:
-                end, place = walked[index].end, Place(*walked[index].reaching(start))
+                end, place = walked[index].end, SegmentPosition(*walked[index].reaching(start))
             elif start > base:
-                place = place_of_offset(segment, start, self._limits)
+                place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            yield Stretch(segment.path, place.position, end, place.first_offset, rising, storage)
+            yield ByteRange(segment.path, place.position, end, place.first_offset, rising, storage)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

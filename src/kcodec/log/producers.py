@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from kcodec._fast import RecordBatch
 from kcodec.constants import ControlType
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
-from kcodec.log.seek import place_of_offset
+from kcodec.log.seek import position_of_offset
 from kcodec.log.segment import Segment, batch_at, least_offset, stored_offset
 from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot, snapshot_states
 
@@ -27,17 +29,18 @@ SUFFIX = ".snapshot"
 MOST_VERIFIED = 64
 
 
+@dataclass(slots=True)
 class KnownProducer:
-    """One producer while a log is walked."""
+    """One producer while a log is walked: a ProducerState, its fields in the same order, that changes."""
 
-    __slots__ = ("coordinator_epoch", "delta", "epoch", "last_offset", "last_sequence", "opened", "timestamp")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.last_sequence = self.last_offset = -1
-        self.delta = 0
-        self.timestamp = self.coordinator_epoch = -1
-        self.opened: int | None = None
+    producer_id: int
+    epoch: int
+    last_sequence: int = -1
+    last_offset: int = -1
+    delta: int = 0
+    timestamp: int = -1
+    coordinator_epoch: int = -1
+    opened: int | None = None
 
     def turn_to(self, epoch: int) -> None:
         """Another epoch: its batches so far are forgotten."""
@@ -47,16 +50,15 @@ class KnownProducer:
             self.delta = 0
 
 
+STATE_FIELDS = attrgetter(*(field.name for field in fields(ProducerState)))
+KNOWN_FIELDS = attrgetter(*(field.name for field in fields(KnownProducer)))
+
+
 class KnownProducers:
     """The producers of a log so far: `known` by producer id; ``take`` each batch in order."""
 
     def __init__(self, states: Iterable[ProducerState] = ()) -> None:
-        self.known: dict[int, KnownProducer] = {}
-        for state in states:
-            one = self.known[state.producer_id] = KnownProducer(state.producer_epoch)
-            one.last_sequence, one.last_offset, one.delta = state.last_sequence, state.last_offset, state.offset_delta
-            one.timestamp, one.coordinator_epoch = state.timestamp, state.coordinator_epoch
-            one.opened = state.current_transaction_first_offset
+        self.known = {state.producer_id: KnownProducer(*STATE_FIELDS(state)) for state in states}
 
     def take(self, batch: RecordBatch) -> None:
         """The next batch. DecodeError where it is an end-transaction marker that cannot be read."""
@@ -69,10 +71,7 @@ class KnownProducers:
 
     def take_data(self, batch: RecordBatch) -> None:
         """The next batch, a producer's records."""
-        one = self.known.get(batch.producer_id)
-        if one is None:
-            one = self.known[batch.producer_id] = KnownProducer(batch.producer_epoch)
-        one.turn_to(batch.producer_epoch)
+        one = self._producer_of(batch)
         one.last_sequence, one.last_offset = batch.last_sequence, batch.last_offset
         one.delta, one.timestamp = batch.last_offset_delta, batch.max_timestamp
         if one.opened is None and batch.is_transactional and (batch.records_count or 0) > 0:
@@ -81,27 +80,20 @@ class KnownProducers:
     def take_marker(self, batch: RecordBatch, marker: tuple[int, int, int]) -> None:
         """The next batch, an end-transaction marker and what ``end_marker`` says of it."""
         _control_type, coordinator_epoch, timestamp = marker
-        one = self.known.get(batch.producer_id)
-        if one is None:
-            one = self.known[batch.producer_id] = KnownProducer(batch.producer_epoch)
-        one.turn_to(batch.producer_epoch)
+        one = self._producer_of(batch)
         one.coordinator_epoch, one.timestamp, one.opened = coordinator_epoch, timestamp, None
 
     def states(self) -> tuple[ProducerState, ...]:
         """By producer id."""
-        return tuple(
-            ProducerState(
-                producer_id,
-                one.epoch,
-                one.last_sequence,
-                one.last_offset,
-                one.delta,
-                one.timestamp,
-                one.coordinator_epoch,
-                one.opened,
-            )
-            for producer_id, one in sorted(self.known.items())
-        )
+        return tuple(ProducerState(*KNOWN_FIELDS(one)) for _, one in sorted(self.known.items()))
+
+    def _producer_of(self, batch: RecordBatch) -> KnownProducer:
+        """The producer of a batch, in the batch's epoch."""
+        one = self.known.get(batch.producer_id)
+        if one is None:
+            one = self.known[batch.producer_id] = KnownProducer(batch.producer_id, batch.producer_epoch)
+        one.turn_to(batch.producer_epoch)
+        return one
 
 
 def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
@@ -127,7 +119,7 @@ def producer_states(
     if snapshot is None or snapshot.offset is None:
         return _replayed(KnownProducers(), Batches(segments, limits))
     at = _segment_of(segments, snapshot.offset)
-    place = place_of_offset(segments[at], snapshot.offset, limits)
+    place = position_of_offset(segments[at], snapshot.offset, limits)
     known = KnownProducers(snapshot.producers)
     return _replayed(known, Batches(segments[at:], limits, start=place), snapshot.offset)
 
@@ -193,7 +185,7 @@ def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, l
 def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) -> list[RecordBatch]:
     """The batch that holds an offset; none in a gap that compaction has left, nor where no header can be read."""
     segment = segments[_segment_of(segments, offset)]
-    place = place_of_offset(segment, offset, limits)
+    place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
         try:
             batch = batch_at(file, place.position, file.size(), limits)

@@ -14,7 +14,7 @@ headers (IndexDisagreesError).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcodec._fast import RecordBatch, batches
@@ -34,6 +34,7 @@ from kcodec.log.segment import (
     walk_headers,
 )
 from kcodec.log.storage import LOCAL
+from kcodec.log.timeline import Timeline
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 # Behind a time index's last entry below a timestamp, this many batches are looked at before all headers are walked,
@@ -41,14 +42,14 @@ from kcodec.log.windows import HeaderWindows, SegmentFile
 MOST_BATCHES = 4096
 
 
-class Place(NamedTuple):
+class SegmentPosition(NamedTuple):
     """A batch boundary: all before it lies below what is looked for. first_offset: no record there is below it."""
 
     position: int
     first_offset: int
 
 
-START = Place(0, 0)
+START = SegmentPosition(0, 0)
 
 
 class IndexDisagreesError(Exception):
@@ -58,7 +59,7 @@ class IndexDisagreesError(Exception):
 # -------------------------------------------------------------------------------------------------------------- offsets
 
 
-def place_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> Place:
+def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> SegmentPosition:
     """The batch that holds `offset`, or the first one above it; behind the last batch where all are below.
 
     Never an error: what cannot be walked is the place where a reading is to meet it.
@@ -67,7 +68,7 @@ def place_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> Plac
         return _walk_to(file, _indexed_start(segment, file, offset, limits), offset, limits)
 
 
-def _walk_to(file: SegmentFile, start: Place, offset: int, limits: DecodeLimits) -> Place:
+def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: DecodeLimits) -> SegmentPosition:
     """Header by header from `start` to the first batch that reaches `offset`; whole windows of small ones at once."""
     end, place = file.size(), start
     windows = HeaderWindows(file, end)
@@ -83,32 +84,34 @@ def _walk_to(file: SegmentFile, start: Place, offset: int, limits: DecodeLimits)
 
 
 def _walk_window(
-    file: SegmentFile, window: memoryview, place: Place, end: int, offset: int, limits: DecodeLimits
-) -> tuple[bool, Place]:
+    file: SegmentFile, window: memoryview, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
+) -> tuple[bool, SegmentPosition]:
     """Whether the batch is in this window, and its place; else the place behind the window's last batch."""
     table = batches(window, limits=limits)
     count = len(table)
     if not count:
         batch = batch_at(file, place.position, end, limits)
         if batch is None or batch.last_offset >= offset:
-            return True, place if batch is None else Place(place.position, least_offset(batch))
-        return False, Place(place.position + batch.size_in_bytes, batch.next_offset)
+            return True, place if batch is None else SegmentPosition(place.position, least_offset(batch))
+        return False, SegmentPosition(place.position + batch.size_in_bytes, batch.next_offset)
     last = table[count - 1]
     if last.last_offset < offset:
-        return False, Place(place.position + last.position + last.size_in_bytes, last.next_offset)
+        return False, SegmentPosition(place.position + last.position + last.size_in_bytes, last.next_offset)
     for batch in table:
         if batch.last_offset >= offset:
-            return True, Place(place.position + batch.position, least_offset(batch))
+            return True, SegmentPosition(place.position + batch.position, least_offset(batch))
     raise AssertionError("the last batch reaches the offset")
 
 
-def _walk_to_damage(file: SegmentFile, place: Place, end: int, offset: int, limits: DecodeLimits) -> Place:
+def _walk_to_damage(
+    file: SegmentFile, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
+) -> SegmentPosition:
     """The same, batch by batch; what cannot be read is a place where to begin, too."""
     try:
         for batch in walk_headers(file, place.position, end, limits):
             if batch.last_offset >= offset:
-                return Place(batch.position, least_offset(batch))
-            place = Place(batch.position + batch.size_in_bytes, batch.next_offset)
+                return SegmentPosition(batch.position, least_offset(batch))
+            place = SegmentPosition(batch.position + batch.size_in_bytes, batch.next_offset)
     except DecodeError:
         return place
     return place
@@ -144,7 +147,7 @@ class _Entries:
         return low - 1
 
 
-def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: DecodeLimits) -> Place:
+def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: DecodeLimits) -> SegmentPosition:
     """The batch of the last proven index entry at or below `offset`; the start of the file if there is none."""
     base = segment.base_offset
     if base is None or offset <= base:
@@ -158,16 +161,14 @@ def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: Dec
                 if place is not None:
                     return place
                 number = (number - 1) // 2
-    except OSError:
-        return START  # no index, or none that can be read
-    except DecodeError:
-        return START  # it has shrunk meanwhile
+    except (OSError, DecodeError):
+        return START  # no index, or none that can be read, or it has shrunk meanwhile
     return START
 
 
 def _proven(
     file: SegmentFile, entries: _Entries, number: int, base: int, offset: int, limits: DecodeLimits
-) -> Place | None:
+) -> SegmentPosition | None:
     """The place of an index entry, if the log bears it out."""
     relative, position = entries[number]
     before = entries[number - 1][1] if number else 0
@@ -185,7 +186,7 @@ def _proven(
             at, above = passed.position + passed.size_in_bytes, max(above, passed.last_offset)
     except DecodeError:
         return None
-    return Place(position, least_offset(batch)) if at == position and above < stored_offset(batch) else None
+    return SegmentPosition(position, least_offset(batch)) if at == position and above < stored_offset(batch) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- timestamps
@@ -196,7 +197,7 @@ def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
 
     IndexDisagreesError, also while they are drawn, where that is not sure or takes too long.
     """
-    place = _place_of_timestamp(segment, timestamp, limits)
+    place = _position_of_timestamp(segment, timestamp, limits)
     with segment.open() as file:
         end = file.size()
         behind = place.position
@@ -209,7 +210,7 @@ def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
             raise IndexDisagreesError  # a torn tail or damage: the walk over all headers tells which
 
 
-def _place_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Place:
+def _position_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> SegmentPosition:
     if segment.base_offset is None:
         return START
     try:
@@ -220,9 +221,7 @@ def _place_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) 
                 return START
             latest, relative = entries[number]
             before = entries[number - 1] if number else (LOWEST_OFFSET, -1)
-    except OSError:
-        return START
-    except DecodeError:
+    except (OSError, DecodeError):
         return START
     if not (before[0] < latest and before[1] < relative):
         raise IndexDisagreesError
@@ -231,10 +230,10 @@ def _place_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) 
     return _prove_time(segment, latest, relative, limits)
 
 
-def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeLimits) -> Place:
+def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeLimits) -> SegmentPosition:
     """The place of the batch that an entry of a time index means; IndexDisagreesError if it is not so."""
     offset = (segment.base_offset or 0) + relative
-    place = place_of_offset(segment, offset, limits)
+    place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
         try:
             batch = batch_at(file, place.position, file.size(), limits)
@@ -245,3 +244,41 @@ def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeL
         if computed_crc(file, batch) != batch.crc:
             raise IndexDisagreesError
     return place
+
+
+def find_by_index(segments: Sequence[Segment], timestamp: int, start: int, limits: DecodeLimits) -> int | None:
+    """Its offset, from `start` on, by the time indexes. IndexDisagreesError where they do not lead to a sure answer."""
+    for index, segment in enumerate(segments):
+        following = segments[index + 1].base_offset if index + 1 < len(segments) else None
+        if following is None or following > start:
+            found = _first_in(batches_from_timestamp(segment, timestamp, limits), timestamp, start, check_crcs=True)
+            if found is not None:
+                return found
+    return None
+
+
+def find_by_walk(
+    timeline: Timeline, timestamp: int, start: int, limits: DecodeLimits, *, check_crcs: bool
+) -> int | None:
+    """The same, by what a walk over all headers noted."""
+    for walked in timeline.segments:
+        for part in walked.parts:
+            if part.max_timestamp >= timestamp and part.next_offset > start:
+                with walked.segment.open() as file:
+                    headers = walk_headers(file, part.start, part.end, limits)
+                    found = _first_in(headers, timestamp, start, check_crcs=check_crcs)
+                if found is not None:
+                    return found
+    return None
+
+
+def _first_in(batches: Iterable[RecordBatch], timestamp: int, start: int, *, check_crcs: bool) -> int | None:
+    for batch in batches:
+        if batch.max_timestamp < timestamp or batch.last_offset < start:
+            continue
+        columns = ("offset", "timestamp")
+        decoded = batch.decode(columns=columns, control_records="include", check_crcs=check_crcs, start_offset=start)
+        for offset, found in zip(decoded.column("offset"), decoded.column("timestamp"), strict=True):
+            if found >= timestamp:
+                return int(offset)
+    return None

@@ -65,6 +65,19 @@ class Segment:
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
+def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
+    """Return whether no later segment is in the directory of this one; also for a name that is not a segment's."""
+    own = SEGMENT_NAME.fullmatch(storage.name(path))
+    if own is None:
+        return True
+    try:
+        entries = storage.list(storage.parent(path))
+    except FileNotFoundError:  # a storage that lists nothing
+        return True
+    names = (SEGMENT_NAME.fullmatch(entry.name) for entry in entries if not entry.is_directory)
+    return all(int(name[1]) <= int(own[1]) for name in names if name)
+
+
 class Tail(NamedTuple):
     """What is left behind the last batch that counts: where it begins, how long it is, and what it is."""
 
@@ -279,6 +292,38 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
         return None
     is_told = batch.magic == 2 or batch.compression == 0 or batch.last_offset != 0
     return batch.next_offset if is_told and following and stored_offset(following) > batch.last_offset else None
+
+
+def judge_end(
+    file: SegmentFile,
+    position: int,
+    end: int,
+    above: int,
+    limits: DecodeLimits,
+    *,
+    is_active: bool,
+    refused: DecodeError | None = None,
+) -> Tail | None:
+    """Return what a walk ended at: a torn tail, or None at the end of the file.
+
+    refused: the error of the batch at `position`, None where the end of the file cuts it. Raise DecodeError where it is
+    corruption: everything but a torn tail of the active segment.
+    """
+    if refused is not None:
+        return judge_damage(file, refused, end, above, limits, is_active=is_active)
+    if is_active:
+        return judge_cut(file, position, end, above, limits)
+    if position != end:
+        raise cut_error(file, position, end)
+    return None
+
+
+def overlap(name: str, last_offset: int, base_offset: int) -> str:
+    """Return what is wrong with a segment that begins before another one ends."""
+    return (
+        f"the segment begins at offset {base_offset}, but {name} before it reaches offset {last_offset}: their offsets "
+        "overlap, so one of them is no part of this log; open the other files one by one to see which"
+    )
 
 
 def is_zeros(file: SegmentFile, position: int, end: int) -> bool:

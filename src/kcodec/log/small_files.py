@@ -18,20 +18,13 @@ from kcodec.log.windows import SegmentFile
 # 16 MiB are 60,000 lines with the longest names, or 400,000 usual ones. leader-epoch-checkpoint has a line of about
 # 12 bytes for each leader whose records are still in the log: 1 MiB are 80,000 leaders. partition.metadata and
 # meta.properties have a few lines.
-MAX_INDEX_BYTES = 64 << 20
-MAX_SNAPSHOT_BYTES = 64 << 20
-MAX_CHECKPOINT_BYTES = 16 << 20
-MAX_LEADER_EPOCHS_BYTES = 1 << 20
-MAX_PROPERTIES_BYTES = 64 << 10
 LIMITS = {
-    "MAX_INDEX_BYTES": MAX_INDEX_BYTES,
-    "MAX_SNAPSHOT_BYTES": MAX_SNAPSHOT_BYTES,
-    "MAX_CHECKPOINT_BYTES": MAX_CHECKPOINT_BYTES,
-    "MAX_LEADER_EPOCHS_BYTES": MAX_LEADER_EPOCHS_BYTES,
-    "MAX_PROPERTIES_BYTES": MAX_PROPERTIES_BYTES,
+    "MAX_INDEX_BYTES": 64 << 20,
+    "MAX_SNAPSHOT_BYTES": 64 << 20,
+    "MAX_CHECKPOINT_BYTES": 16 << 20,
+    "MAX_LEADER_EPOCHS_BYTES": 1 << 20,
+    "MAX_PROPERTIES_BYTES": 64 << 10,
 }
-#: The largest of them.
-MAX_SMALL_FILE_BYTES = max(LIMITS.values())
 PIECE_BYTES = 1 << 20
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from kcodec._fast import crc32c
 from kcodec.errors import CorruptBatchError, TruncatedError, UnsupportedError
@@ -57,6 +58,9 @@ class ProducerState:
         first = self.current_transaction_first_offset
         opened = "" if first is None else f", transaction open since offset {first}"
         return f"<ProducerState producer_id={self.producer_id}/{self.producer_epoch} {last}{opened}>"
+
+
+_STORED = attrgetter(*(field.name for field in fields(ProducerState)[:-1]))
 
 
 @dataclass(frozen=True)
@@ -110,19 +114,8 @@ def snapshot_states(path: str | os.PathLike[str], storage: Storage = LOCAL) -> t
 
 def pack_snapshot(producers: Iterable[ProducerState]) -> bytes:
     """The bytes of a ``.snapshot`` file, the producers in this order (a broker's own order is that of a hash map)."""
-    entries = [
-        ENTRY.pack(
-            state.producer_id,
-            state.producer_epoch,
-            state.last_sequence,
-            state.last_offset,
-            state.offset_delta,
-            state.timestamp,
-            state.coordinator_epoch,
-            -1 if state.current_transaction_first_offset is None else state.current_transaction_first_offset,
-        )
-        for state in producers
-    ]
+    stored = ((*_STORED(state), state.current_transaction_first_offset) for state in producers)
+    entries = [ENTRY.pack(*values, -1 if first_offset is None else first_offset) for *values, first_offset in stored]
     body = struct.pack(">i", len(entries)) + b"".join(entries)
     return struct.pack(">hI", VERSION, crc32c(body)) + body
 

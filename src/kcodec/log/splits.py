@@ -9,14 +9,14 @@ from typing import Any
 
 from kcodec.arguments import take_renamed
 from kcodec.limits import DecodeLimits
-from kcodec.log.chunks import Chunks, ReadOptions, Stretch
+from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
 from kcodec.log.segment import Segment, walk_headers
 from kcodec.log.storage import LOCAL, Storage
-from kcodec.log.timeline import PART_BYTES, Part, Verdict, WalkedSegment
+from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 # Below this the parts of the walk are too coarse, and the headers are walked again.
-FINE_BELOW = 8 * PART_BYTES
+FINE_BELOW = 8 * RANGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Split:
         return self.end_position - self.start_position
 
     @property
-    def stretch(self) -> Stretch:
+    def byte_range(self) -> ByteRange:
         """The same for Chunks."""
         start, end = self.start_position, self.end_position
-        return Stretch(self.path, start, end, self.first_offset, not self.is_active, self.storage)
+        return ByteRange(self.path, start, end, self.first_offset, not self.is_active, self.storage)
 
 
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
@@ -54,14 +54,14 @@ def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | No
 
     limits: for another walk over headers where max_bytes asks for finer ranges than the first one noted; None: none.
     """
-    parts: Iterable[Part] = walked.parts
+    parts: Iterable[WalkedRange] = walked.parts
     if limits is not None and max_bytes < FINE_BELOW:
         parts = (fine for part in walked.parts for fine in _batches_of(walked.segment, part, limits))
-    joined: Part | None = None
+    joined: WalkedRange | None = None
     for part in parts:
         if joined is not None and part.end - joined.start <= max_bytes:
             latest = max(joined.max_timestamp, part.max_timestamp)
-            joined = Part(joined.start, part.end, joined.first_offset, part.next_offset, latest)
+            joined = WalkedRange(joined.start, part.end, joined.first_offset, part.next_offset, latest)
             continue
         if joined is not None:
             yield _split(walked.segment, joined)
@@ -70,11 +70,11 @@ def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | No
         yield _split(walked.segment, joined)
 
 
-def _split(segment: Segment, part: Part) -> Split:
+def _split(segment: Segment, part: WalkedRange) -> Split:
     return Split(segment.path, *part, is_active=segment.is_active, storage=segment.storage)
 
 
-def _batches_of(segment: Segment, part: Part, limits: DecodeLimits) -> Iterator[Part]:
+def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> Iterator[WalkedRange]:
     """A part, batch by batch; one that holds no batch (damage that was skipped) as it is."""
     if part.first_offset == part.next_offset:
         yield part
@@ -83,7 +83,9 @@ def _batches_of(segment: Segment, part: Part, limits: DecodeLimits) -> Iterator[
     with segment.open() as file:
         for batch in walk_headers(file, part.start, part.end, limits):
             first, position = position, max(position, batch.next_offset)
-            yield Part(batch.position, batch.position + batch.size_in_bytes, first, position, batch.max_timestamp)
+            yield WalkedRange(
+                batch.position, batch.position + batch.size_in_bytes, first, position, batch.max_timestamp
+            )
 
 
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
@@ -93,4 +95,4 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
     take_renamed(options, "verify_crc", "check_crcs")
-    return Chunks([split.stretch], verdict, ReadOptions(**options))
+    return Chunks([split.byte_range], verdict, StreamOptions(**options))

@@ -26,18 +26,17 @@ from kcodec.log.segment import (
     Tail,
     batch_at,
     computed_crc,
-    cut_error,
-    judge_cut,
     judge_damage,
+    judge_end,
+    overlap,
     provable_behind,
 )
-from kcodec.log.siblings import overlap
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 HIGHEST_OFFSET = (1 << 63) - 1
 ABORT, COMMIT = 0, 1
 # The walk notes a place at a batch boundary about this often: for ranges, and to find a timestamp again.
-PART_BYTES = 1 << 20
+RANGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Verdict:
         return Verdict, (self.aborted_transactions, self.limit, self.log_start_offset, self.unsettled)
 
 
-class Part(NamedTuple):
+class WalkedRange(NamedTuple):
     """Whole batches of a segment: bytes [start, end), offsets [first_offset, next_offset); max_timestamp of them in ms.
 
     first_offset is the position of a consumer that has read all before; the first batch may begin above it.
@@ -120,7 +119,7 @@ class WalkedSegment:
     """What the walk found in one segment; `end` is where its data ends."""
 
     segment: Segment
-    parts: list[Part] = field(default_factory=list)
+    parts: list[WalkedRange] = field(default_factory=list)
     end: int = 0
     tail: Tail | None = None
 
@@ -196,7 +195,9 @@ class _Walk:
                     self._note(walked, position, ahead)
                     position = ahead
                     if position + needed > end:
-                        walked.tail = self._judge_end(file, segment, position, end)
+                        walked.tail = judge_end(
+                            file, position, end, self.above, self.limits, is_active=segment.is_active
+                        )
                         break
                 except DecodeError as error:
                     if error.position is not None:
@@ -217,13 +218,6 @@ class _Walk:
             name = segment.storage.name(before.path)
             raise DecodeError(overlap(name, self.next_offset - 1, segment.base_offset), path=segment.path)
 
-    def _judge_end(self, file: SegmentFile, segment: Segment, position: int, end: int) -> Tail | None:
-        if segment.is_active:
-            return judge_cut(file, position, end, self.above, self.limits)
-        if position != end:
-            raise cut_error(file, position, end)
-        return None
-
     def _note(self, walked: WalkedSegment, start: int, end: int) -> None:
         """Whole batches from `start` to `end` have been walked."""
         if end <= start or self.scanner.last_offset is None:
@@ -232,12 +226,14 @@ class _Walk:
         self.next_offset = max(first, self.scanner.last_offset + 1)
         latest = -1 if self.scanner.max_timestamp is None else self.scanner.max_timestamp
         self.scanner.max_timestamp = None
-        part = Part(start, end, first, self.next_offset, latest)
+        part = WalkedRange(start, end, first, self.next_offset, latest)
         before = walked.parts[-1] if walked.parts else None
         is_data = before is not None and before.next_offset > before.first_offset
-        if before is not None and is_data and before.end == start and end - before.start <= PART_BYTES:
+        if before is not None and is_data and before.end == start and end - before.start <= RANGE_BYTES:
             walked.parts.pop()
-            part = Part(before.start, end, before.first_offset, part.next_offset, max(before.max_timestamp, latest))
+            part = WalkedRange(
+                before.start, end, before.first_offset, part.next_offset, max(before.max_timestamp, latest)
+            )
         walked.parts.append(part)
         walked.end = end
 
@@ -260,7 +256,7 @@ class _Walk:
         self.is_ended = behind is None
         walked.end = end if behind is None else behind  # who reads this range is to meet the damage
         first = 0 if self.next_offset is None else self.next_offset
-        walked.parts.append(Part(error.position, walked.end, first, first, -1))
+        walked.parts.append(WalkedRange(error.position, walked.end, first, first, -1))
         if behind is None:
             return None
         for producer_id, _epoch, first_offset, *_rest in self.scanner.open:

@@ -116,7 +116,11 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50, "stop", "not positive, or above the broker's transaction.max.timeout.ms"
     CONCURRENT_TRANSACTIONS = 51, "retry", "the transaction before this one is still being ended"
     TRANSACTION_COORDINATOR_FENCED = 52, "stop", "another coordinator took over this transactional id"
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "stop", "no permission on the transactional id, or no id was given"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
+        53,
+        "stop",
+        "a permission on the transactional id is missing, or no id was given",
+    )
     SECURITY_DISABLED = 54, "stop", "the cluster has no authorizer"
     OPERATION_NOT_ATTEMPTED = 55, "stop", "not tried, as another part of the request failed"
     KAFKA_STORAGE_ERROR = 56, "retry", "the broker's disk failed"

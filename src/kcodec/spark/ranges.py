@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from kcodec import log as logs
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.log.chunks import ReadOptions as StreamOptions
-from kcodec.log.chunks import Stretch
+from kcodec.log.chunks import ByteRange, StreamOptions
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.filters import Pruning
@@ -44,7 +43,7 @@ class Reading:
 class Range:
     """One range of one file, with the bounds and the verdict of its partition. Pickles."""
 
-    stretch: Stretch
+    stretch: ByteRange
     size_in_bytes: int
     verdict: logs.Verdict
     topic: str | None
@@ -248,13 +247,13 @@ def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, sp
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
     if _needs_no_walk(log, reading, split_bytes):
         (segment,), size = log.segments, log.size_in_bytes
-        stretch = Stretch(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
+        stretch = ByteRange(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
         yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
         return
     splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
     for split in splits:
         part = verdict.between(split.first_offset, split.next_offset)
-        yield Range(split.stretch, split.size_in_bytes, part, log.topic, log.partition, start, end)
+        yield Range(split.byte_range, split.size_in_bytes, part, log.topic, log.partition, start, end)
 
 
 def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
-from kcodec.log.metadata_records import decode_metadata_record
+from kcodec.log.internal.records import decode_metadata_record, uuid_text
 from kcodec.log.opening import CLUSTER_METADATA, open_segment
 from kcodec.log.partition import Log
-from kcodec.log.record_kinds import uuid_text
 from kcodec.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -22,7 +21,7 @@ from kcodec.protocol.messages.metadata_records import (
 SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
-class _Topics:
+class _ClusterTopics:
     """Topics while records are read; those of a metadata transaction that is aborted count for nothing."""
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ def cluster_topics(log: Log) -> dict[str, str]:
     directory = log.storage.parent(log.segments[0].path)
     named = (SNAPSHOT_NAME.fullmatch(entry.name) for entry in log.storage.list(directory) if not entry.is_directory)
     newest = max(((int(match[1]), match[0]) for match in named if match is not None), default=None)
-    topics = _Topics()
+    topics = _ClusterTopics()
     if newest is not None:
         topics.read(open_segment(log.storage.join(directory, newest[1]), filesystem=log.storage))
     topics.read(log, None if newest is None else newest[0])

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from kcodec._fast import Record
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID, ControlType
-from kcodec.log.coordinator_records import COORDINATOR_RECORDS, decode_coordinator_record
-from kcodec.log.coordinator_states import logs_of
+from kcodec.log.internal.records import COORDINATOR_RECORDS, InternalRecord, decode_coordinator_record, uuid_text
+from kcodec.log.internal.transactions import logs_of
 from kcodec.log.partition import Log
-from kcodec.log.record_kinds import InternalRecord, uuid_text
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.messages.group_records import ConsumerGroupMetadataValue, GroupKey, GroupMemberKey
 from kcodec.protocol.messages.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from kcodec.errors import DecodeError
+
 ERROR, WARNING, NOTICE = "error", "warning", "notice"
 # Number of findings of one kind in one file that are reported one by one; the rest are counted.
 MOST_ALIKE = 10
@@ -155,6 +157,11 @@ def finding(
         topic, _, partition = PurePath(path).parent.name.rpartition("-")
         remedy = remedy.format(topic=topic or "TOPIC", partition=partition or "PARTITION", offset=offset)
     return Finding(code, severity, os.fspath(path), position, offset, text, remedy)
+
+
+def unreadable(code: str, path: str | os.PathLike[str], error: Exception) -> Finding:
+    """A finding of a file that cannot be read."""
+    return finding(code, path, error.reason if isinstance(error, DecodeError) else str(error))
 
 
 class Flood:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kcodec._fast import RecordBatch
-from kcodec.log.check_batches import CheckedBatch
-from kcodec.log.findings import Finding, Flood, finding
+from kcodec.log.check.batches import CheckedBatch
+from kcodec.log.check.findings import Finding, Flood, finding
 from kcodec.log.producers import KnownProducer, KnownProducers
 from kcodec.log.segment import LOWEST_OFFSET
 from kcodec.log.snapshots import ProducerState

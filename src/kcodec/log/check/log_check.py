@@ -19,10 +19,10 @@ from kcodec.constants import ControlType
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log import checkpoints
-from kcodec.log.check_batches import CheckedBatch, SegmentWalk
-from kcodec.log.check_indexes import AbortedHere, SegmentIndexes, shape_of
-from kcodec.log.check_producers import ProducerChecks
-from kcodec.log.findings import Finding, Flood, finding, without_floods
+from kcodec.log.check.batches import CheckedBatch, SegmentWalk
+from kcodec.log.check.findings import Finding, Flood, finding, unreadable, without_floods
+from kcodec.log.check.indexes import AbortedHere, SegmentIndexes, shape_of
+from kcodec.log.check.producers import ProducerChecks
 from kcodec.log.indexes import (
     OffsetIndex,
     TimeIndex,
@@ -33,7 +33,7 @@ from kcodec.log.indexes import (
     read_transaction_index,
 )
 from kcodec.log.producers import end_marker, snapshot_paths
-from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment
+from kcodec.log.segment import LOWEST_OFFSET, SEGMENT_NAME, Segment, is_last_segment
 from kcodec.log.snapshots import snapshot_states
 
 Progress = Callable[[int, int], None]
@@ -115,7 +115,7 @@ class LogCheck:
         except FileNotFoundError:
             return  # brokers before 2.8 have none
         except (DecodeError, OSError) as error:
-            yield finding("checkpoint-unreadable", path, _reason(error))
+            yield unreadable("checkpoint-unreadable", path, error)
 
     def _read_epochs(self) -> Iterator[Finding]:
         try:
@@ -123,7 +123,7 @@ class LogCheck:
         except FileNotFoundError:
             return  # a copy without it
         except (DecodeError, OSError) as error:
-            yield finding("checkpoint-unreadable", self._epochs_path, _reason(error))
+            yield unreadable("checkpoint-unreadable", self._epochs_path, error)
         yield from order_of_epochs(self._epochs_path, self._epochs)
 
     # ------------------------------------------------------------------------------------------------------- segments
@@ -196,7 +196,7 @@ class LogCheck:
             try:
                 _, _, producers = snapshot_states(path, self._storage)
             except (DecodeError, OSError) as error:
-                yield finding("snapshot-unreadable", path, _reason(error))
+                yield unreadable("snapshot-unreadable", path, error)
             else:
                 yield from self._producers.compare(path, producers)
 
@@ -258,9 +258,7 @@ TEXT_FILES: dict[str, Callable[[str], object]] = {
 def _segment_at(file: Path) -> Segment:
     """The segment at a path: the last one of its directory is active."""
     base = named_offset(file) if SEGMENT_NAME.fullmatch(file.name) else None
-    others = (SEGMENT_NAME.fullmatch(other.name) for other in file.absolute().parent.iterdir())
-    is_last = base is None or all(int(other[1]) <= base for other in others if other)
-    return Segment(str(file), base, is_last and file.suffix == ".log")
+    return Segment(str(file), base, file.suffix == ".log" and is_last_segment(str(file)))
 
 
 def _index_findings(file: Path, limits: DecodeLimits, progress: Progress | None) -> Iterator[Finding]:
@@ -272,7 +270,7 @@ def _index_findings(file: Path, limits: DecodeLimits, progress: Progress | None)
     try:
         yield from shape_of(INDEXES[file.suffix](str(file)), is_active=True)
     except (DecodeError, OSError) as error:
-        yield finding("index-unreadable", file, _reason(error))
+        yield unreadable("index-unreadable", file, error)
 
 
 def _text_findings(file: Path) -> Iterator[Finding]:
@@ -285,9 +283,7 @@ def _text_findings(file: Path) -> Iterator[Finding]:
             assert isinstance(found, tuple)
             yield from order_of_epochs(str(file), found)
     except (DecodeError, OSError) as error:
-        yield finding(
-            "snapshot-unreadable" if file.suffix == ".snapshot" else "checkpoint-unreadable", file, _reason(error)
-        )
+        yield unreadable(f"{'snapshot' if file.suffix == '.snapshot' else 'checkpoint'}-unreadable", file, error)
 
 
 def order_of_epochs(path: str, epochs: Sequence[checkpoints.LeaderEpoch]) -> Iterator[Finding]:
@@ -299,7 +295,3 @@ def order_of_epochs(path: str, epochs: Sequence[checkpoints.LeaderEpoch]) -> Ite
             text += f"epoch {before.epoch} from {before.start_offset} on"
             yield finding("leader-epoch", path, text, offset=now.start_offset)
     yield from flood.rest()
-
-
-def _reason(error: Exception) -> str:
-    return error.reason if isinstance(error, DecodeError) else str(error)

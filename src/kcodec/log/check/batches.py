@@ -10,16 +10,15 @@ from typing import NamedTuple
 from kcodec._fast import DecodedRecords, RecordBatch, batches, decode
 from kcodec.errors import CorruptBatchError, DecodeError, UnsupportedError
 from kcodec.limits import DecodeLimits
-from kcodec.log.findings import Finding, finding
+from kcodec.log.check.findings import Finding, finding
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     CRC_FROM,
     LOWEST_OFFSET,
     Segment,
     Tail,
-    cut_error,
-    judge_cut,
     judge_damage,
+    judge_end,
     provable_behind,
     records_in,
     stored_offset,
@@ -187,9 +186,7 @@ class SegmentWalk:
     def _cut(self, file: SegmentFile, position: int, end: int) -> Iterator[Finding]:
         """A batch is cut by the end of the file."""
         try:
-            if not self.segment.is_active:
-                raise cut_error(file, position, end)
-            tail = judge_cut(file, position, end, self.above, self._limits)
+            tail = judge_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
             if tail is not None:
                 yield self._tail(tail)
         except DecodeError as damage:

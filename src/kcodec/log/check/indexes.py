@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
-from kcodec.log.findings import Finding, Flood, finding
+from kcodec.log.check.findings import Finding, Flood, finding, unreadable
 from kcodec.log.indexes import (
     OffsetIndex,
     OffsetIndexEntry,
@@ -22,6 +22,8 @@ from kcodec.log.indexes import (
     read_transaction_index,
 )
 from kcodec.log.segment import LOWEST_OFFSET, Segment
+
+AnyIndex = TypeVar("AnyIndex", OffsetIndex, TimeIndex, TransactionIndex)
 
 
 @dataclass(frozen=True)
@@ -61,33 +63,25 @@ class SegmentIndexes:
         segment = self._segment
         base, storage = segment.base_offset, segment.storage
         offsets, times, transactions = (segment.beside(suffix) for suffix in (".index", ".timeindex", ".txnindex"))
-        try:
-            self.offsets = read_offset_index(offsets, base, storage)
-            yield from shape_of(self.offsets, is_active=segment.is_active)
-        except FileNotFoundError:
-            yield from self._missing(offsets)
-        except (DecodeError, OSError) as error:
-            yield _unreadable(offsets, error)
-        try:
-            self.times = read_time_index(times, base, storage)
-            yield from shape_of(self.times, is_active=segment.is_active)
-        except FileNotFoundError:
-            yield from self._missing(times)
-        except (DecodeError, OSError) as error:
-            yield _unreadable(times, error)
-        try:
-            self.transactions = read_transaction_index(transactions, storage)
-            yield from shape_of(self.transactions, is_active=segment.is_active)
-        except FileNotFoundError:
-            self.transactions = None  # as where nothing was aborted
-        except (DecodeError, OSError) as error:
-            yield _unreadable(transactions, error)
+        self.offsets = yield from self._read(offsets, lambda: read_offset_index(offsets, base, storage))
+        self.times = yield from self._read(times, lambda: read_time_index(times, base, storage))
+        # There is no such file where nothing was aborted.
+        self.transactions = yield from self._read(transactions, lambda: read_transaction_index(transactions, storage))
         self._offset_entries, self._time_entries = iter(self.offsets or ()), iter(self.times or ())
         self._next_offset, self._next_time = next(self._offset_entries, None), next(self._time_entries, None)
 
-    def _missing(self, path: str) -> Iterator[Finding]:
-        if not self._is_alone and self._segment.base_offset is not None:
-            yield finding("index-missing", path, "there is no such file")
+    def _read(self, path: str, read: Callable[[], AnyIndex]) -> Generator[Finding, None, AnyIndex | None]:
+        try:
+            index = read()
+            yield from shape_of(index, is_active=self._segment.is_active)
+            return index
+        except FileNotFoundError:
+            is_needed = not self._is_alone and self._segment.base_offset is not None
+            if is_needed and not path.endswith((".txnindex", ".txnindex.swap")):
+                yield finding("index-missing", path, "there is no such file")
+        except (DecodeError, OSError) as error:
+            yield unreadable("index-unreadable", path, error)
+        return None
 
     def batch(self, batch: RecordBatch, position: int) -> Iterable[Finding]:
         """The next batch, which begins at this byte of the file."""
@@ -225,8 +219,3 @@ def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bo
             yield finding("index-order", path, text, position=number * size)
         before = entry
     yield from flood.rest()
-
-
-def _unreadable(path: str | os.PathLike[str], error: Exception) -> Finding:
-    text = error.reason if isinstance(error, DecodeError) else str(error)
-    return finding("index-unreadable", path, text)

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that Kafka writes for itself, made readable: control records of any topic, and all of the internal topics.
+
+`kcodec.protocol.messages` declares the messages in them; here is which message a record holds, by the type and version
+in its key and value. Types and versions that are unknown may come from a newer release: such a record is reported as
+unknown, and reading goes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from kcodec._fast import Record
+from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, ControlType
+from kcodec.errors import DecodeError
+from kcodec.protocol.messages import group_records as groups
+from kcodec.protocol.messages import metadata_records, records
+from kcodec.protocol.messages import share_records as shares
+from kcodec.protocol.messages import streams_records as streams
+from kcodec.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kcodec.protocol.messages.control_records import (
+    EndTxnMarker,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from kcodec.protocol.messages.records import GroupMetadataValue, TransactionLogValue
+from kcodec.protocol.schema import HIGHEST_VERSION, CoordinatorKey, Message, MetadataRecord, Struct, fields
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class RecordKind(NamedTuple):
+    """A type of records: Kafka's name, and the messages in key and value."""
+
+    name: str
+    key: type[CoordinatorKey] | None
+    value: type[Message]
+
+
+@dataclass(frozen=True)
+class InternalRecord:
+    """A record that Kafka writes for itself.
+
+    type: Kafka's name of the record type, "unknown (42)" for an unknown one. version: of the value; None without one.
+    key, value: messages of `kcodec.protocol.messages`; None where there is none (a null value is a tombstone) or it
+    cannot be read, and then error says why.
+    """
+
+    type: str
+    version: int | None = None
+    # Messages are mutable and have no hash.
+    key: Message | None = field(default=None, hash=False)
+    value: Message | None = field(default=None, hash=False)
+    error: str | None = None
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the record deletes what earlier records with its key say."""
+        return self.key is not None and self.value is None and self.error is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON: type, key (where records of the kind have one), version, and value or error."""
+        shown: dict[str, Any] = {"type": self.type}
+        if self.key is not None:
+            shown["key"] = message_dict(self.key, 0)
+        if self.version is not None:
+            shown["version"] = self.version
+        if self.error is not None:
+            shown["error"] = self.error
+        else:
+            version = min(self.version or 0, HIGHEST_VERSION)
+            shown["value"] = None if self.value is None else message_dict(self.value, version)
+        return shown
+
+
+def decode_message(
+    kind: type[AnyMessage], version: int, data: bytes, position: int = 0, *, is_whole: bool = False
+) -> AnyMessage:
+    """Return the message of a record that begins at a byte of `data`. is_whole: no bytes may follow it.
+
+    Raise DecodeError for an unknown version, and for bytes that are not such a message. Kafka ignores bytes behind a
+    message in the records of coordinators and in control records.
+    """
+    if not kind.versions.hold(version):
+        known = kind.versions
+        raise DecodeError(f"{kind.__name__} version {version} is not known, only {known.first} to {known.last}")
+    return kind.decode(data, version, position) if is_whole else kind.decode_prefix(data, version, position)[0]
+
+
+def uuid_text(value: UUID) -> str:
+    """Return an id as Kafka prints it: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+
+
+def message_dict(message: Struct, version: int) -> dict[str, Any]:
+    """Return a message of one version for JSON, as Kafka's own converters write it, with names in snake_case.
+
+    Fields that the version lacks are left out, and so are tagged ones at their default. Bytes are base64 text.
+    """
+    shown = {}
+    for name, declared in fields(type(message)).items():
+        if declared.versions.hold(version):
+            value = getattr(message, name)
+            if declared.tag is None or value != declared.default:
+                shown[name] = _plain(value, version)
+    return shown
+
+
+def _plain(value: Any, version: int) -> Any:
+    if isinstance(value, Struct):
+        return message_dict(value, version)
+    if isinstance(value, list):
+        return [_plain(one, version) for one in value]
+    if isinstance(value, UUID):
+        return uuid_text(value)
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+# ------------------------------------------------------------------------------------------------------ control records
+# ControlRecordType, ControlRecordUtils: the key is version and type, two bytes each; a key of a newer version is read
+# as one of version 0. Any topic may have end-transaction markers; only ``__cluster_metadata`` and its snapshots have
+# the others.
+
+CONTROL_RECORDS = {
+    int(ControlType.ABORT): RecordKind("ABORT", None, EndTxnMarker),
+    int(ControlType.COMMIT): RecordKind("COMMIT", None, EndTxnMarker),
+    int(ControlType.LEADER_CHANGE): RecordKind("LEADER_CHANGE", None, LeaderChangeMessage),
+    int(ControlType.SNAPSHOT_HEADER): RecordKind("SNAPSHOT_HEADER", None, SnapshotHeaderRecord),
+    int(ControlType.SNAPSHOT_FOOTER): RecordKind("SNAPSHOT_FOOTER", None, SnapshotFooterRecord),
+    int(ControlType.KRAFT_VERSION): RecordKind("KRAFT_VERSION", None, KRaftVersionRecord),
+    int(ControlType.KRAFT_VOTERS): RecordKind("KRAFT_VOTERS", None, VotersRecord),
+}
+_KEY = struct.Struct(">hh")
+_VERSION = struct.Struct(">h")
+
+
+def decode_control_record(key: bytes | None, value: bytes | None) -> InternalRecord:
+    """Return what a control record says. Never raise: `InternalRecord.error` says what cannot be read."""
+    if key is None or len(key) < _KEY.size:
+        held = "no key" if key is None else f"a key of {len(key)} bytes"
+        return InternalRecord("unknown", error=f"{held}: version and type of a control record take {_KEY.size}")
+    key_version, number = _KEY.unpack_from(key)
+    found = CONTROL_RECORDS.get(number)
+    if key_version < 0 or found is None:
+        what = f"key version {key_version}" if key_version < 0 else f"control type {number}"
+        return InternalRecord(f"unknown ({number})", error=f"{what} is not known")
+    name, kind = found.name, found.value
+    if value is None or len(value) < _VERSION.size:
+        return InternalRecord(name, error="a value too short for its version")
+    (version,) = _VERSION.unpack_from(value)
+    try:
+        if kind is EndTxnMarker:
+            if version < 0:
+                raise DecodeError(f"version {version} of an end-transaction marker")
+            # Behind its version, and a newer one begins like version 0 (EndTransactionMarker).
+            return InternalRecord(name, version, value=decode_message(kind, 0, value, _VERSION.size))
+        return InternalRecord(name, version, value=decode_message(kind, version, value))
+    except DecodeError as error:
+        return InternalRecord(name, version, error=error.reason)
+
+
+# ---------------------------------------------------------------------------------------------- records of coordinators
+# ``__transaction_state``, ``__consumer_offsets``, ``__share_group_state``: key and value begin with two bytes each: the
+# key's are the record's type, the value's its version (CoordinatorRecordSerde). Bytes behind a message are ignored, as
+# Kafka ignores them.
+
+# The byte transaction_status, as Kafka's tools print it (TransactionState).
+TRANSACTION_STATES = {
+    0: "Empty",
+    1: "Ongoing",
+    2: "PrepareCommit",
+    3: "PrepareAbort",
+    4: "CompleteCommit",
+    5: "CompleteAbort",
+    6: "Dead",
+    7: "PrepareEpochFence",
+}
+
+
+def _coordinator_records() -> dict[str, dict[int, RecordKind]]:
+    """Return the kinds of records by topic and record type, from the keys that the modules of messages declare."""
+    declared = {name: kind for module in (records, groups, shares, streams) for name, kind in vars(module).items()}
+    kinds: dict[str, dict[int, RecordKind]] = {}
+    for name, key in declared.items():
+        if isinstance(key, type) and issubclass(key, CoordinatorKey) and hasattr(key, "api_key"):
+            kind = RecordKind(name.removesuffix("Key"), key, declared[f"{name.removesuffix('Key')}Value"])
+            kinds.setdefault(key.internal_topic, {})[key.api_key] = kind
+    # Type 0, which old logs have, has the same fields as type 1 in all its versions.
+    kinds[CONSUMER_OFFSETS_TOPIC][0] = kinds[CONSUMER_OFFSETS_TOPIC][1]._replace(name="LegacyOffsetCommit")
+    return kinds
+
+
+# By topic and record type.
+COORDINATOR_RECORDS = _coordinator_records()
+
+_PREFIX = struct.Struct(">h")
+
+
+def decode_coordinator_record(
+    kinds: Mapping[int, RecordKind], key: bytes | None, value: bytes | None
+) -> InternalRecord:
+    """Return what a record says. kinds: those of its topic in COORDINATOR_RECORDS.
+
+    Never raise for hostile bytes: `InternalRecord.error` says what cannot be read.
+    """
+    if key is None or len(key) < _PREFIX.size:
+        return InternalRecord("unknown", error="no key" if key is None else f"a key of {len(key)} bytes")
+    (number,) = _PREFIX.unpack_from(key)
+    found = kinds.get(number)
+    if found is None or found.key is None:
+        return InternalRecord(f"unknown ({number})", error=f"record type {number} is not known")
+    version, message_key = None, None
+    try:
+        message_key = decode_message(found.key, 0, key, _PREFIX.size)
+        if value is None:
+            return InternalRecord(found.name, key=message_key)
+        if len(value) < _PREFIX.size:
+            raise DecodeError(f"a value of {len(value)} bytes, too short for its version")
+        (version,) = _PREFIX.unpack_from(value)
+        return InternalRecord(
+            found.name, version, message_key, decode_message(found.value, version, value, _PREFIX.size)
+        )
+    except DecodeError as error:
+        return InternalRecord(found.name, version, message_key, error=error.reason)
+
+
+# ------------------------------------------------------------------------------------------ records of the metadata log
+# ``__cluster_metadata`` and its snapshots: the state that the controllers replicate. A value begins with varints of the
+# frame's version (1), of the record's type, and of its version (AbstractApiMessageSerde).
+
+FRAME_VERSION = 1
+_VARINT_BYTES = 5  # of 32 bits
+
+# By record type. Kafka's tools print the name of RegisterBrokerRecord as REGISTER_BROKER_RECORD.
+METADATA_RECORDS = {
+    kind.api_key: RecordKind(re.sub(r"(?<!^)([A-Z])", r"_\1", kind.__name__).upper(), None, kind)
+    for kind in vars(metadata_records).values()
+    if isinstance(kind, type) and issubclass(kind, MetadataRecord) and hasattr(kind, "api_key")
+}
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the unsigned varint of at most 32 bits at a byte, and the position behind it. Raise DecodeError."""
+    value = 0
+    for index, byte in enumerate(data[position : position + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if value >> 32:
+                raise DecodeError(f"a varint above 32 bits: {value}")
+            return value, position + index + 1
+    if len(data) - position >= _VARINT_BYTES:
+        raise DecodeError(f"a varint of more than {_VARINT_BYTES} bytes")
+    raise DecodeError("1 bytes are needed but 0 remain")
+
+
+def decode_metadata_record(value: bytes | None) -> InternalRecord:
+    """Return what a record of the metadata log says. Never raise: `InternalRecord.error` says what cannot be read."""
+    if value is None:
+        return InternalRecord("unknown", error="a metadata record without a value")
+    try:
+        frame_version, position = _varint(value, 0)
+        number, position = _varint(value, position)
+        version, position = _varint(value, position)
+        if frame_version != FRAME_VERSION:
+            raise DecodeError(f"frame version {frame_version}, expected {FRAME_VERSION}")
+    except DecodeError as error:
+        return InternalRecord("unknown", error=f"frame of a metadata record: {error.reason}")
+    found = METADATA_RECORDS.get(number)
+    if found is None:
+        return InternalRecord(f"unknown ({number})", version, error=f"record type {number} is not known")
+    try:
+        message = decode_message(found.value, version, value, position, is_whole=True)
+    except DecodeError as error:
+        return InternalRecord(found.name, version, error=error.reason)
+    return InternalRecord(found.name, version, value=message)
+
+
+# ----------------------------------------------------------------------------------------------------------- any record
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+VERSION_BYTES = 2
+
+
+def decode_internal_record(topic: str | None, record: Record) -> InternalRecord | None:
+    """Return what a record of an internal topic, or a control record of any topic, says; None for every other record.
+
+    Its key and value are messages of `kcodec.protocol.messages`. Never raise for hostile bytes: `InternalRecord.error`
+    says what cannot be read. record: with key and value.
+    """
+    if record.control_type is not None:
+        return decode_control_record(record.key, record.value)
+    if topic == CLUSTER_METADATA_TOPIC:
+        return decode_metadata_record(record.value)
+    kinds = COORDINATOR_RECORDS.get(topic or "")
+    return None if kinds is None else decode_coordinator_record(kinds, record.key, record.value)
+
+
+def internal_record(topic: str | None, record: Record) -> dict[str, Any] | None:
+    """Return the same as a dict for JSON: type, key, version and value, or error; None if the record is not internal.
+
+    Names are Kafka's in snake_case, bytes base64 text, ids Kafka's text. The name of a transaction's status is added to
+    its number, and what members of consumer groups have encoded is decoded.
+    """
+    found = decode_internal_record(topic, record)
+    if found is None:
+        return None
+    shown = found.to_dict()
+    if isinstance(found.value, TransactionLogValue):
+        status = found.value.transaction_status
+        shown["value"]["transaction_state"] = TRANSACTION_STATES.get(status, f"unknown ({status})")
+    if isinstance(found.value, GroupMetadataValue) and found.value.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        for member, plain in zip(found.value.members, shown["value"]["members"], strict=True):
+            plain["subscription"] = _embedded(ConsumerProtocolSubscription, member.subscription, plain["subscription"])
+            plain["assignment"] = _embedded(ConsumerProtocolAssignment, member.assignment, plain["assignment"])
+    return shown
+
+
+def _embedded(kind: type[Message], content: bytes, otherwise: str) -> Any:
+    """Return what a consumer encoded into its group's metadata as a dict; `otherwise` if it is not such a message.
+
+    A version above the known ones is read as the highest of them (ConsumerProtocol).
+    """
+    if len(content) < VERSION_BYTES:
+        return otherwise
+    version = min(int.from_bytes(content[:VERSION_BYTES], "big", signed=True), kind.versions.last)
+    try:
+        return message_dict(decode_message(kind, version, content, VERSION_BYTES), version)
+    except DecodeError:
+        return otherwise
