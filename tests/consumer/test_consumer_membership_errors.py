@@ -9,12 +9,12 @@ import pytest
 from consumer_group_script import HEARTBEAT, GroupWorld, joined, make_member, named, orders
 from transaction_script import HANG, LOST, REFUSED
 
-from kcodec.consumer.group.modern.heartbeat import Treatment, treatment
+from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
 from kcodec.consumer.group.modern.membership import State
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DecodeError, UnsupportedError
 from kcodec.flow import Flow, sleep
-from kcodec.protocol.error_codes import ERRORS
+from kcodec.protocol.error_codes import ERRORS, ErrorCode
 
 PASSES = [14, 15, 16, 7, 13, -1]
 ENDS = [30, 35, 42, 24, 81, 82, 111, 112, 128]
@@ -216,12 +216,18 @@ def test_an_answer_without_an_epoch_is_none(epoch: int) -> None:
     assert application.owned == named(orders(0))
 
 
-def test_every_code_has_a_treatment_and_none_but_the_two_loses_partitions_in_silence() -> None:
-    found = {code: treatment(code, 5) for code in ERRORS if code}
-    assert {code for code, what in found.items() if what is Treatment.REJOIN} == {25, 69, 110, 113}
-    assert all(ERRORS[code].retriable or code == -1 for code, what in found.items() if what is Treatment.REPEAT)
-    assert treatment(4711, 5) is Treatment.FATAL
-    assert treatment(69, 0) is Treatment.FATAL
+def test_few_codes_lose_partitions_and_all_have_a_disposition() -> None:
+    found = {code: disposition(CONSUMER, code) for code in ERRORS if code}
+    assert {code for code, what in found.items() if what is GroupDisposition.RESET_GENERATION} == {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+    repeated = {code for code, what in found.items() if what is GroupDisposition.RETRY}
+    assert all(ERRORS[code].retriable for code in repeated - {ErrorCode.UNKNOWN_SERVER_ERROR})
+    assert disposition(CONSUMER, 4711) is GroupDisposition.FATAL
+    assert disposition(CONSUMER_JOIN, ErrorCode.GROUP_ID_NOT_FOUND) is GroupDisposition.FATAL
 
 
 # The heartbeat that is asked for, and the gate

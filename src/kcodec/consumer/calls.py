@@ -87,8 +87,9 @@ def commit(
     """Commit these offsets, or the positions of all assigned partitions: where a consumer goes on, not what it read
     last. Waits for the answer.
 
-    Raises ValueError without a group, BrokerError where a rebalance took the partitions (22, 25, 27, 82), naming the
-    partition where one was refused, DeliveryTimeoutError, AuthorizationError.
+    Raises ValueError without a group; BrokerError if a rebalance took the partitions (ILLEGAL_GENERATION,
+    UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was refused;
+    DeliveryTimeoutError, AuthorizationError.
     """
     given = core.consumed() if offsets is None else check_offsets(offsets)
     yield from core.commits.commit(given, _seconds(core, timeout))

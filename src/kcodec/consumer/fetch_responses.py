@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of the partitions in an answer to a Fetch (Kafka: FetchCollector, AbstractFetch.handleFetchSuccess).
 
-| code                        | then                                                                              |
-| ---                         | ---                                                                               |
-| 1                           | from another replica than the leader: the leader is asked; with a last epoch told |
-|                             | (a leader that has not so high a one says 1, too): without it; else the reset     |
-| 2                           | again after a pause; when the broker has refused the offset for long enough (see  |
-|                             | `_corrupt`), raised by poll each time it comes; or skipped, offset by offset      |
-| 3 5 6 9 13 56 74 100 103    | new metadata, by 6 and 74 at once if they name the leader (KIP-951); again        |
-| -1 and all other retriable  | again after a pause; -1 is raised too, when it has lasted for `request_timeout`   |
-| 29 and all others           | raised by poll, once each time it comes; their remedy is "stop", as the same      |
-|                             | request gets the same response until something is changed                         |
+OFFSET_OUT_OF_RANGE: from another replica than the leader, the leader is requested next. With a last fetched epoch in
+    the request, the request is repeated without it, as a leader that does not have so high an epoch responds with the
+    same error. Otherwise the position is reset.
+CORRUPT_MESSAGE: requested again after a pause. When the broker has refused the offset for long enough (see
+    `_corrupt`), poll raises it each time it comes; or the offset is skipped.
+STALE_METADATA: the metadata is updated, at once if NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH names the leader
+    (KIP-951), and the offset is requested again.
+UNKNOWN_SERVER_ERROR and all other retriable errors: requested again after a pause. poll also raises
+    UNKNOWN_SERVER_ERROR when it has lasted for `request_timeout`.
+TOPIC_AUTHORIZATION_FAILED and all others: poll raises them, once each time they come. Their remedy is "stop", as the
+    same request gets the same response until something is changed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Clock, Signal
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 log = logging.getLogger("kcodec.consumer")
-NONE, UNKNOWN_SERVER_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE = 0, -1, 1, 2
-NOT_LEADER_OR_FOLLOWER, TOPIC_AUTHORIZATION_FAILED, FENCED_LEADER_EPOCH = 6, 29, 74
 #: The leader is another one, or none, or does not know yet that it is; the topic is not there, or another one.
-STALE_METADATA: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 100, 103})
+STALE_METADATA: Final = frozenset(
+    {
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID),
+        *(ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH),
+        *(ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR),
+    }
+)
 #: An offset that the broker refuses with CORRUPT_MESSAGE is called corrupt after this number of refusals in a row ...
 CORRUPT_REFUSALS: Final = 5
 #: ... and not before this time has passed since the first of them.
@@ -170,7 +175,7 @@ class FetchAnswers:
 
     def take(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
         """One partition of an answer of broker `node`."""
-        if data.error_code == NONE:
+        if data.error_code == ErrorCode.NONE:
             self._arrived(node, partition, asked, data)
         elif asked.state.version == asked.version and asked.state.awaiting is None:
             self._refused(node, partition, asked, data)
@@ -219,13 +224,13 @@ class FetchAnswers:
     def _refused(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
         """An error for one partition: see the table at the top."""
         state, _, wanted = asked
-        code, row = data.error_code, error_code(data.error_code)
-        cause = f"broker {node} responded to Fetch at offset {wanted.offset} with {row.name}"
+        code = error_code(data.error_code)
+        cause = f"broker {node} responded to Fetch at offset {wanted.offset} with {code.name}"
         trouble = self._troubles.put_off(partition, cause)
         log.info("%s: %s", partition, cause)
-        self._metrics.count("consumer.fetch_errors", code=row.name)
+        self._metrics.count("consumer.fetch_errors", code=code.name)
         was_preferred, state.preferred_replica = state.preferred_replica == node, None
-        if code == OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if wanted.last_epoch >= 0 and not was_preferred:
                 self.without_epoch_at[partition] = wanted.leader_epoch
                 self._troubles.over(partition)
@@ -233,16 +238,16 @@ class FetchAnswers:
                 self._out_of_range(state, wanted)
         elif code in STALE_METADATA:
             hint = data.current_leader
-            if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) and hint.leader_id >= 0:
+            if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and hint.leader_id >= 0:
                 self.cluster.learn_leader(*partition, hint.leader_id, hint.leader_epoch)
                 self._troubles.over(partition)
-            self.cluster.request_update(f"{partition}: {row.name}")
-        elif code == CORRUPT_MESSAGE:
+            self.cluster.request_update(f"{partition}: {code.name}")
+        elif code == ErrorCode.CORRUPT_MESSAGE:
             self._corrupt(node, partition, asked)
-        elif not row.retriable and code != UNKNOWN_SERVER_ERROR:
-            resource = partition.topic if code == TOPIC_AUTHORIZATION_FAILED else partition
+        elif not code.retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR:
+            resource = partition.topic if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else partition
             self.pass_on(broker_error(code, f"Fetch from broker {node}", resource=resource, remedy="stop"))
-        elif code == UNKNOWN_SERVER_ERROR and self._clock() - trouble.since > self.settings.request_timeout:
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR and self._clock() - trouble.since > self.settings.request_timeout:
             trouble.since = self._clock()
             self.pass_on(broker_error(code, f"Fetch at offset {wanted.offset} from broker {node}", resource=partition))
 

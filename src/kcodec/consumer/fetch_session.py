@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 FIRST_WITH_SESSIONS = 7
@@ -23,7 +24,6 @@ NO_SESSION = 0
 #: Epochs of requests: the first of a new session, and that which ends it.
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 LAST_EPOCH = 0x7FFFFFFF
-FETCH_SESSION_ID_NOT_FOUND = 70
 
 
 class Wanted(NamedTuple):
@@ -135,7 +135,7 @@ class FetchSession:
     def refuse(self, code: int) -> None:
         """The answer was an error as a whole."""
         self.fail()
-        if code == FETCH_SESSION_ID_NOT_FOUND:
+        if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.session_id = NO_SESSION
 
     def fail(self) -> None:

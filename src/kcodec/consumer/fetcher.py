@@ -34,7 +34,7 @@ from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
 from kcodec.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchRequest
 
@@ -44,9 +44,14 @@ CHANNEL: Final = "fetch"
 ASIDE: Final = ""
 #: 4 is the first whose answers hold record batches; aborted transactions come with it.
 LOWEST_VERSION, HIGHEST_VERSION = 4, 18
-#: Errors of a whole response that say that the session is to begin again: 70 FETCH_SESSION_ID_NOT_FOUND, 71
-#: INVALID_FETCH_SESSION_EPOCH, 106 FETCH_SESSION_TOPIC_ID_ERROR. At once, and after a pause where that did not help.
-SESSION_ERRORS: Final = frozenset({70, 71, 106})
+#: Errors of a whole response after which the session begins again: at once, and after a pause if that did not help.
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 #: What a response holds next to records, aborted transactions included: of the whole, and of each partition.
 OVERHEAD_BYTES, PARTITION_OVERHEAD_BYTES = 64 * 1024, 512
@@ -100,7 +105,7 @@ class Fetcher:
         #: What was asked for on the side last: state and offset.
         self._asked_aside: dict[TopicPartition, tuple[int, int]] = {}
         #: Brokers whose last response was an error of the session.
-        self._session_errors: dict[int, int] = {}
+        self._session_errors: set[int] = set()
         #: By broker whose answer became too large: the partitions that it is then asked for one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         self._signal = Signal()
@@ -240,7 +245,8 @@ class Fetcher:
         due: list[float] = []
         self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
         self._answers.keep_refusals(self.assignment.partitions.keys())
-        for known in (self._large, self._turns, self._session_errors):
+        self._session_errors &= self.cluster.brokers.keys()
+        for known in (self._large, self._turns):
             for gone in known.keys() - self.cluster.brokers.keys():
                 del known[gone]
         for partition, state in self.assignment.partitions.items():
@@ -406,15 +412,16 @@ class Fetcher:
         message = reply.message
         if message.error_code:
             session.refuse(message.error_code)
-            row = error_code(message.error_code)
-            log.info("broker %d refused a Fetch: %s (%s)", node, row.name, row.text)
-            is_first = self._session_errors.pop(node, 0) == 0
-            if message.error_code in SESSION_ERRORS:
-                self._session_errors[node] = message.error_code
-            if message.error_code not in SESSION_ERRORS or not is_first:
-                self._troubles.put_off(node, f"broker {node} responded to Fetch with {row.name}")
-                if not row.retriable:
-                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}", remedy="stop"))
+            code = error_code(message.error_code)
+            log.info("broker %d refused a Fetch: %s (%s)", node, code.name, code.text)
+            is_first = node not in self._session_errors
+            self._session_errors.discard(node)
+            if code in SESSION_ERRORS:
+                self._session_errors.add(node)
+            if code not in SESSION_ERRORS or not is_first:
+                self._troubles.put_off(node, f"broker {node} responded to Fetch with {code.name}")
+                if not code.retriable:
+                    self._answers.pass_on(broker_error(code, f"Fetch from broker {node}", remedy="stop"))
             return
         found, problem = session.accept(message)
         if problem is not None:
@@ -422,7 +429,7 @@ class Fetcher:
             self._troubles.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
             return
         self._troubles.over(node)
-        self._session_errors.pop(node, None)
+        self._session_errors.discard(node)
         for partition in plan.keys() - {partition for partition, _ in found}:
             self._troubles.over(partition)  # nothing new there
         self.cluster.learn_brokers(message.node_endpoints)

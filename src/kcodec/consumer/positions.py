@@ -39,10 +39,9 @@ from kcodec.errors import (
 )
 from kcodec.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.error_codes import error_code, note_final
+from kcodec.protocol.error_codes import ErrorCode, note_final
 
 log = logging.getLogger("kcodec.consumer")
-UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED = 3, 30, 31
 # Requests to one broker whose answers nobody wants any more, while it does not answer: further ones wait.
 MAX_UNDER_WAY = 4
 # Which repeat's pause comes between two rounds that each took all their time.
@@ -371,7 +370,6 @@ class Positions:
 
 def out_of_range_error(partition: TopicPartition, position: int, start: int, end: int) -> OffsetOutOfRangeError:
     """For auto_offset_reset "none"; it is not raised."""
-    row = error_code(1)
     return OffsetOutOfRangeError(
         f"{partition}: the position {position} is not in the log, which has offsets {start} to {end} (the end not "
         'included). auto_offset_reset is "none": seek to where reading is to go on',
@@ -379,14 +377,14 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
         position=position,
         log_start_offset=start,
         log_end_offset=end,
-        name=row.name,
+        name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         remedy="stop",
     )
 
 
 def _cannot_be_asked(error: KcodecError) -> bool:
     """Validation: brokers before 2.1 have no such request, version 2 of it wants a right on the cluster."""
-    return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == CLUSTER_AUTHORIZATION_FAILED
+    return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _is_final(error: KcodecError) -> bool:
@@ -396,4 +394,5 @@ def _is_final(error: KcodecError) -> bool:
     if not isinstance(error, BrokerError) or error.retriable:
         return False
     # A topic may come (back); a member whose epoch is not current has its membership to set it right.
-    return error.code != UNKNOWN_TOPIC_OR_PARTITION and error.code not in GROUP_CODES - {GROUP_AUTHORIZATION_FAILED}
+    is_passing = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return not is_passing and error.code not in GROUP_CODES - {ErrorCode.GROUP_AUTHORIZATION_FAILED}

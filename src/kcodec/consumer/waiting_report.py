@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.error_codes import ErrorCode, error_code
 
 if TYPE_CHECKING:
     from kcodec.consumer.core import ConsumerCore
@@ -36,7 +36,6 @@ REPEAT_SECONDS: Final = 10.0
 LONGEST_REPEAT_SECONDS: Final = 300.0
 #: Partitions that one warning names.
 MAX_NAMED_PARTITIONS: Final = 5
-UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT = 3, 88
 
 #: What a problem is about: its kind, and the topic or broker.
 Key = tuple[str, str | int]
@@ -135,7 +134,7 @@ class WaitingReport:
         core = self._core
         for topic in sorted(core.subscription | {each.topic for each in core.assignment.partitions}):
             code = self._topic_code(topic)
-            if code == UNKNOWN_TOPIC_OR_PARTITION:
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 hint = "; last cause: UNKNOWN_TOPIC_OR_PARTITION. The topic is read once it exists; check its name"
                 yield ("topic", topic), _Found(f"topic {topic!r} has not existed", hint)
             elif code:
@@ -150,11 +149,11 @@ class WaitingReport:
                 yield ("pattern", pattern), _Found(f"pattern {pattern!r} has matched no topic", hint)
 
     def _topic_code(self, topic: str) -> int:
-        """The error of a topic in the metadata; 0 for one that is there."""
+        """The error of a topic in the metadata; NONE for one that is there."""
         found = self._core.cluster.topics.get(topic)
         if found is None:
-            return UNKNOWN_TOPIC_OR_PARTITION
-        return found.error or (0 if found.partitions else UNKNOWN_TOPIC_OR_PARTITION)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return found.error or (ErrorCode.NONE if found.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     # The group
 
@@ -211,7 +210,7 @@ class WaitingReport:
         state, cause = self._core.assignment.partitions[partition], self._core.positions.causes.get(partition)
         if state.awaiting is None or cause is None or self._core.cluster.leader(*partition) is None:
             return None
-        if getattr(cause, "code", 0) == UNSTABLE_OFFSET_COMMIT:
+        if getattr(cause, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT:
             return None
         return _Found(f"has had no position (it waits for: {state.awaiting})", f"; last cause: {cause}")
 

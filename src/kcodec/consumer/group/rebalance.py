@@ -19,7 +19,7 @@ from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 class Heartbeat(Enum):
     """What came of a heartbeat that was asked for.
 
-    OK: still a member of this generation. REBALANCE_IN_PROGRESS: the same, and a rebalance has begun (27). REASSIGNED:
+    OK: still a member of this generation. REBALANCE_IN_PROGRESS: the same, and a rebalance has begun. REASSIGNED:
     it brought another assignment (KIP-848). LOST: the coordinator knows us no more, or we lost our partitions
     meanwhile. UNKNOWN: nobody answered in time, or we are no member yet.
     """

@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kcodec.consumer.group.classic.requests import FENCED_INSTANCE_ID, HEARTBEAT, State, Treatment, treatment
+from kcodec.consumer.group.classic.requests import State
+from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, TransportError, UnsupportedError
 from kcodec.flow import Clock, Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
+from kcodec.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from random import Random
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from kcodec.consumer.group.classic.membership import ClassicMembership
 
 log = logging.getLogger("kcodec.consumer")
-REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED = 27, 30
-GONE = frozenset({Treatment.RESET_GENERATION, Treatment.RESET_MEMBER})
+GONE = frozenset({GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER})
+#: The member is in its generation.
+IN_GENERATION = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 #: The farewell of a member whose application is stuck: nobody waits for it.
 POLL_LEAVE_SECONDS = 5.0
 
@@ -119,7 +122,7 @@ class Heartbeats:
             return
         if code is not None:
             self._take(code)
-        if code not in (0, REBALANCE_IN_PROGRESS):
+        if code not in IN_GENERATION:
             self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random.random())
             self._attempt += 1
 
@@ -132,17 +135,17 @@ class Heartbeats:
     def _take(self, code: int) -> None:
         """What an answer to the generation that we are in means."""
         member = self.member
-        treated = treatment(HEARTBEAT, code)
-        if code in (0, REBALANCE_IN_PROGRESS):
+        treated = disposition(CLASSIC, code)
+        if code in IN_GENERATION:
             self._answered_at, self._attempt = self._clock(), 0
             if code and member.state is State.STABLE:
                 member.request_rejoin("the group is rebalancing already")
-        elif code in (FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED):
+        elif code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED):
             member.fail(self.requests.error("Heartbeat", code))
-        elif treated is Treatment.FIND:
+        elif treated is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
         elif treated in GONE and self._is_beating:
-            keeps_member_id = treated is Treatment.RESET_GENERATION
+            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
             name = self.requests.error("Heartbeat", code).name
             member.reset(f"a heartbeat was answered {name}", keeps_member_id=keeps_member_id)
         elif treated not in GONE:
@@ -182,12 +185,14 @@ class Heartbeats:
                 return Heartbeat.UNKNOWN
             if code is not None and self.member.generation.id == who.generation_id:
                 self._take(code)
-            if code in (0, REBALANCE_IN_PROGRESS):
+            if code in IN_GENERATION:
                 return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK
-            if code == FENCED_INSTANCE_ID or (code is not None and treatment(HEARTBEAT, code) in GONE):
-                return Heartbeat.LOST
-            if code is not None and treatment(HEARTBEAT, code) is Treatment.FATAL:
-                return Heartbeat.UNKNOWN
+            if code is not None:
+                treated = disposition(CLASSIC, code)
+                if code == ErrorCode.FENCED_INSTANCE_ID or treated in GONE:
+                    return Heartbeat.LOST
+                if treated is GroupDisposition.FATAL:
+                    return Heartbeat.UNKNOWN
             yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
             attempt += 1
         return Heartbeat.UNKNOWN
@@ -206,10 +211,10 @@ class Heartbeats:
             except KcodecError as error:
                 log.info("leaving group %s: %s", self.requests.group_id, error)
                 return
-            treated = treatment(HEARTBEAT, code) if code else None
-            if treated not in (Treatment.AGAIN, Treatment.FIND):
+            treated = disposition(CLASSIC, code) if code else None
+            if treated not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):
                 return
-            if treated is Treatment.FIND:
+            if treated is GroupDisposition.FIND_COORDINATOR:
                 self.requests.forget_coordinator()
             pause = self.settings.retry_backoff(attempt, self._random.random())
             yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))

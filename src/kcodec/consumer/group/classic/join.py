@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING
 
 from kcodec.consumer.assignors import Assignor, GroupMember, Shares
 from kcodec.consumer.group.classic.consumer_protocol import read_assignment, read_subscription
-from kcodec.consumer.group.classic.requests import (
-    INCONSISTENT_GROUP_PROTOCOL,
-    JOIN,
-    SYNC,
-    Generation,
-    State,
-    Treatment,
-    treatment,
-)
+from kcodec.consumer.group.classic.requests import Generation, State
+from kcodec.consumer.group.dispositions import CLASSIC, JOIN_GROUP, GroupDisposition, disposition
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.groups import JoinGroupResponse
 
 if TYPE_CHECKING:
     from kcodec.consumer.group.classic.membership import ClassicMembership
 
 log = logging.getLogger("kcodec.consumer")
+RETRIED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 
 
 class JoinRounds:
@@ -57,12 +51,12 @@ class JoinRounds:
         if not self._is_current(generation):
             return None
         if reply.error_code:
-            self._treat("SyncGroup", treatment(SYNC, reply.error_code), reply.error_code)
+            self._treat("SyncGroup", disposition(CLASSIC, reply.error_code), reply.error_code)
             return None
         self.requests.check_protocol_type("SyncGroup", reply.protocol_type)
         if reply.protocol_name is not None and reply.protocol_name != generation.protocol:
             doing = f"SyncGroup found assignor {reply.protocol_name!r} where JoinGroup chose {generation.protocol!r}"
-            raise broker_error(INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
+            raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
         return read_assignment(bytes(reply.assignment))
 
     def _is_current(self, generation: Generation) -> bool:
@@ -82,32 +76,32 @@ class JoinRounds:
                 self.requests.check_protocol_type("JoinGroup", answer.protocol_type)
                 member.joined(Generation(answer.generation_id, answer.member_id, answer.protocol_name or ""))
                 return answer
-            treated = treatment(JOIN, answer.error_code)
-            if treated is not Treatment.WITH_ID:
+            treated = disposition(JOIN_GROUP, answer.error_code)
+            if treated is not GroupDisposition.JOIN_WITH_ID:
                 self._treat("JoinGroup", treated, answer.error_code)
                 return None
             member.generation = Generation(member_id=answer.member_id)
         self.failures += 1  # twice another id: not without a pause
         return None
 
-    def _treat(self, asked: str, treated: Treatment, code: int) -> None:
+    def _treat(self, asked: str, treated: GroupDisposition, code: int) -> None:
         """Do what the error says. Raises what is fatal."""
         error = self.requests.error(asked, code)
-        if treated is Treatment.FATAL:
+        if treated is GroupDisposition.FATAL:
             raise error
         log.info("%s (%s)", error, treated.value)
-        if treated in (Treatment.AGAIN, Treatment.FIND) or self.restarts:
+        if treated in RETRIED or self.restarts:
             self.last_error = error  # an order to join again, once, is part of a rebalance
-        if treated is Treatment.FIND:
+        if treated is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
-        if treated in (Treatment.AGAIN, Treatment.FIND):
+        if treated in RETRIED:
             self.failures += 1
         else:
             # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
-        if treated in (Treatment.RESET_GENERATION, Treatment.RESET_MEMBER):
-            keeps_member_id = treated is Treatment.RESET_GENERATION
+        if treated in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
+            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
             self.member.reset(f"{asked} was answered {error.name}", keeps_member_id=keeps_member_id)
 
     def _lead(self, answer: JoinGroupResponse) -> Flow[Shares]:
@@ -133,7 +127,7 @@ class JoinRounds:
             if assignor.name == name:
                 return assignor
         doing = f"JoinGroup of group {self.requests.group_id!r} chose assignor {name!r}, which we did not offer"
-        raise broker_error(INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
+        raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
 
 
 def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
@@ -144,4 +138,4 @@ def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
             owner = owners.get(one, member_id)
             if owner != member_id and one not in shares.get(owner, ()):
                 text = f"the assignor gave {one} to {member_id!r} in the rebalance in which {owner!r} still owns it"
-                raise broker_error(INCONSISTENT_GROUP_PROTOCOL, text)
+                raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)

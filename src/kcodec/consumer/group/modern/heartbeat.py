@@ -11,13 +11,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from random import Random
 from typing import Any
 from uuid import UUID
 
 from kcodec.errors import BrokerError
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 #: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
@@ -29,53 +28,20 @@ REGEX_VERSION = 1
 TopicIdPartitions = frozenset[tuple[UUID, int]]
 
 
-class Treatment(Enum):
-    """What a code asks of the member.
-
-    REPEAT: it passes. MOVED: find the coordinator again. REJOIN: the group dropped us: our partitions are lost, join
-    with epoch 0. TELL: poll raises it, and heartbeats go on: it ends when a permission is given. FATAL: poll raises
-    it, and nothing is tried until something is subscribed again.
-    """
-
-    REPEAT = "repeat"
-    MOVED = "moved"
-    REJOIN = "rejoin"
-    TELL = "tell"
-    FATAL = "fatal"
-
-
-_TREATMENTS = {
-    -1: Treatment.REPEAT,  # UNKNOWN_SERVER_ERROR: of a broker that stops, or whose log is not to be written
-    15: Treatment.MOVED,  # COORDINATOR_NOT_AVAILABLE
-    16: Treatment.MOVED,  # NOT_COORDINATOR
-    25: Treatment.REJOIN,  # UNKNOWN_MEMBER_ID
-    29: Treatment.TELL,  # TOPIC_AUTHORIZATION_FAILED
-    110: Treatment.REJOIN,  # FENCED_MEMBER_EPOCH
-    113: Treatment.REJOIN,  # STALE_MEMBER_EPOCH: of commits, but a new epoch is the way out here, too
-}
-_UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
 # What the table of codes cannot know: what to do in this protocol.
-_REMEDIES = {
-    23: "members of the classic protocol are in the group: group.consumer.migration.policy must allow an upgrade, or "
-    'use group_protocol="classic"',
-    69: "the group is of another type, or its members of the classic protocol cannot be upgraded: see the broker's "
-    'group.consumer.migration.policy, or use group_protocol="classic"',
-    81: "the broker's group.consumer.max.size is reached",
-    82: "a member with this group_instance_id was removed by an operator and another one took its place",
-    111: "the member that had this group_instance_id did not leave: the broker releases it when it is stopped, or its "
-    "session is over (group.consumer.session.timeout.ms); then subscribe again",
-    112: "group_remote_assignor must be one of the broker's group.consumer.assignors",
-    128: "the broker reads it as RE2/J does: no backreferences, no lookaround",
+_REMEDIES: dict[int, str] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "members of the classic protocol are in the group: "
+    'group.consumer.migration.policy must allow an upgrade, or use group_protocol="classic"',
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group is of another type, or its members of the classic protocol cannot be "
+    'upgraded: see the broker\'s group.consumer.migration.policy, or use group_protocol="classic"',
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the broker's group.consumer.max.size is reached",
+    ErrorCode.FENCED_INSTANCE_ID: "a member with this group_instance_id was removed by an operator and another one "
+    "took its place",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "the member that had this group_instance_id did not leave: the broker releases "
+    "it when it is stopped, or its session is over (group.consumer.session.timeout.ms); then subscribe again",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "group_remote_assignor must be one of the broker's group.consumer.assignors",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "the broker reads it as RE2/J does: no backreferences, no lookaround",
 }
-
-
-def treatment(code: int, member_epoch: int) -> Treatment:
-    """What a code other than 0 asks of a member that sent `member_epoch`."""
-    if code in _TREATMENTS:
-        return _TREATMENTS[code]
-    if code == _GROUP_ID_NOT_FOUND and member_epoch > 0:
-        return Treatment.REJOIN  # the group was deleted under us
-    return Treatment.REPEAT if error_code(code).retriable else Treatment.FATAL
 
 
 def heartbeat_error(code: int, group_id: str, message: str | None = None) -> BrokerError:
@@ -85,7 +51,7 @@ def heartbeat_error(code: int, group_id: str, message: str | None = None) -> Bro
     "stop", whatever the table of all APIs has for the code (an abort does not change the group).
     """
     doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
-    if code == _UNSUPPORTED_VERSION:
+    if code == ErrorCode.UNSUPPORTED_VERSION:
         return without_protocol(group_id)
     is_retriable = error_code(code).retriable
     remedy = None if is_retriable else "stop"
@@ -109,8 +75,8 @@ def without_protocol(group_id: str, pattern: str | None = None) -> BrokerError:
         found += ", or not with a pattern"
     return BrokerError(
         f'ConsumerGroupHeartbeat of group {group_id!r}: {found}; use group_protocol="classic"',
-        code=_UNSUPPORTED_VERSION,
-        name="UNSUPPORTED_VERSION",
+        code=ErrorCode.UNSUPPORTED_VERSION,
+        name=ErrorCode.UNSUPPORTED_VERSION.name,
         resource=group_id,
     )
 

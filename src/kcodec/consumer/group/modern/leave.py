@@ -10,10 +10,12 @@ from typing import Any
 
 from kcodec.cluster.flow_lock import Gate
 from kcodec.cluster.metadata import Cluster
-from kcodec.consumer.group.modern.heartbeat import CHANNEL, JOIN_EPOCH, Treatment, treatment
+from kcodec.consumer.group.dispositions import CONSUMER_JOIN, GroupDisposition, disposition
+from kcodec.consumer.group.modern.heartbeat import CHANNEL
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError
 from kcodec.flow import Flow, call, sleep
 
+REPEATED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 log = logging.getLogger("kcodec.client")
 
 
@@ -35,7 +37,7 @@ def say_goodbye(
             timeout = min(max(deadline - cluster.clock(), 0.0), cluster.times.request)
             reply = yield from call(node, request, timeout=timeout, channel=CHANNEL)
             code = reply.message.error_code
-            if not code or treatment(code, JOIN_EPOCH) not in (Treatment.MOVED, Treatment.REPEAT):
+            if not code or disposition(CONSUMER_JOIN, code) not in REPEATED:
                 return
             log.info("group %r: the leave heartbeat failed with error code %d", group_id, code)
         except (AuthenticationError, BrokerError, DecodeError) as error:

@@ -5,7 +5,7 @@ One flow sends heartbeats, another reconciles (`consumer_reconciliation`); the a
 States, as in Kafka's MemberState, those that only differ in what is reconciled being one:
 
     IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> goodbye, IDLE
-                           ^                  │ 110, 25; not polled for max_poll_interval (goodbye)
+                           ^                  │ fenced, unknown; not polled for max_poll_interval (goodbye)
                            └──released──  RELEASING ──released, after an error for good──> FATAL ──subscribe──> JOINING
 
 **Epochs.** Every answer may bring another member epoch; commits carry it, so `group_metadata` has it from the same
@@ -23,6 +23,7 @@ from typing import Any
 
 from kcodec.cluster.flow_lock import Gate
 from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
 from kcodec.consumer.group.modern.heartbeat import (
     CHANNEL,
     JOIN_EPOCH,
@@ -30,11 +31,9 @@ from kcodec.consumer.group.modern.heartbeat import (
     HeartbeatFields,
     Identity,
     Subscription,
-    Treatment,
     assigned,
     heartbeat_error,
     make_member_id,
-    treatment,
     without_protocol,
 )
 from kcodec.consumer.group.modern.heartbeat_interval import HeartbeatPace
@@ -295,13 +294,13 @@ class ConsumerMembership:
 
     def _refused(self, error: BrokerError, incarnation: int) -> None:
         """A code other than 0, of the heartbeat or of FindCoordinator."""
-        what = treatment(error.code, self.member_epoch)
-        if what is Treatment.FATAL:
+        what = disposition(CONSUMER if self.member_epoch > 0 else CONSUMER_JOIN, error.code)
+        if what is GroupDisposition.FATAL:
             self._fail(error, incarnation)
             return
         log.info("%s", error)
         self.last_error = error
-        if what is Treatment.REJOIN:
+        if what is GroupDisposition.RESET_GENERATION:
             if self._incarnation == incarnation:
                 self._drop(Release.LOST)
                 if self._rejoins:  # at once, but not again and again
@@ -309,9 +308,9 @@ class ConsumerMembership:
                     self._not_before = self._clock() + pause
                 self._rejoins += 1
             return
-        if what is Treatment.MOVED:
+        if what is GroupDisposition.FIND_COORDINATOR:
             self._cluster.forget_coordinator("group", self._identity.group_id)
-        if what is Treatment.TELL and self._incarnation == incarnation:
+        if what is GroupDisposition.REPORT and self._incarnation == incarnation:
             self.error = self._told = error
             self.changed.set()
         self._again(incarnation)
