@@ -172,8 +172,6 @@ class GroupClient:
             self.cluster,
             ConsumerSettings(**settings),
             self,
-            clock=lambda: world.now,
-            random=world.random,
         )
         self.task: Task[None] = self.scheduler.spawn(self.membership.run(), "membership")
         self.poller = self.scheduler.spawn(self._poll(), "polls")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from random import Random
 from typing import Any
 
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets_question, timestamp_of
@@ -37,7 +36,7 @@ from kcodec.errors import (
     OffsetOutOfRangeError,
     UnsupportedError,
 )
-from kcodec.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
+from kcodec.flow import Flow, Signal, Task, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, note_final
 
@@ -73,8 +72,6 @@ class Positions:
         committed: CommittedOffsets | None,
         settings: ConsumerSettings,
         *,
-        clock: Clock,
-        random: Random,
         member: Member | None = None,
         now: Callable[[], int] | None = None,
     ) -> None:
@@ -88,8 +85,6 @@ class Positions:
         self.now = now or int
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
-        self._clock = clock
-        self._random = random
         self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
         self._wake = Signal()
         self._is_awake = False
@@ -201,14 +196,14 @@ class Positions:
             VALIDATION: self._ask_epoch_ends,
             "range": self._ask_range,
         }
-        began = self._clock()
+        began = self.cluster.clock()
         try:
             outcome = yield from asks[group[0]](keys)
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
-                log.info("positions are requested again after %.3g s: %s", self._clock() - began, left[0])
+                log.info("positions are requested again after %.3g s: %s", self.cluster.clock() - began, left[0])
             if outcome.errors:
-                yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self._random.random()))
+                yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self.cluster.random.random()))
                 self._forgive(outcome.errors)
         finally:
             for item, key in keys.items():

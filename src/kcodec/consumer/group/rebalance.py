@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -29,6 +30,19 @@ class Heartbeat(Enum):
     REASSIGNED = "reassigned"
     LOST = "lost"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a consumer subscribes to: topics by name, and those that a regular expression matches (None: no pattern)."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wanted: no member then."""
+        return not self.topics and self.pattern is None
 
 
 class RebalanceHandler(Protocol):

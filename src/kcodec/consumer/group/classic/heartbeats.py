@@ -15,13 +15,11 @@ from kcodec.consumer.group.classic.requests import State
 from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, TransportError, UnsupportedError
-from kcodec.flow import Clock, Flow, Signal, sleep, spawn, wait
+from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
 from kcodec.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from random import Random
-
     from kcodec.consumer.group.classic.membership import ClassicMembership
 
 log = logging.getLogger("kcodec.consumer")
@@ -35,13 +33,13 @@ POLL_LEAVE_SECONDS = 5.0
 class Heartbeats:
     """Of one member."""
 
-    def __init__(self, member: ClassicMembership, clock: Clock, random: Random) -> None:
+    def __init__(self, member: ClassicMembership) -> None:
         self.member = member
         self.settings = member.settings
         self.requests = member.requests
-        self._clock, self._random = clock, random
+        self._clock, self._random = self.requests.cluster.clock, self.requests.cluster.random
         self._begun = Signal()
-        self._answered_at = self._due_at = self._polled_at = clock()
+        self._answered_at = self._due_at = self._polled_at = self._clock()
         self._attempt = 0
 
     def note_poll(self, now: float) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from random import Random
 
 from kcodec.cluster.flow_lock import Gate
 from kcodec.cluster.metadata import Cluster
@@ -26,7 +25,7 @@ from kcodec.consumer.group.classic.topics import REFUSED_SECONDS, REMIND_SECONDS
 from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, TransportError
-from kcodec.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import note_final
 
@@ -36,24 +35,13 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 class ClassicMembership:
-    """One member; see `kcodec.consumer.group.rebalance.Membership`. Methods run on the loop, `note_poll` on any thread.
+    """One member; see `kcodec.consumer.group.rebalance.Membership`. Methods run on the loop, but for `note_poll`."""
 
-    random: for the pauses between repeats.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: ConsumerSettings,
-        handler: RebalanceHandler,
-        *,
-        clock: Clock,
-        random: Random,
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         self.settings = settings
         self.handler = handler
         self.changed = Signal()
-        self.gate = Gate(clock)
+        self.gate = Gate(cluster.clock)
         self.error: BaseException | None = None
         self._refusal: BaseException | None = None
         self.requests = GroupRequests(cluster, settings)
@@ -64,10 +52,9 @@ class ClassicMembership:
         self.generation = Generation()
         self.is_late = False
         self.wake = Signal()
-        self._heartbeats = Heartbeats(self, clock, random)
+        self._heartbeats = Heartbeats(self)
         self._rounds = JoinRounds(self)
         self._cluster = cluster
-        self._clock, self._random = clock, random
         self._metadata = ConsumerGroupMetadata(self.requests.group_id, group_instance_id=settings.group_instance_id)
         self._rejoin_reason: str | None = ""
         self._joined_topics: frozenset[str] | None = None
@@ -99,7 +86,7 @@ class ClassicMembership:
         """What to read; neither: leave the group. Raises ValueError for a pattern that is no regular expression."""
         self.topics.subscribe(topics, pattern)
         self.error = self._refusal = None
-        self._heartbeats.note_poll(self._clock())
+        self._heartbeats.note_poll(self._cluster.clock())
         self._notify()
 
     def request_rejoin(self, reason: str) -> None:
@@ -293,7 +280,7 @@ class ClassicMembership:
         if assigned is not None:
             yield from self._complete(assigned)
         elif self._rounds.failures > failures:
-            yield from sleep(self.settings.retry_backoff(failures, self._random.random()))
+            yield from sleep(self.settings.retry_backoff(failures, self._cluster.random.random()))
 
     def _round(self) -> Flow[list[TopicPartition] | None]:
         """A round, given up if we leave or unsubscribe: the coordinator may hold it for as long as others work."""
@@ -318,7 +305,7 @@ class ClassicMembership:
         self.requests.forget_coordinator()
         self._rounds.failures += 1
         self._rounds.last_error = error
-        now = self._clock()
+        now = self._cluster.clock()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if self.generation.is_member and now - self._failing_since >= self.settings.session_timeout:
             self.reset("the coordinator was not to be reached for a session time-out", keeps_member_id=True)

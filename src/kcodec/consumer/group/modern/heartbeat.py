@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from kcodec.consumer.group.rebalance import Subscription
 from kcodec.errors import BrokerError
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
@@ -88,19 +89,6 @@ def make_member_id(random: Random) -> str:
         text = base64.urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=")
         if not text.startswith("-"):
             return text
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a member wants to read: topics by name, and those that a regular expression finds (None: no pattern)."""
-
-    topics: frozenset[str] = frozenset()
-    pattern: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is wanted: no member then."""
-        return not self.topics and self.pattern is None
 
 
 @dataclass(frozen=True, slots=True)

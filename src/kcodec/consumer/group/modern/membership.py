@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from enum import Enum
-from random import Random
 from typing import Any
 
 from kcodec.cluster.flow_lock import Gate
@@ -30,7 +29,6 @@ from kcodec.consumer.group.modern.heartbeat import (
     REGEX_VERSION,
     HeartbeatFields,
     Identity,
-    Subscription,
     assigned,
     heartbeat_error,
     make_member_id,
@@ -39,10 +37,10 @@ from kcodec.consumer.group.modern.heartbeat import (
 from kcodec.consumer.group.modern.heartbeat_interval import HeartbeatPace
 from kcodec.consumer.group.modern.leave import say_goodbye
 from kcodec.consumer.group.modern.reconciliation import Reconciliation, Release
-from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
+from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler, Subscription
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
-from kcodec.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
 from kcodec.protocol.error_codes import note_final
 
@@ -64,16 +62,12 @@ class State(Enum):
 
 
 class ConsumerMembership:
-    """A `kcodec.consumer.group.rebalance.Membership`.
+    """A `kcodec.consumer.group.rebalance.Membership`."""
 
-    clock: monotonic seconds; random: for the member id and pauses.
-    """
-
-    def __init__(
-        self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler, *, clock: Clock, random: Random
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         if settings.group_id is None:
             raise ValueError("group_id is not set: without one there is no group to join")
+        clock, random = cluster.clock, cluster.random
         self.changed = Signal()
         self.gate = Gate(clock)
         self.error: BaseException | None = None
