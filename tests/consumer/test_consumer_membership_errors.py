@@ -10,7 +10,7 @@ from consumer_group_script import HEARTBEAT, GroupWorld, joined, make_member, na
 from transaction_script import HANG, LOST, REFUSED
 
 from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
-from kcodec.consumer.group.modern.membership import State
+from kcodec.consumer.group.modern.membership import ConsumerMemberState
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DecodeError, UnsupportedError
 from kcodec.flow import Flow, sleep
@@ -34,7 +34,7 @@ def test_one_that_the_group_dropped_loses_all_and_joins_again(code: int) -> None
     world.plan(HEARTBEAT, code)
     world.pass_time(6.0, until=lambda: application.is_busy)
     assert application.told[-1] == ("lose", named(orders(0, 1)))
-    assert member.state is State.RELEASING
+    assert member.state is ConsumerMemberState.RELEASING
     assert member.group_metadata == before  # commits with it are refused, not taken for a stranger's
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.LOST
     world.forget_member()
@@ -109,7 +109,7 @@ def test_what_does_not_pass_is_told_for_good_until_something_is_subscribed(code:
     assert error.resource == "readers"
     assert "ConsumerGroupHeartbeat of group 'readers'" in str(error)
     assert application.told[-1] == ("lose", named(orders(0)))
-    assert member.state is State.FATAL
+    assert member.state is ConsumerMemberState.FATAL
     sent = len(world.asked)
     world.pass_time(100.0)
     assert len(world.asked) == sent
@@ -184,7 +184,7 @@ def test_a_missing_permission_on_a_topic_is_told_until_it_is_given() -> None:
     world.plan(HEARTBEAT, *[29] * 4)
     world.pass_time(6.0, until=lambda: member.error is not None)
     assert isinstance(member.error, AuthorizationError)
-    assert member.state is State.MEMBER
+    assert member.state is ConsumerMemberState.MEMBER
     world.pass_time(10.0)
     assert member.error is None
     assert application.owned == named(orders(0))

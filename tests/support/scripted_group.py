@@ -218,9 +218,9 @@ class GroupClient:
 
     def _check_alone(self, added: list[TopicPartition]) -> None:
         """Nobody else that the coordinator takes for a member of this generation has any of it."""
-        mine = self.membership.generation
+        mine = self.membership.member.generation
         for other in self.world.clients:
-            theirs = other.membership.generation
+            theirs = other.membership.member.generation
             if (
                 other is not self
                 and other.is_alive

@@ -74,7 +74,10 @@ class Membership(Protocol):
 
     changed: Signal
     gate: Gate
-    error: BaseException | None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What poll is to raise; None if there is no error."""
 
     @property
     def last_error(self) -> BaseException | None:

@@ -8,13 +8,13 @@ connection waits with them. So a heartbeat or a farewell takes another connectio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignors import Assignor, GroupMember
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write_assignment, write_subscription
+from kcodec.consumer.group.classic.member_state import Generation
 from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import BrokerError
@@ -39,30 +39,6 @@ JOIN_GRACE_SECONDS = 5.0
 MAX_REASON = 255
 # From these versions on a request can carry group_instance_id.
 STATIC_JOIN, STATIC_SYNC, STATIC_HEARTBEAT = 5, 3, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Who we are to the coordinator. id: -1 while we are not in a generation; member_id: "" until we have one."""
-
-    id: int = -1
-    member_id: str = ""
-    protocol: str = ""
-
-    @property
-    def is_member(self) -> bool:
-        """Whether we are in a generation."""
-        return self.id >= 0
-
-
-class State(Enum):
-    """Where a member stands. UNJOINED: not in the group; PREPARING: JoinGroup is under way; COMPLETING: SyncGroup is;
-    STABLE: in a generation, until the next rebalance."""
-
-    UNJOINED = "unjoined"
-    PREPARING = "preparing"
-    COMPLETING = "completing"
-    STABLE = "stable"
 
 
 class GroupRequests:

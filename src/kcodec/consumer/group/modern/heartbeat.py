@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConsumerGroupHeartbeat: what a request says, and what a code of the answer means for the member (KIP-848).
+"""ConsumerGroupHeartbeat: what a request says, when it is sent, and the errors of its responses (KIP-848).
 
 A heartbeat names what changed since the last one; the first one, and one after an error or a lost answer, says all
 (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker takes one that says all for a question, and answers
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 from uuid import UUID
 
 from kcodec.consumer.group.rebalance import Subscription
+from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
+from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupTopicPartitions
 
 #: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
@@ -29,6 +30,11 @@ REGEX_VERSION = 1
 TopicIdPartitions = frozenset[tuple[UUID, int]]
 
 
+#: What a broker says of the interval is believed within these bounds, in seconds.
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
+#: In parts of the interval: the first pause after a join, the growth of the next ones, the longest of them, and for how
+#: long: until the others' heartbeats have come, and what they set off is over.
+FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE, EAGER_INTERVALS = 0.04, 1.5, 0.1, 1.2
 # What the table of codes cannot know: what to do in this protocol.
 _REMEDIES: dict[int, str] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "members of the classic protocol are in the group: "
@@ -91,28 +97,44 @@ def make_member_id(random: Random) -> str:
             return text
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What never changes of a member. assignor: None: the broker chooses; rebalance_timeout_ms: to give up what it
-    is asked for."""
+class HeartbeatPace:
+    """When the next heartbeat is sent: at the interval that the broker names, sooner at first.
 
-    group_id: str
-    instance_id: str | None
-    rack_id: str | None
-    assignor: str | None
-    rebalance_timeout_ms: int
+    A member that has joined gets its partitions when others have given them up, and a broker from 4.3 on assigns a
+    little after it has responded: so the response to a join is mostly empty, and the assignment comes with a later
+    heartbeat. Until all others have sent one of theirs, this member sends more of them.
 
-    @property
-    def leave_epoch(self) -> int:
-        """The epoch that says good-bye."""
-        return LEAVE_EPOCH if self.instance_id is None else LEAVE_STATIC_EPOCH
+    interval: as the broker named it; next_at: when the next heartbeat is due, by the clock of the calls.
+    """
+
+    def __init__(self) -> None:
+        self.interval = SHORTEST_INTERVAL
+        self.next_at = 0.0
+        self._pause = SHORTEST_INTERVAL
+        self._eager_until = 0.0
+
+    def sent(self, now: float) -> None:
+        """A heartbeat goes out."""
+        self.next_at = now + self._pause
+
+    def answered(self, now: float, interval_ms: int, *, is_join: bool) -> None:
+        """The broker answered."""
+        self.interval = min(max(interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+        if is_join:
+            self._pause = self.interval * FIRST_PAUSE / PAUSE_GROWTH
+            self._eager_until = now + self.interval * EAGER_INTERVALS
+        pause = self.interval
+        if now < self._eager_until:
+            pause = min(self._pause * PAUSE_GROWTH, self.interval * LONGEST_PAUSE)
+        self._pause = max(pause, SHORTEST_INTERVAL)
+        self.next_at = now + self._pause
 
 
 class HeartbeatFields:
-    """Remembers what the broker knows of us, and leaves that out."""
+    """The fields of the requests of one member: what the broker knows already is left out."""
 
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
         self._subscription: Subscription | None = None
         self._owned: TopicIdPartitions | None = None
 
@@ -120,30 +142,21 @@ class HeartbeatFields:
         """Say all in the next request: the last one failed, or nobody knows whether it arrived."""
         self._subscription = self._owned = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next request says all."""
-        return self._subscription is None or self._owned is None
-
     def is_news(self, subscription: Subscription) -> bool:
         """Whether the broker does not know this subscription."""
         return subscription != self._subscription
 
     def build(
         self, member_id: str, epoch: int, subscription: Subscription, owned: TopicIdPartitions, *, is_ack: bool
-    ) -> Any:
+    ) -> ConsumerGroupHeartbeatRequest:
         """The next request. owned: what was reconciled; said after each reconciliation (`is_ack`), changed or not."""
-        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
-
-        identity = self.identity
-        is_full = epoch == JOIN_EPOCH or self.is_full
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=identity.group_id, member_id=member_id, member_epoch=epoch, instance_id=identity.instance_id
-        )
+        settings = self._settings
+        is_full = epoch == JOIN_EPOCH or self._subscription is None or self._owned is None
+        request = self._of_member(member_id, epoch)
         if is_full:
-            request.rack_id = identity.rack_id
-            request.rebalance_timeout_ms = identity.rebalance_timeout_ms
-            request.server_assignor = identity.assignor
+            request.rack_id = settings.client_rack or None
+            request.rebalance_timeout_ms = int(settings.max_poll_interval * 1000)
+            request.server_assignor = settings.group_remote_assignor
         known = None if is_full else self._subscription
         if known is None or subscription.topics != known.topics:
             request.subscribed_topic_names = sorted(subscription.topics)
@@ -157,22 +170,24 @@ class HeartbeatFields:
         self._owned = frozenset() if epoch == JOIN_EPOCH else owned
         return request
 
-    def goodbye(self, member_id: str) -> Any:
-        """The request of one that leaves."""
-        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
+    def leave(self, member_id: str) -> ConsumerGroupHeartbeatRequest:
+        """The leave heartbeat: partitions go to others at once, or after the session for a static member."""
+        is_static = self._settings.group_instance_id is not None
+        return self._of_member(member_id, LEAVE_STATIC_EPOCH if is_static else LEAVE_EPOCH)
 
+    def _of_member(self, member_id: str, epoch: int) -> ConsumerGroupHeartbeatRequest:
+        settings = self._settings
+        assert settings.group_id is not None
         return ConsumerGroupHeartbeatRequest(
-            group_id=self.identity.group_id,
+            group_id=settings.group_id,
             member_id=member_id,
-            member_epoch=self.identity.leave_epoch,
-            instance_id=self.identity.instance_id,
+            member_epoch=epoch,
+            instance_id=settings.group_instance_id,
         )
 
 
-def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[Any]:
+def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[ConsumerGroupTopicPartitions]:
     """Partitions as a request names them."""
-    from kcodec.protocol.messages.groups import ConsumerGroupTopicPartitions
-
     topics: dict[UUID, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         topics.setdefault(topic_id, []).append(partition)
