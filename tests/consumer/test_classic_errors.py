@@ -48,7 +48,7 @@ def fail_next(world: GroupWorld, one: GroupClient, kind: type, has_joined: bool,
 def test_what_passes_is_joined_through(kind: type, code: int, has_joined: bool) -> None:
     world = GroupWorld()
     one = member(world, has_joined=has_joined)
-    old, found = one.membership.generation.member_id, one.finds
+    old, found = one.membership.member.generation.member_id, one.finds
     fail_next(world, one, kind, has_joined, code=code)
     world.run(0.5)
     world.settle()
@@ -56,7 +56,7 @@ def test_what_passes_is_joined_through(kind: type, code: int, has_joined: bool) 
     keeps_id, is_lost = PASSING[code]
     assert one.told("lose") == ([ALL] if is_lost and has_joined else [])
     if has_joined:
-        assert (one.membership.generation.member_id == old) == keeps_id
+        assert (one.membership.member.generation.member_id == old) == keeps_id
         assert one.told("revoke") == []
     assert (one.finds > max(found, 1)) == (code in (15, 16))
 
@@ -112,12 +112,12 @@ def test_a_heartbeat_that_says_we_are_out_loses_partitions_at_once_and_joins_aga
     world = GroupWorld()
     one = member(world, has_joined=True)
     one.is_polling = False
-    old = one.membership.generation.member_id
+    old = one.membership.member.generation.member_id
     fail_next(world, one, HeartbeatRequest, True, code=code)
     world.run(1.5)
     assert one.told("lose") == [ALL]
     world.settle()
-    assert (one.membership.generation.member_id == old) == (code == 22)
+    assert (one.membership.member.generation.member_id == old) == (code == 22)
 
 
 @pytest.mark.parametrize("code", [30, 82])

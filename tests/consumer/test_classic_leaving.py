@@ -259,7 +259,7 @@ def test_a_forced_heartbeat_does_not_wait_behind_a_join_that_is_held() -> None:
     world.settle()
     slow.is_polling = False
     one.membership.request_rejoin("a test")
-    if world.group.leader != one.membership.generation.member_id:
+    if world.group.leader != one.membership.member.generation.member_id:
         cooperative(world, "third")
     world.run(2)
     assert one.membership.gate.is_held

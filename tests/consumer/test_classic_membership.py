@@ -238,7 +238,7 @@ def test_another_subscription_is_joined_with() -> None:
 def test_a_subscription_that_changes_while_we_join_is_joined_with_again() -> None:
     world = GroupWorld(t=2, u=2)
     one = world.client("a")
-    world.run_until(lambda: one.membership.is_joining)
+    world.run_until(lambda: one.membership.member.is_joining)
     one.membership.subscribe(["u"])
     world.settle()
     assert {part.topic for part in one.has} == {"u"}
@@ -280,7 +280,7 @@ def test_an_assignor_that_fails_is_an_error_of_poll_and_the_gate_is_free() -> No
     world.run(2)
     assert isinstance(one.membership.error, RuntimeError)
     assert not one.membership.gate.is_held
-    one.membership.assignors[:] = [Greedy()]
+    one.membership._rounds.assignors[:] = [Greedy()]
     one.membership.subscribe(["t"])
     world.settle()
 

@@ -62,7 +62,7 @@ def test_a_revocation_waits_for_the_next_poll_and_commits_what_was_polled_before
     member = given(face, ONE, TWO)
     face.consumer._core.fetcher.ready = [(ONE, 4), (TWO, 9)]
     assert len(face.do("poll", 1.0)) == 2
-    commits = face.consumer._core.committed.commits
+    commits = face.consumer._core.committed_offsets.commits
     told = face.flow(member.handler.revoke([ONE]))
     face.wait(0.05)
     assert not told.done and commits == [] and face.do("assignment") == {ONE, TWO}
@@ -110,7 +110,7 @@ def test_what_is_told_comes_in_order_within_poll_and_may_use_the_consumer(make: 
         ("lost", {ONE}, frozenset()),
     ]
     assert set(where) == {threading.get_ident()}
-    assert face.consumer._core.committed.commits == [{ONE: 7}] * 3
+    assert face.consumer._core.committed_offsets.commits == [{ONE: 7}] * 3
 
 
 def test_nothing_is_delivered_before_on_assigned_has_returned_nor_while_it_is_revoked(make: Make) -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_delivered_before_on_assigned_has_returned_nor_while_it_is_re
 
     def look(partitions: frozenset[TopicPartition]) -> None:
         fetcher.ready = [(each, 0) for each in partitions]
-        seen.append(fetcher.has_ready)
+        seen.append(fetcher.buffer.has_ready)
 
     member = subscribed(face, on_assigned=look, on_revoked=look)
     face.flow(member.handler.assign([ONE], [ONE]))
@@ -152,7 +152,7 @@ def test_without_on_lost_on_revoked_is_told(make: Make) -> None:
     face.flow(member.handler.assign([ONE], [ONE]))
     face.flow(member.handler.lose([ONE]))
     face.do("poll", 0.1)
-    assert told == [{ONE}] and face.consumer._core.committed.commits == []
+    assert told == [{ONE}] and face.consumer._core.committed_offsets.commits == []
 
 
 def test_automatic_commits_carry_positions_and_none_is_repeated(make: Make) -> None:
@@ -163,17 +163,17 @@ def test_automatic_commits_carry_positions_and_none_is_repeated(make: Make) -> N
     face.do("poll", 1.0)
     for _ in range(5):
         face.do("poll", 0.03)
-    assert core.committed.commits == [{ONE: 42}] or core.committed.commits == [{ONE: 0}, {ONE: 42}]
+    assert core.committed_offsets.commits == [{ONE: 42}] or core.committed_offsets.commits == [{ONE: 0}, {ONE: 42}]
 
 
 def test_a_failed_automatic_commit_is_tried_again_and_not_raised(make: Make) -> None:
     face = make(auto_commit_interval_ms=10)
     given(face, ONE)
     core = face.consumer._core
-    core.committed.failing = broker_error(27, "OffsetCommit")
+    core.committed_offsets.failing = broker_error(27, "OffsetCommit")
     for _ in range(6):
         face.do("poll", 0.02)
-    assert core.committed.commits == [{ONE: 0}]
+    assert core.committed_offsets.commits == [{ONE: 0}]
 
 
 def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: Make) -> None:
@@ -182,7 +182,7 @@ def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: M
     core = face.consumer._core
     told: list[Any] = []
     face.do("commit_async", {ONE: 3}, lambda offsets, error: told.append((offsets[ONE].offset, error)))
-    core.committed.failing = broker_error(22, "OffsetCommit")
+    core.committed_offsets.failing = broker_error(22, "OffsetCommit")
     face.do("commit_async", {ONE: 4}, lambda offsets, error: told.append((offsets[ONE].offset, error)))
     face.wait(0.05)
     assert told == []
@@ -201,7 +201,7 @@ def test_close_commits_tells_leaves_and_is_idempotent(make: Make) -> None:
     face.do("poll", 0.05)
     face.do("close")
     assert told == [{ONE}]
-    assert face.consumer._core.committed.commits == [{ONE: 0}]
+    assert face.consumer._core.committed_offsets.commits == [{ONE: 0}]
     assert member.left == ["the consumer is closed"]
     face.do("close")
     assert member.left == ["the consumer is closed"]
@@ -213,7 +213,7 @@ def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None
     """A generation that ends between the commit's sending and its arrival would have it refused (22)."""
     face = make()
     member = given(face, ONE)
-    commits = face.consumer._core.committed.commits
+    commits = face.consumer._core.committed_offsets.commits
 
     def rejoin() -> Flow[None]:
         yield from member.gate.acquire()
@@ -277,7 +277,7 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
 
     face.flow(queued())
     face.wait(0.05)
-    assert core.committed.commits == [{TWO: 6}] and member.error is None
+    assert core.committed_offsets.commits == [{TWO: 6}] and member.error is None
 
 
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:
@@ -312,13 +312,13 @@ def test_a_second_revocation_ends_when_the_first_has(make: Make) -> None:
     face.flow(member.handler.assign([ONE], [ONE]))
     face.do("poll", 0.0)
     handler = member.handler
-    handler._core.polls._count += 1  # in a poll that tells nothing
+    handler._polls._count += 1  # in a poll that tells nothing
     try:
         both = [face.flow(handler.revoke([ONE])) for _ in range(2)]
         face.wait(0.05)
         assert [one.done for one in both] == [False, False]
     finally:
-        handler._core.polls._count -= 1
+        handler._polls._count -= 1
     face.do("poll", 0.0)
     face.wait(0.02)
     assert [one.done for one in both] == [True, True] and told == [{ONE}]

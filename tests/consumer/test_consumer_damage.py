@@ -22,7 +22,7 @@ from legacy_writer import MessageSpec, build_message
 
 import kcodec
 from kcodec import DecodeError, DecodeLimits, LimitExceededError, TopicPartition, TruncatedError, UnsupportedError
-from kcodec.consumer.corruption import explain_damage
+from kcodec.consumer.corruption import explain_corruption
 from kcodec.consumer.fetch_responses import CORRUPT_SECONDS
 
 ORDERS = TopicPartition("orders", 0)
@@ -113,7 +113,7 @@ def test_good_records_come_first_then_the_error_until_a_seek(name: str) -> None:
 def test_damaged_batches_are_skipped_and_counted(name: str) -> None:
     world = damaged(CASES[name][0], on_error="skip")
     assert world.drain() == [b"0", b"1", b"5", b"6"]
-    assert world.fetcher.skipped_batches == 1
+    assert world.fetcher.buffer.skipped_batches == 1
     assert world.state().position == 7
 
 
@@ -122,12 +122,12 @@ def test_arrow_batches_come_before_the_error_too(name: str) -> None:
     middle, kind = CASES[name]
     world = damaged(middle)
     world.run(0.5)
-    assert list(world.fetcher.take_arrow().column("value")) == [b"0", b"1"]
+    assert list(world.fetcher.buffer.take_arrow().column("value")) == [b"0", b"1"]
     with pytest.raises(kind) as raised:
-        world.fetcher.take_arrow()
+        world.fetcher.buffer.take_arrow()
     world.assignment.seek(ORDERS, raised.value.next_offset or 0)
     world.run(0.5)
-    assert list(world.fetcher.take_arrow().column("offset")) == [5, 6]
+    assert list(world.fetcher.buffer.take_arrow().column("offset")) == [5, 6]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_other_partitions_go_on_once_the_damaged_one_is_paused() -> None:
 def test_the_last_batch_of_an_answer_tells_its_end_itself_unless_it_lies_beyond_the_log() -> None:
     data = edited(17, b"\0\0\0\0", repair=False)
     for high_watermark, expected in ((5, 5), (-1, 5), (4, 3)):
-        failure = explain_damage(DecodeError("bad", position=0), ORDERS, data, 2, high_watermark, LIMITS)
+        failure = explain_corruption(DecodeError("bad", position=0), ORDERS, data, 2, high_watermark, LIMITS)
         assert failure.next_offset == expected
         assert ("a guess" in str(failure)) is (expected == 3)
 
@@ -174,7 +174,7 @@ def test_a_damaged_batch_alone_is_left_one_offset_at_a_time() -> None:
     log.append_values(b"0").add(edited(8, struct.pack(">i", 20), repair=False), 3)
     world.assign(ORDERS)
     assert world.drain(5.0) == [b"0"]
-    assert (world.state().position, world.fetcher.skipped_batches) == (4, 3)
+    assert (world.state().position, world.fetcher.buffer.skipped_batches) == (4, 3)
     log.append_values(b"5")
     assert world.drain(2.0) == [b"5"]
 
@@ -187,7 +187,7 @@ def test_a_broker_that_finds_its_log_corrupt(on_error: str) -> None:
     world.assign(ORDERS)
     if on_error == "skip":
         assert world.drain(2 * CORRUPT_SECONDS) == [b"0", b"2"]
-        assert world.fetcher.skipped_batches == 1
+        assert world.fetcher.buffer.skipped_batches == 1
         return
     assert world.drain(CORRUPT_SECONDS / 2) == [b"0"]
     world.run(CORRUPT_SECONDS)
@@ -254,7 +254,7 @@ def test_whoever_follows_next_offset_reads_every_batch_that_is_whole(seed: int) 
     for _ in range(200):
         world.run(0.05)
         try:
-            found += [record.value for record in world.fetcher.take(rng.choice([1, 2, 100]))]
+            found += [record.value for record in world.fetcher.buffer.take(rng.choice([1, 2, 100]))]
         except DecodeError as failure:
             errors += 1
             assert failure.next_offset is not None and failure.next_offset > (world.state().position or 0)
@@ -263,4 +263,4 @@ def test_whoever_follows_next_offset_reads_every_batch_that_is_whole(seed: int) 
     assert [value for value in found if value not in skipped] == [value for value in expected if value not in skipped]
     assert found == sorted(set(found), key=lambda value: int(value or b"0"))
     assert world.state().position == number
-    assert errors + world.fetcher.skipped_batches <= len(skipped)
+    assert errors + world.fetcher.buffer.skipped_batches <= len(skipped)

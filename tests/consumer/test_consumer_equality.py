@@ -55,7 +55,7 @@ def test_every_golden_log_is_delivered_as_java_delivered_it(isolation_level: str
         found = []
         for _ in range(400):
             world.run(0.02)
-            found += world.fetcher.take(100)
+            found += world.fetcher.buffer.take(100)
             end = world.logs(partition.topic)[0]
             if world.state(partition.topic).position == (end.end if end.stable is None else end.stable):
                 break

@@ -161,7 +161,7 @@ def test_an_error_of_the_server_that_does_not_pass_is_raised_now_and_then() -> N
     for _ in range(100):
         world.run(0.1)
         try:
-            assert world.fetcher.take(10) == []
+            assert world.fetcher.buffer.take(10) == []
         except BrokerError as failure:
             assert failure.code == -1 and failure.resource == ORDERS
             raised += 1
@@ -179,7 +179,7 @@ def test_errors_that_nothing_cures_are_raised_and_reading_goes_on_where_they_end
     world.run(0.5)
     kind = AuthorizationError if code == 29 else BrokerError
     with pytest.raises(kind) as raised:
-        world.fetcher.take(10)
+        world.fetcher.buffer.take(10)
     assert raised.value.code == code
     assert raised.value.resource == ("orders" if code == 29 else ORDERS)
     world.data_of = lambda *_: None
@@ -187,7 +187,7 @@ def test_errors_that_nothing_cures_are_raised_and_reading_goes_on_where_they_end
     found = 0
     for _ in range(3):
         try:
-            found += len(world.fetcher.take(10))
+            found += len(world.fetcher.buffer.take(10))
         except kind:
             continue
     assert found == 10
@@ -246,7 +246,7 @@ def test_a_refused_login_is_raised() -> None:
     world.assign(ORDERS)
     world.run(0.5)
     with pytest.raises(AuthenticationError, match="wrong"):
-        world.fetcher.take(1)
+        world.fetcher.buffer.take(1)
     assert len(world.drain(2.0)) == 10
 
 
@@ -282,7 +282,7 @@ def test_an_answer_above_max_response_bytes_is_an_error_of_the_partition_it_is_a
     for _ in range(300):
         world.run(0.02)
         try:
-            found += world.fetcher.take(100)
+            found += world.fetcher.buffer.take(100)
         except LimitExceededError as failure:
             raised = failure
     assert raised.limit == "max_response_bytes"
@@ -292,7 +292,7 @@ def test_an_answer_above_max_response_bytes_is_an_error_of_the_partition_it_is_a
     world.assignment.seek(ORDERS, 0)
     for _ in range(100):
         world.run(0.02)
-        found += world.fetcher.take(100)
+        found += world.fetcher.buffer.take(100)
     assert len(found) == 10 * partitions
 
 
@@ -317,15 +317,3 @@ def test_a_broker_that_cuts_the_first_batch_is_asked_for_more() -> None:
     world.data_of = data_of
     world.assign(ORDERS)
     assert [len(value or b"") for value in world.drain()] == [5000]
-
-
-def test_the_sessions_are_ended_at_the_end() -> None:
-    world = FetchScript()
-    numbered(world.log(), 10)
-    world.assign(ORDERS)
-    assert len(world.drain(0.5)) == 10
-    world.task.cancel()
-    world.run_flow(world.fetcher.close(1.0))
-    last = world.fetches[-1][3]
-    assert (last.session_epoch, last.session_id != 0) == (-1, True)
-    assert not world.sessions

@@ -28,7 +28,7 @@ def test_records_of_several_partitions_at_several_brokers_come_in_order() -> Non
     found: dict[int | None, list[bytes | None]] = {n: [] for n in range(6)}
     until = world.now + 2
     while world.now < until:
-        for record in world.fetcher.take(7):
+        for record in world.fetcher.buffer.take(7):
             assert record.topic == "orders" and record.leader_epoch == 0
             found[record.partition].append(record.value)
         world.run(0.01)
@@ -163,7 +163,7 @@ def test_a_broker_is_not_asked_while_one_of_its_partitions_is_full() -> None:
     before = len(world.fetches)
     world.run(1.0)
     assert len(world.fetches) == before
-    world.fetcher.take(500)
+    world.fetcher.buffer.take(500)
     world.run(0.05)
     assert len(world.fetches) > before
     assert all(len(request.forgotten_topics_data) == 0 for _, _, _, request in world.fetches)
@@ -193,7 +193,7 @@ def test_a_paused_partition_keeps_what_was_fetched_and_holds_no_other_up() -> No
     assert world.drain() == first[1]
     before = world.asked
     world.assignment.pause([ORDERS], False)
-    assert world.fetcher.take(3) != []
+    assert world.fetcher.buffer.take(3) != []
     assert world.asked == before
     assert len(world.drain()) == 57
 
@@ -203,9 +203,9 @@ def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way() -> None:
     numbered(world.log(), 50)
     world.assign(ORDERS)
     world.run(0.5)
-    assert len(world.fetcher.take(3)) == 3
+    assert len(world.fetcher.buffer.take(3)) == 3
     world.assignment.seek(ORDERS, 40)
-    assert world.fetcher.take(500) == []
+    assert world.fetcher.buffer.take(500) == []
     assert world.drain() == [b"%d" % number for number in range(40, 50)]
     world.assignment.seek(ORDERS, 20)
     world.run(0.003)  # asked, not answered
@@ -250,17 +250,17 @@ def test_what_is_revoked_or_removed_is_not_given_out() -> None:
     numbered(world.log(), 50)
     world.assign(ORDERS)
     world.run(0.5)
-    assert len(world.fetcher.take(3)) == 3
+    assert len(world.fetcher.buffer.take(3)) == 3
     world.assignment.set_revoking([ORDERS])
-    assert world.fetcher.take(500) == []
+    assert world.fetcher.buffer.take(500) == []
     assert world.state().position == 3
     world.assignment.set_revoking([ORDERS], False)
     assert len(world.drain()) == 47
     world.assignment.seek(ORDERS, 0)
     world.run(0.5)
     world.assignment.remove([ORDERS])
-    assert world.fetcher.take(500) == []
-    assert not world.fetcher.has_ready
+    assert world.fetcher.buffer.take(500) == []
+    assert not world.fetcher.buffer.has_ready
 
 
 def test_drop_forgets_and_fetches_again() -> None:
@@ -268,9 +268,9 @@ def test_drop_forgets_and_fetches_again() -> None:
     expected = numbered(world.log(), 10)
     world.assign(ORDERS)
     world.run(0.5)
-    assert world.fetcher.has_ready
+    assert world.fetcher.buffer.has_ready
     world.fetcher.drop([ORDERS])
-    assert not world.fetcher.has_ready
+    assert not world.fetcher.buffer.has_ready
     assert world.drain() == expected
 
 
@@ -297,10 +297,10 @@ def test_arrow_batches_are_of_one_partition_each_and_never_empty() -> None:
     expected = [numbered(log, 10, start=100 * n) for n, log in enumerate(world.logs())]
     world.assign(("orders", 0), ("orders", 1))
     world.run(0.5)
-    found = [world.fetcher.take_arrow() for _ in range(2)]
+    found = [world.fetcher.buffer.take_arrow() for _ in range(2)]
     assert sorted(list(one.column("value")) for one in found) == expected
     assert all(len(set(one.column("partition"))) == 1 for one in found)
-    nothing = world.fetcher.take_arrow()
+    nothing = world.fetcher.buffer.take_arrow()
     assert len(nothing) == 0 and nothing.columns == ("partition", "offset", "value")
 
 
@@ -342,10 +342,10 @@ def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> Non
         elif kind < 0.85:
             world.assignment.pause([TopicPartition("orders", number)], rng.random() < 0.5)
         world.run(rng.choice([0.005, 0.05, 0.2]))
-        for record in world.fetcher.take(rng.choice([1, 5, 500])):
+        for record in world.fetcher.buffer.take(rng.choice([1, 5, 500])):
             found[record.partition].append(record.value)
     for _ in range(200):
         world.run(0.05)
-        for record in world.fetcher.take(500):
+        for record in world.fetcher.buffer.take(500):
             found[record.partition].append(record.value)
     assert found == expected

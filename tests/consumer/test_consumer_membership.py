@@ -17,7 +17,7 @@ from consumer_group_script import (
 )
 from transaction_script import CUT, HANG
 
-from kcodec.consumer.group.modern.membership import State
+from kcodec.consumer.group.modern.membership import ConsumerMemberState
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.offsets import ConsumerGroupMetadata
 
@@ -193,7 +193,7 @@ def test_a_join_whose_answer_is_lost_is_repeated_as_the_same_member() -> None:
     assert [one.member_epoch for one in world.heartbeats[:3]] == [0, 0, 0]
     assert len({one.member_id for one in world.heartbeats}) == 1
     assert application.told == [("assign", named(orders(0)))]
-    assert member.state is State.MEMBER
+    assert member.state is ConsumerMemberState.MEMBER
 
 
 def test_after_a_lost_answer_all_is_said_and_the_epoch_that_came_meanwhile_taken() -> None:
@@ -221,7 +221,7 @@ def test_nothing_subscribed_any_more_is_revoked_and_then_left() -> None:
     assert application.told[-1] == ("revoke", named(orders(0, 1)))
     assert world.heartbeats[-1].member_epoch == -1
     assert world.heartbeats[-1].subscribed_topic_names is None
-    assert member.state is State.IDLE
+    assert member.state is ConsumerMemberState.IDLE
     before = len(world.asked)
     world.pass_time(60.0)
     assert len(world.asked) == before
@@ -287,7 +287,7 @@ def test_an_application_that_does_not_poll_is_out_until_it_does() -> None:
     world = GroupWorld()
     member, application = joined(world, 0, max_poll_interval=30.0)
     world.pass_time(29.0)
-    assert member.state is State.MEMBER
+    assert member.state is ConsumerMemberState.MEMBER
     world.pass_time(6.0)
     assert world.heartbeats[-1].member_epoch == -1
     assert application.told[-1] == ("lose", named(orders(0)))

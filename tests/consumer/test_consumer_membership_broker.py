@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from random import Random
 from typing import Any
 
 import pytest
@@ -73,8 +72,6 @@ class Member:
             client.cluster,
             ConsumerSettings(group_id=group, retry_backoff=client.options.retry_backoff, **settings),
             self.reader,
-            clock=client.clock,
-            random=Random() if kind is ConsumerMembership else Random().random,
         )
         self.task: Task[None] | None = None
         self.runner.carrier.post(self._start)

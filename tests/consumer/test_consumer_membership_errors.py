@@ -9,12 +9,12 @@ import pytest
 from consumer_group_script import HEARTBEAT, GroupWorld, joined, make_member, named, orders
 from transaction_script import HANG, LOST, REFUSED
 
-from kcodec.consumer.group.modern.heartbeat import Treatment, treatment
-from kcodec.consumer.group.modern.membership import State
+from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
+from kcodec.consumer.group.modern.membership import ConsumerMemberState
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DecodeError, UnsupportedError
 from kcodec.flow import Flow, sleep
-from kcodec.protocol.error_codes import ERRORS
+from kcodec.protocol.error_codes import ERRORS, ErrorCode
 
 PASSES = [14, 15, 16, 7, 13, -1]
 ENDS = [30, 35, 42, 24, 81, 82, 111, 112, 128]
@@ -34,7 +34,7 @@ def test_one_that_the_group_dropped_loses_all_and_joins_again(code: int) -> None
     world.plan(HEARTBEAT, code)
     world.pass_time(6.0, until=lambda: application.is_busy)
     assert application.told[-1] == ("lose", named(orders(0, 1)))
-    assert member.state is State.RELEASING
+    assert member.state is ConsumerMemberState.RELEASING
     assert member.group_metadata == before  # commits with it are refused, not taken for a stranger's
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.LOST
     world.forget_member()
@@ -109,7 +109,7 @@ def test_what_does_not_pass_is_told_for_good_until_something_is_subscribed(code:
     assert error.resource == "readers"
     assert "ConsumerGroupHeartbeat of group 'readers'" in str(error)
     assert application.told[-1] == ("lose", named(orders(0)))
-    assert member.state is State.FATAL
+    assert member.state is ConsumerMemberState.FATAL
     sent = len(world.asked)
     world.pass_time(100.0)
     assert len(world.asked) == sent
@@ -184,7 +184,7 @@ def test_a_missing_permission_on_a_topic_is_told_until_it_is_given() -> None:
     world.plan(HEARTBEAT, *[29] * 4)
     world.pass_time(6.0, until=lambda: member.error is not None)
     assert isinstance(member.error, AuthorizationError)
-    assert member.state is State.MEMBER
+    assert member.state is ConsumerMemberState.MEMBER
     world.pass_time(10.0)
     assert member.error is None
     assert application.owned == named(orders(0))
@@ -216,12 +216,18 @@ def test_an_answer_without_an_epoch_is_none(epoch: int) -> None:
     assert application.owned == named(orders(0))
 
 
-def test_every_code_has_a_treatment_and_none_but_the_two_loses_partitions_in_silence() -> None:
-    found = {code: treatment(code, 5) for code in ERRORS if code}
-    assert {code for code, what in found.items() if what is Treatment.REJOIN} == {25, 69, 110, 113}
-    assert all(ERRORS[code].retriable or code == -1 for code, what in found.items() if what is Treatment.REPEAT)
-    assert treatment(4711, 5) is Treatment.FATAL
-    assert treatment(69, 0) is Treatment.FATAL
+def test_few_codes_lose_partitions_and_all_have_a_disposition() -> None:
+    found = {code: disposition(CONSUMER, code) for code in ERRORS if code}
+    assert {code for code, what in found.items() if what is GroupDisposition.RESET_GENERATION} == {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+    repeated = {code for code, what in found.items() if what is GroupDisposition.RETRY}
+    assert all(ERRORS[code].retriable for code in repeated - {ErrorCode.UNKNOWN_SERVER_ERROR})
+    assert disposition(CONSUMER, 4711) is GroupDisposition.FATAL
+    assert disposition(CONSUMER_JOIN, ErrorCode.GROUP_ID_NOT_FOUND) is GroupDisposition.FATAL
 
 
 # The heartbeat that is asked for, and the gate

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transaction_script import CUT, HANG, LOST, REFUSED
 
-from kcodec.consumer.group.modern.membership import State
+from kcodec.consumer.group.modern.membership import ConsumerMemberState
 
 PARTITIONS = [(topic_id, number) for topic_id in TOPICS for number in range(3)]
 FAULTS = [CUT, LOST, REFUSED, HANG, 14, 15, 16, 25, 110, -1]
@@ -119,5 +119,5 @@ def test_whatever_happened_one_that_leaves_is_gone(steps: list[tuple[str, Any]],
     sent = len(world.asked)
     world.pass_time(100.0)
     assert len(world.asked) == sent
-    assert member.state is State.LEFT
+    assert member.state is ConsumerMemberState.LEFT
     assert world.scheduler.tasks == []

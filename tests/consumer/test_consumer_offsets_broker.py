@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -139,9 +138,7 @@ def test_positions_of_a_group_begin_where_it_committed_and_are_validated(
     committed = CommittedOffsets(client.cluster, group, settings)
     runner.run(committed.commit({first: OffsetAndMetadata(4, leader_epoch=0)}, ConsumerGroupMetadata(group), 10.0))
     assignment = Assignment(threading.Lock(), client.scheduler.call_soon)
-    positions = Positions(
-        client.cluster, assignment, committed, settings, clock=client.clock, random=Random(1), now=lambda: TIME + 5000
-    )
+    positions = Positions(client.cluster, assignment, committed, settings, now=lambda: TIME + 5000)
 
     def story() -> Flow[list[Any]]:
         task = yield from spawn(positions.run(), "positions")

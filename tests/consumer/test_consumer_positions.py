@@ -230,7 +230,8 @@ def test_a_missing_permission_on_the_group_is_an_error_and_a_rebalance_is_not() 
     world.settle()
     assert world.at(A) == 2 and 20.0 <= world.now < 23.0
     world.code_of = lambda api, node, partition: 30 if api == "OffsetFetch" else 0
-    world.assignment.to_committed([A])
+    world.assignment.remove([A])
+    world.assign(A)
     world.settle()
     error = world.state(A).error
     assert isinstance(error, BrokerError) and error.code == 30
@@ -283,8 +284,6 @@ def test_by_duration_needs_the_time_of_day() -> None:
             world.assignment,
             None,
             PositionScript(auto_offset_reset="by_duration").positions.settings,
-            clock=lambda: 0.0,
-            random=Random(1),
         )
 
 

@@ -149,7 +149,7 @@ class SizedScript(Sized, FetchScript):
     """Of a consumer."""
 
     def waiting(self) -> int:
-        return self.fetcher._buffer.waiting_bytes()
+        return self.fetcher.buffer.waiting_bytes()
 
 
 class SizedTopic(Sized, TopicWorld):
@@ -221,7 +221,7 @@ def test_paused_partitions_keep_a_bounded_amount() -> None:
             world.assign(("orders", number))
         world.run(1.0)
         world.assignment.pause(list(world.assignment.partitions), True)
-    assert world.fetcher._buffer.waiting_bytes(is_paused=True) <= limit
+    assert world.fetcher.buffer.waiting_bytes(is_paused=True) <= limit
     world.assignment.pause(list(world.assignment.partitions), False)
     assert len(world.drain(20.0)) == expected + 11
 

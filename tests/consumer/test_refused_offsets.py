@@ -92,7 +92,7 @@ def test_skip_leaves_out_what_was_refused_and_says_so(caplog: pytest.LogCaptureF
     assert world.drain(CORRUPT_SECONDS - 2) == [b"0", b"1", b"2"]
     assert world.state().position == 3
     assert world.drain(10.0) == [b"6", b"7"]
-    assert world.fetcher.skipped_batches == 1
+    assert world.fetcher.buffer.skipped_batches == 1
     texts = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert len(texts) == 2 and "left out offset 3" in texts[0] and "offsets 3 to 5 were left out" in texts[1]
 

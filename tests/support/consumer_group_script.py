@@ -219,7 +219,8 @@ def make_member(
     """A membership that runs, nothing subscribed yet."""
     application = application or Application(world)
     settings = replace(SETTINGS, **changes)
-    member = ConsumerMembership(world.cluster, settings, application, clock=lambda: world.now, random=Random(seed))
+    world.cluster.random = Random(seed)
+    member = ConsumerMembership(world.cluster, settings, application)
     world.spawn(member.run())
     return member, application
 

@@ -34,7 +34,8 @@ class Offsets:
 class Fetched:
     """A fetcher that has what a test puts into `ready`; a partition moves on by what is taken."""
 
-    def __init__(self, cluster: Any, assignment: Any, settings: Any, **others: Any) -> None:
+    def __init__(self, cluster: Any, assignment: Any, settings: Any, metrics: Any) -> None:
+        self.buffer = self
         self.assignment = assignment
         self.arrived = Signal()
         self.ready: list[tuple[TopicPartition, int]] = []
@@ -83,9 +84,9 @@ class Member:
 
     made: ClassVar[list[Member]] = []
 
-    def __init__(self, cluster: Any, settings: Any, handler: Any, *, clock: Any, random: Any) -> None:
+    def __init__(self, cluster: Any, settings: Any, handler: Any) -> None:
         self.changed = Signal()
-        self.gate = Gate(clock)
+        self.gate = Gate(cluster.clock)
         self.error: BaseException | None = None
         self.handler = handler
         self.group_metadata = ConsumerGroupMetadata("billing", 7, "m")

@@ -4,7 +4,7 @@
 world = FetchScript(nodes=2)
 log = world.log("orders")               # partition 0; log.append(values...), log.add(bytes)
 world.assign(("orders", 0)); world.run(1.0)
-world.fetcher.take(500)
+world.fetcher.buffer.take(500)
 
 Every request goes through the bytes of its version and back. A log holds whole batches; `answers` says what a broker
 answers instead of what it has.
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -100,12 +99,7 @@ class FetchScript(ScriptedCluster):
         settings = {"fetch_max_wait": 0.1, "request_timeout": 2.0, **settings}
         self.settings = replace(ConsumerSettings(), **settings)
         self.assignment = Assignment(nullcontext(), self.scheduler.call_soon)
-        self.fetcher = Fetcher(
-            *(self.cluster, self.assignment, self.settings),
-            clock=lambda: self.now,
-            random=Random(seed),
-            metrics=NoMetrics(),
-        )
+        self.fetcher = Fetcher(self.cluster, self.assignment, self.settings, NoMetrics())
         self.task = self.scheduler.spawn(self.fetcher.run(), "fetcher")
 
     # The test's side
@@ -134,14 +128,14 @@ class FetchScript(ScriptedCluster):
     def poll(self, count: int = 500, seconds: float = 0.3) -> list[bytes | None]:
         """Values of records, after some time."""
         self.run(seconds)
-        return [record.value for record in self.fetcher.take(count)]
+        return [record.value for record in self.fetcher.buffer.take(count)]
 
     def drain(self, seconds: float = 3.0, count: int = 500) -> list[bytes | None]:
         """Values of all that comes within some time."""
         found: list[bytes | None] = []
         until = self.now + seconds
         while self.now < until:
-            found += [record.value for record in self.fetcher.take(count)]
+            found += [record.value for record in self.fetcher.buffer.take(count)]
             self.run(0.02)
         return found
 

@@ -29,11 +29,11 @@ WAIT_SECONDS = 20.0
 
 
 def make_classic(client: Client, settings: ConsumerSettings, handler: Any) -> Membership:
-    return ClassicMembership(client.cluster, settings, handler, clock=client.clock, random=client.random)
+    return ClassicMembership(client.cluster, settings, handler)
 
 
 def make_consumer(client: Client, settings: ConsumerSettings, handler: Any) -> Membership:
-    return ConsumerMembership(client.cluster, settings, handler, clock=client.clock, random=client.random)
+    return ConsumerMembership(client.cluster, settings, handler)
 
 
 class GroupMember:

@@ -40,26 +40,18 @@ class LogFetcher:
 
     world: IterationWorld
 
-    def __init__(self, cluster: Any, assignment: Any, settings: Any, **others: Any) -> None:
+    def __init__(self, cluster: Any, assignment: Any, settings: Any, metrics: Any) -> None:
         self.assignment = assignment
         self.settings = settings
         self.arrived = Signal()
         self.buffer = FetchBuffer(assignment, settings, assignment.poke)
-
-    @property
-    def has_ready(self) -> bool:
-        return self.buffer.has_ready
-
-    @property
-    def skipped_batches(self) -> int:
-        return self.buffer.skipped_batches
 
     def run(self) -> Flow[None]:
         while True:
             with self.assignment.lock:
                 for state in self.assignment.partitions.values():
                     self._fetch(state)
-            if self.has_ready:
+            if self.buffer.has_ready:
                 self.arrived.set()
             yield from wait(self.assignment.changed)
 
@@ -71,23 +63,10 @@ class LogFetcher:
                 return
             assert self.buffer.add(FetchedPartition(state, state.version, offset, answer, self.settings))
 
-    def take(self, max_records: int) -> list[Any]:
-        return self.buffer.take(max_records)
-
-    def take_delivery(self, max_records: int) -> Any:
-        return self.buffer.take_delivery(max_records)
-
-    def take_arrow(self) -> Any:
-        found = self.buffer.take_arrow()
-        return self.buffer.empty() if found is None else found
-
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         with self.assignment.lock:
             self.buffer.drop(partitions)
         self.assignment.poke()
-
-    def close(self, timeout: float) -> Flow[None]:
-        yield from ()
 
 
 class StoredOffsets:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any, TypeVar
 
 from admin_script import AdminScript
@@ -59,8 +58,6 @@ class PositionScript(AdminScript):
             self.assignment,
             committed,
             found,
-            clock=lambda: self.now,
-            random=Random(2),
             now=lambda: WALL + int(self.now * 1000),
         )
         self.task = self.scheduler.spawn(self.positions.run(), "positions")

@@ -172,8 +172,6 @@ class GroupClient:
             self.cluster,
             ConsumerSettings(**settings),
             self,
-            clock=lambda: world.now,
-            random=world.random,
         )
         self.task: Task[None] = self.scheduler.spawn(self.membership.run(), "membership")
         self.poller = self.scheduler.spawn(self._poll(), "polls")
@@ -220,9 +218,9 @@ class GroupClient:
 
     def _check_alone(self, added: list[TopicPartition]) -> None:
         """Nobody else that the coordinator takes for a member of this generation has any of it."""
-        mine = self.membership.generation
+        mine = self.membership.member.generation
         for other in self.world.clients:
-            theirs = other.membership.generation
+            theirs = other.membership.member.generation
             if (
                 other is not self
                 and other.is_alive

@@ -113,8 +113,8 @@ class ScriptedMembership:
         yield from ()
 
 
-class ScriptedNotices:
-    """What the application is to be told."""
+class ScriptedCallbacks:
+    """The callbacks of the application."""
 
     def __init__(self) -> None:
         self.waiting: deque[Any] = deque()
@@ -122,23 +122,22 @@ class ScriptedNotices:
     def put(self, function: Callable[..., Any], *arguments: Any) -> Any:
         self.waiting.append((function, arguments))
 
-    def tell(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
+    def call(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
         yield from ()
         if function is not None:
             function(*arguments)
 
 
 class ScriptedConsumer:
-    """A `SessionConsumer`, of both partitions, at offset 10."""
+    """Stands for a `ConsumerCore` that has both partitions, at offset 10."""
 
     def __init__(self, world: SessionWorld) -> None:
         self.world = world
         self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
-        self.notices: Any = ScriptedNotices()
+        self.callbacks: Any = ScriptedCallbacks()
         self.wake = Signal()
-        self.post = world.scheduler.call_soon
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
-        self.committed: Any = self
+        self.committed_offsets = self.fetcher = self
         self.dropped: list[TopicPartition] = []
         self.polls = 0
         for partition in IN:
@@ -206,7 +205,6 @@ class Script:
             self.manager,
             times or SessionTimes(session=45.0, request=5.0),
             GROUP,
-            clock=self.world.cluster.clock,
         )
         self.consumer = ScriptedConsumer(self.world)
         self.session.attach(self.consumer)

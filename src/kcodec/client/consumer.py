@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec._fast import RecordIterator
 from kcodec.client.consumer_base import ConsumerViews, OnCommitted, core_of, options_of, start
 from kcodec.client.methods import dress
-from kcodec.consumer import calls as flows
-from kcodec.consumer.callbacks import Notice
+from kcodec.consumer.callbacks import Callback
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.options import checked_subscription
 from kcodec.flow import Flow, join, spawn
@@ -131,9 +130,9 @@ class Consumer(NotPickled, ConsumerViews):
                     if not self._core.has_business and (taken := take()):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    notice = self._carrier.run(self._core.wait_for_work(left))
-                    if notice is not None:
-                        self._tell(notice)
+                    callback = self._carrier.run(self._core.wait_for_work(left))
+                    if callback is not None:
+                        self._tell(callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         return take()
             except BaseException:
@@ -158,21 +157,21 @@ class Consumer(NotPickled, ConsumerViews):
             if found is not None:
                 return found
 
-    def _tell(self, notice: Notice) -> None:
-        self._core.notices.begin(notice)
+    def _tell(self, callback: Callback) -> None:
+        self._core.callbacks.begin(callback)
         try:
-            notice.call()
+            callback.call()
         finally:
-            self._carrier.post(notice.settle)
+            self._carrier.post(callback.complete)
 
     def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
         """Run a call and the callbacks that it causes, these on this thread. The error of a callback is raised when
         the call has ended: a group is left also if `on_revoked` fails."""
         task = self._carrier.run(spawn(flow, "call"))
         failure: Exception | None = None
-        while (notice := self._carrier.run(self._core.polls.with_notices(task))) is not None:
+        while (callback := self._carrier.run(self._core.next_callback(task))) is not None:
             try:
-                self._tell(notice)
+                self._tell(callback)
             except Exception as error:  # noqa: BLE001  raised below
                 failure = failure or error
         try:
@@ -196,22 +195,22 @@ class Consumer(NotPickled, ConsumerViews):
         error, within a later `poll` or `close`; without one errors are logged."""
         self._commit_async(offsets, callback)
 
-    assign = _method(flows.assign)
-    beginning_offsets = _method(flows.beginning_offsets)
-    commit = _method(flows.commit)
-    committed = _method(flows.committed)
-    end_offsets = _method(flows.end_offsets)
-    enforce_rebalance = _method(flows.enforce_rebalance)
-    group_metadata = _method(flows.group_metadata)
-    lag = _method(flows.lag)
-    offsets_for_times = _method(flows.offsets_for_times)
-    partitions_for = _method(flows.partitions_for)
-    pause = _method(flows.pause)
-    position = _method(flows.position)
-    resume = _method(flows.resume)
-    seek = _method(flows.seek)
-    seek_to_beginning = _method(flows.seek_to_beginning)
-    seek_to_end = _method(flows.seek_to_end)
+    assign = _method(ConsumerCore.assign)
+    beginning_offsets = _method(ConsumerCore.beginning_offsets)
+    commit = _method(ConsumerCore.commit)
+    committed = _method(ConsumerCore.committed)
+    end_offsets = _method(ConsumerCore.end_offsets)
+    enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
+    group_metadata = _method(ConsumerCore.group_metadata)
+    lag = _method(ConsumerCore.lag)
+    offsets_for_times = _method(ConsumerCore.offsets_for_times)
+    partitions_for = _method(ConsumerCore.partitions_for)
+    pause = _method(ConsumerCore.pause)
+    position = _method(ConsumerCore.position)
+    resume = _method(ConsumerCore.resume)
+    seek = _method(ConsumerCore.seek)
+    seek_to_beginning = _method(ConsumerCore.seek_to_beginning)
+    seek_to_end = _method(ConsumerCore.seek_to_end)
 
     # Ending
 

@@ -38,7 +38,6 @@ def core_of(
     core = ConsumerCore(
         own.settings(client.options),
         client.cluster,
-        clock=client.clock,
         metrics=client.options.metrics,
         lock=lock,
         post=post,
@@ -67,7 +66,7 @@ class ConsumerViews:
 
     def subscription(self) -> frozenset[str]:
         """The topics subscribed to, by name."""
-        return self._core.subscription
+        return self._core.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
         """What `pause` holds back."""
@@ -77,11 +76,11 @@ class ConsumerViews:
     @property
     def skipped_batches(self) -> int:
         """How many batches that could not be read were passed over (on_error="skip")."""
-        return self._core.fetcher.skipped_batches
+        return self._core.fetcher.buffer.skipped_batches
 
     def _commit_async(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, callback: OnCommitted | None
     ) -> None:
         self._core.need_group("commit_async")
-        given = self._core.consumed() if offsets is None else check_offsets(offsets)
+        given = self._core.assignment.consumed() if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)

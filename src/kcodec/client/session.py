@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
-from kcodec.consumer.callbacks import Notice
+from kcodec.consumer.callbacks import Callback
 from kcodec.errors import KcodecError
 from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
@@ -214,9 +214,9 @@ class GroupTransactSession(NotPickled, SessionViews):
                     if taken is not None and len(taken):
                         return taken  # type: ignore[no-any-return]
                     left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    notice = self._run(self._flows.wait_for_work(left))
-                    if notice is not None:
-                        self._tell(notice)
+                    callback = self._run(self._flows.wait_for_work(left))
+                    if callback is not None:
+                        self._tell(callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         taken = self._take(block, take)
                         return taken if taken is not None else nothing()
@@ -226,12 +226,12 @@ class GroupTransactSession(NotPickled, SessionViews):
         finally:
             self._polling.release()
 
-    def _tell(self, notice: Notice) -> None:
-        self._core.notices.begin(notice)
+    def _tell(self, callback: Callback) -> None:
+        self._core.callbacks.begin(callback)
         try:
-            notice.call()
+            callback.call()
         finally:
-            self._carrier.post(notice.settle)
+            self._carrier.post(callback.complete)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
@@ -241,8 +241,8 @@ class GroupTransactSession(NotPickled, SessionViews):
         deadline = time.monotonic() + timeout
         try:
             self._run(self._close(timeout))
-            for notice in self._last_notices():
-                self._tell(notice)
+            for callback in self._last_callbacks():
+                self._tell(callback)
         finally:
             self._producer.close(max(deadline - time.monotonic(), 0.0))
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec._fast import decode_fetch
+from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow
@@ -16,14 +17,13 @@ from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer import delivery as txn_delivery
 from kcodec.producer.batch import ProducerBatch
 from kcodec.session.block import SessionBlock
-from kcodec.session.core import GroupSession, Listener
+from kcodec.session.core import GroupSession
 from kcodec.session.end import SessionEnd
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords
-    from kcodec.consumer.callbacks import Notice
     from kcodec.network.client import Client
     from kcodec.producer.identity import ProducerIdSource
     from kcodec.session.options import SessionOptions
@@ -151,18 +151,17 @@ class SessionViews:
         client.cluster.allow_auto_topic_creation = options.consumer.allow_auto_create_topics
         self._options = options
         self._max_poll_records = options.consumer.max_poll_records
-        self._flows = GroupSession(source, options.times, options.consumer.group_id, clock=client.clock)
+        self._flows = GroupSession(source, options.times, options.consumer.group_id)
         self._core = ConsumerCore(
             options.consumer.settings(client.options),
             client.cluster,
-            clock=client.clock,
             metrics=client.options.metrics,
             lock=lock,
             post=post,
             now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
         )
-        self._flows.attach(self._core, Listener(**options.callbacks))
+        self._flows.attach(self._core, RebalanceListener(**options.callbacks))
         client.on_crash.append(self._core.crash)
 
     def _begin(self, topics: Iterable[str], pattern: str | None) -> None:
@@ -187,10 +186,10 @@ class SessionViews:
         self._flows.is_closing = True
         yield from self._core.close(max(deadline - self._client.clock(), 0.0))
 
-    def _last_notices(self) -> Iterable[Notice]:
+    def _last_callbacks(self) -> Iterable[Callback]:
         """What close still has to tell."""
-        while self._core.notices.waiting:
-            yield self._core.notices.waiting.popleft()
+        while self._core.callbacks.waiting:
+            yield self._core.callbacks.waiting.popleft()
 
     def _take(self, block: SessionBlock, take: Callable[[], Any]) -> Any:
         """What there is to take; None where nothing may be taken now."""

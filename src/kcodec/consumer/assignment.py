@@ -201,7 +201,7 @@ class Assignment:
         self.lock = lock
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.changed = Signal()
-        self._post = post
+        self.post = post
         self._is_poked = False
         self._versions = count(1)
         self.delivery = Delivery()
@@ -256,7 +256,7 @@ class Assignment:
         if not self._is_poked:
             self._is_poked = True
             with suppress(TransportError):  # closed: flows that end now must not fail because of it
-                self._post(self._set)
+                self.post(self._set)
 
     def _set(self) -> None:
         self._is_poked = False
@@ -269,6 +269,35 @@ class Assignment:
             assigned = ", ".join(map(str, sorted(self.partitions)[:5])) or "nothing"
             raise ValueError(f"{partition} is not assigned to this consumer; assigned: {assigned}")
         return found
+
+    def consumed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: the positions, as they are committed: where to go on, not what was read last. is_kept: without
+        those that are being given away, or lost."""
+        return self._offsets(lambda state: state.log_position, partitions, is_kept)
+
+    def completed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: as `consumed`, without the records that the application is still processing. Automatic commits
+        carry these."""
+        return self._offsets(lambda state: state.completed_position, partitions, is_kept)
+
+    def _offsets(
+        self,
+        position_of: Callable[[PartitionState], LogPosition | None],
+        partitions: Iterable[TopicPartition] | None,
+        is_kept: bool,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        with self.lock:
+            chosen = self.partitions if partitions is None else frozenset(partitions)
+            return {
+                name: OffsetAndMetadata(found.offset, "", found.leader_epoch)
+                for name, state in self.partitions.items()
+                if name in chosen and state.awaiting != RESET and (found := position_of(state)) is not None
+                if not (is_kept and state.is_revoking)
+            }
 
     # On the loop's thread
 
@@ -310,16 +339,6 @@ class Assignment:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
             state.awaiting, state.reset_to = RESET, to
-        self._has_changed()
-
-    def to_committed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go back to the committed offsets; what was fetched is dropped."""
-        with self.lock:
-            for partition in partitions:
-                if partition in self.partitions:
-                    state = self._renewed(partition)
-                    state.position, state.position_epoch = None, -1
-                    state.awaiting = COMMITTED
         self._has_changed()
 
     def _renewed(self, partition: TopicPartition) -> PartitionState:

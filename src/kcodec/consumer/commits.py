@@ -7,16 +7,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kcodec.cluster.flow_lock import Gate
-from kcodec.consumer.assignment import PartitionState
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.callbacks import CallbackQueue
+from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
-from kcodec.flow import Flow, Signal, wait
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from kcodec.consumer.core import ConsumerCore
+from kcodec.flow import Clock, Flow, Signal, wait
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Called with the offsets and None, or an error.
@@ -26,8 +26,8 @@ log = logging.getLogger("kcodec.consumer")
 REVOCATION_SECONDS = 10.0
 
 
-class _Asked(NamedTuple):
-    """states: of those partitions that were assigned when it was asked for."""
+class _CommitRequest(NamedTuple):
+    """states: of those partitions that were assigned when the commit was requested."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
     on_committed: OnCommitted | None
@@ -44,13 +44,29 @@ class _Asked(NamedTuple):
 
 
 class Commits:
-    """The commits of one consumer, in order, one at a time."""
+    """The commits of one consumer, in order, one at a time.
 
-    def __init__(self, core: ConsumerCore) -> None:
-        self._core = core
-        self.queue: deque[_Asked] = deque()
-        self._gate = Gate(core.clock)
-        self._wanted = Signal()
+    committed: None for a consumer without a group. member: the identity to commit with, as of now.
+    """
+
+    def __init__(
+        self,
+        committed: CommittedOffsets | None,
+        assignment: Assignment,
+        callbacks: CallbackQueue,
+        settings: ConsumerSettings,
+        clock: Clock,
+        member: Callable[[], ConsumerGroupMetadata],
+    ) -> None:
+        self._committed = committed
+        self._assignment = assignment
+        self._callbacks = callbacks
+        self._settings = settings
+        self._clock = clock
+        self._member = member
+        self.queue: deque[_CommitRequest] = deque()
+        self._gate = Gate(clock)
+        self._requested = Signal()
         self._idle = Signal()
         self._is_busy = False
         self._due: float | None = None
@@ -59,7 +75,7 @@ class Commits:
     @property
     def is_automatic(self) -> bool:
         """Whether positions are committed without being asked to."""
-        return self._core.settings.enable_auto_commit and self._core.committed is not None
+        return self._settings.enable_auto_commit and self._committed is not None
 
     def forget(self) -> None:
         """Others may have committed since: what was committed last is no reason to commit nothing."""
@@ -70,10 +86,10 @@ class Commits:
         if not self.is_automatic:
             return
         if self._due is None:
-            self._due = now + self._core.settings.auto_commit_interval
+            self._due = now + self._settings.auto_commit_interval
         elif now >= self._due:
-            self._due = now + self._core.settings.auto_commit_interval
-            self.put(self._core.completed(is_kept=True), None)
+            self._due = now + self._settings.auto_commit_interval
+            self.put(self._assignment.completed(is_kept=True), None)
 
     def is_due(self, now: float) -> bool:
         """Whether the next request for records commits."""
@@ -81,11 +97,11 @@ class Commits:
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
         """Any thread: have these committed in the background; is_forced: even if they were the last time."""
-        with self._core.assignment.lock:
-            there = self._core.assignment.partitions
+        with self._assignment.lock:
+            there = self._assignment.partitions
             states = {partition: there[partition] for partition in offsets if partition in there}
-        self.queue.append(_Asked(dict(offsets), on_committed, is_forced, states))
-        self._core.post(self._wanted.set)
+        self.queue.append(_CommitRequest(dict(offsets), on_committed, is_forced, states))
+        self._assignment.post(self._requested.set)
 
     def run(self) -> Flow[None]:
         """The flow that commits in the background."""
@@ -98,41 +114,41 @@ class Commits:
                 finally:
                     self._is_busy = False
             self._idle.set()
-            yield from wait(self._wanted)
+            yield from wait(self._requested)
 
-    def _background(self, asked: _Asked) -> Flow[None]:
+    def _background(self, asked: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
         try:
             offsets = asked.still_ours()
             if asked.is_forced or offsets != self._last:
-                yield from self.commit(offsets, self._core.settings.default_api_timeout)
+                yield from self.commit(offsets, self._settings.default_api_timeout)
         except KcodecError as failed:
             error = failed
             if asked.on_committed is None:
                 log.warning("a commit in the background failed: %s", failed)
         if asked.on_committed is not None:
-            self._core.notices.put(asked.on_committed, asked.offsets, error)
+            self._callbacks.put(asked.on_committed, asked.offsets, error)
 
     def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """OffsetCommit, waited for. Raises BrokerError (a rebalance took the partitions), DeliveryTimeoutError."""
-        core = self._core
-        committed = core.need_group("commit")
+        if self._committed is None:
+            raise ValueError("commit needs group_id=: offsets are committed for a group")
         if not offsets:
             return
-        deadline = core.clock() + timeout
+        deadline = self._clock() + timeout
         # The repeat of an older commit must not come behind a newer one.
         if not (yield from self._gate.acquire(timeout)):
             raise DeliveryTimeoutError(f"the previous commit got no response within {timeout:g} s")
         try:
-            # Until it is answered nobody knows what is committed.
+            # Until there is a response, it is not known what is committed.
             self._last = {}
             # A member epoch moves while the partitions stay; a classic generation does not, and a repeat under the
             # next one could carry what is another member's by then.
-            is_epoch = core.settings.group_protocol == "consumer"
-            member = core.group_metadata if is_epoch else core.group_metadata()
-            yield from committed.commit(offsets, member, max(deadline - core.clock(), 0.0))
+            is_epoch = self._settings.group_protocol == "consumer"
+            member = self._member if is_epoch else self._member()
+            yield from self._committed.commit(offsets, member, max(deadline - self._clock(), 0.0))
             self._last = dict(offsets)
-            core.assignment.note_committed(offsets)
+            self._assignment.note_committed(offsets)
         finally:
             self._gate.release()
 
@@ -146,22 +162,22 @@ class Commits:
         """
         if not self.is_automatic:
             return
-        offsets = self._core.completed(partitions)
+        offsets = self._assignment.completed(partitions)
         if all(self._last.get(partition) == offset for partition, offset in offsets.items()):
             return
         try:
-            timeout = min(self._core.settings.default_api_timeout, REVOCATION_SECONDS)
+            timeout = min(self._settings.default_api_timeout, REVOCATION_SECONDS)
             if deadline is not None:
-                timeout = max(min(timeout, deadline - self._core.clock()), 0.0)
+                timeout = max(min(timeout, deadline - self._clock()), 0.0)
             yield from self.commit(offsets, timeout)
         except KcodecError as error:
             log.warning("the commit before a revocation failed, so the records will be read again: %s", error)
 
     def drain(self, timeout: float) -> Flow[None]:
         """Wait until nothing is queued or under way; no longer than `timeout`."""
-        deadline = self._core.clock() + timeout
+        deadline = self._clock() + timeout
         while self.queue or self._is_busy:
-            left = deadline - self._core.clock()
+            left = deadline - self._clock()
             if left <= 0:
                 return
             yield from wait(self._idle, left)

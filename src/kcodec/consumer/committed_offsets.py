@@ -2,7 +2,7 @@
 """Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
 
 What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator answers
-88 UNSTABLE_OFFSET_COMMIT (KIP-447), and is asked again until it is, or the time is over. Whoever began to read at the
+UNSTABLE_OFFSET_COMMIT (KIP-447), and is asked again until it is, or the time is over. Whoever began to read at the
 offset before it would read twice what the transaction covers. Brokers before 2.5 cannot say so
 (`supports_stable_offsets`).
 
@@ -24,21 +24,25 @@ from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow, call
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import note_final
+from kcodec.protocol.error_codes import ErrorCode, note_final
 
 V = TypeVar("V")
 #: OffsetFetch: from here on RequireStable; several groups; topic ids. OffsetCommit: topic ids.
 STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 #: The first version of OffsetCommit that knows static members.
 _STATIC_VERSION = 7
-FENCED_INSTANCE_ID, UNSTABLE_OFFSET_COMMIT, STALE_MEMBER_EPOCH = 82, 88, 113
-#: What is about the group or the member, whatever partition it came with: 22 ILLEGAL_GENERATION, 24 INVALID_GROUP_ID,
-#: 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS, 30 GROUP_AUTHORIZATION_FAILED, 69 GROUP_ID_NOT_FOUND,
-#: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH.
-GROUP_CODES = frozenset({22, 24, 25, 27, 30, 69, FENCED_INSTANCE_ID, 110, STALE_MEMBER_EPOCH})
-_TOPIC_AUTHORIZATION_FAILED = 29
-# The coordinator and we differ on which topics there are, or by which ids.
-_UNKNOWN_TOPIC = frozenset({3, 100, 103})
+#: Errors about the group or the member, whatever partition they came with.
+GROUP_CODES = frozenset(
+    {
+        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID),
+        *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND),
+        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
+    }
+)
+# The coordinator knows other topics than this client, or by other ids.
+_UNKNOWN_TOPIC = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 #: In place of partitions: all that the group has.
 ALL = TopicPartition("", -1)
 
@@ -85,7 +89,8 @@ class CommittedOffsets:
         """The committed offsets, None where there is none; waits for those that an open transaction commits.
 
         member: only of a group of KIP-848, whose coordinator then checks the epoch. Raises BrokerError (of the group:
-        25, 113, 30 ...; resource says of what), DeliveryTimeoutError, which says so where a transaction was not ended.
+        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource says of what), DeliveryTimeoutError, which says so if a
+        transaction was not ended.
         """
         deadline = self._asking.deadline(timeout)
         outcome = yield from self.outcome(list(partitions), deadline, member)
@@ -126,9 +131,10 @@ class CommittedOffsets:
     ) -> Flow[None]:
         """Commit positions: where the group's consumers go on, never the last record read.
 
-        Repeated until it is answered: it ends the same however often it arrives. Raises BrokerError: of the group (22,
-        25, 27, 82, 110, 113: this member is not the one any more whose commits count), AuthorizationError (29, 30), of
-        one partition (12 OFFSET_METADATA_TOO_LARGE, 28, 3; the others are committed); DeliveryTimeoutError.
+        Repeated until there is a response: committing the same offsets again changes nothing. Raises BrokerError with
+        one of GROUP_CODES if the group no longer accepts commits of this member, or for one partition
+        (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_TOPIC_OR_PARTITION; the others are committed);
+        AuthorizationError, DeliveryTimeoutError.
         """
         deadline = self._asking.deadline(timeout)
 
@@ -154,7 +160,9 @@ def _as_member(
         who = member() if callable(member) else member
         outcome = yield from ask(who, items)
         done = Outcome(outcome.doing, {**done.results, **outcome.results}, outcome.errors)
-        items = [item for item, error in outcome.errors.items() if getattr(error, "code", 0) == STALE_MEMBER_EPOCH]
+        items = [
+            item for item, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.STALE_MEMBER_EPOCH
+        ]
         if not items or deadline.left <= 0 or not callable(member) or member() == who:
             return done
 
@@ -164,11 +172,11 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
-            if error.code == FENCED_INSTANCE_ID:
+            if error.code == ErrorCode.FENCED_INSTANCE_ID:
                 error.remedy = "stop"  # the other member stays; this one is out whatever it aborts
         elif isinstance(error, BrokerError):
             note_final(error)  # the remedies of a transaction do not apply to offsets that are committed outside of one
-        if isinstance(error, BrokerError) and error.code == _TOPIC_AUTHORIZATION_FAILED:
+        if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             error.resource = item.topic
     return outcome.first_value()
 
@@ -184,7 +192,7 @@ class _GroupCoordinator(CoordinatorOf):
     def lost(self, item: object, code: int | None) -> None:
         """As in Coordinator."""
         super().lost(item, code)
-        if code == UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
+        if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
             self._unstable.add(item)
         if code in _UNKNOWN_TOPIC:
             self._metadata.request_update(f"{item} is not known to the coordinator")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heart that `kcodec.client.Consumer` and its asyncio twin share: assignment, fetcher, positions, committed offsets
-and membership, put together.
+"""The core of `kcodec.client.Consumer` and its async counterpart: assignment, fetcher, positions, committed offsets and
+membership, put together.
 
-It knows no socket and no thread. A public class gives a lock and a way to reach the loop, runs the flows, and
-calls the application's rebalance callbacks (`Notices`) where it polls.
+It uses no socket and no thread. A public class gives a lock and a way to reach the loop, runs the flows, and calls the
+application's callbacks (`CallbackQueue`) where it polls. Flows with a docstring about `timeout` are the methods of the
+public classes: timeout is in seconds, None stands for default_api_timeout_ms.
 """
 
 from __future__ import annotations
@@ -12,38 +13,41 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from kcodec.arguments import by_partition, partitions_of
+from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.cluster.metadata import Cluster
-from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.callbacks import Notice, Notices, PollingHandler
+from kcodec.consumer import lag as lags
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.callbacks import Callback, CallbackQueue, RebalanceListener
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.delivery import LogPosition
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
-from kcodec.consumer.group.rebalance import Membership, RebalanceHandler
+from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
 from kcodec.consumer.held_back import HeldBack
-from kcodec.consumer.polls import Polls
+from kcodec.consumer.lag import PartitionLag
+from kcodec.consumer.polling_handler import PollingHandler, Polls
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
-from kcodec.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.network.metrics import Metrics
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
 
+Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
-T = TypeVar("T")
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-#: Topics in use are asked for so often, well below the time after which metadata forgets them.
+#: Interval at which metadata of the topics in use is requested, well below the time after which metadata forgets them.
 TOPICS_WANTED_SECONDS = 60.0
 #: Bounds of the interval at which a consumer looks for the progress of an iteration.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
-#: One that leaves waits so long at most for its own rejoin, which others may hold back.
+#: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
 REJOIN_SECONDS = 3.0
 #: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
@@ -68,8 +72,7 @@ class ConsumerCore:
         settings: ConsumerSettings,
         cluster: Cluster,
         *,
-        clock: Clock,
-        metrics: Any,
+        metrics: Metrics,
         lock: AbstractContextManager[Any],
         post: Callable[[Callable[[], None]], None],
         now: Callable[[], int],
@@ -77,50 +80,47 @@ class ConsumerCore:
     ) -> None:
         self.settings = settings
         self.cluster = cluster
-        self.clock = clock
-        self.assignment = Assignment(lock, post)
-        random = cluster.random
-        self.fetcher = Fetcher(cluster, self.assignment, settings, clock=clock, random=random, metrics=metrics)
+        self.clock = cluster.clock
+        self.assignment = assignment = Assignment(lock, post)
+        self.fetcher = Fetcher(cluster, assignment, settings, metrics)
         #: Set on the loop when a poll that waits should look again.
         self.wake: Signal = self.fetcher.arrived
-        self.notices = Notices(self.wake, self.assignment.interrupt)
-        self.polls = Polls(self)
-        self.committed = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
-        self.positions = Positions(
-            cluster,
-            self.assignment,
-            self.committed,
-            settings,
-            clock=clock,
-            random=random,
-            # Its epoch is checked by the coordinator of a KIP-848 group, and of no other.
-            member=self._member if settings.group_protocol == "consumer" else None,
-            now=now,
+        self.callbacks = CallbackQueue(self.wake, assignment.interrupt)
+        self.polls = Polls(self.clock, assignment.interrupt)
+        self.committed_offsets = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
+        # The epoch of a member is checked by the coordinator of a KIP-848 group, and of no other.
+        member = self._member if settings.group_protocol == "consumer" else None
+        self._positions = Positions(cluster, assignment, self.committed_offsets, settings, member=member, now=now)
+        self.commits = Commits(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member)
+        self.handler: RebalanceHandler = handler or PollingHandler(
+            assignment, self.polls, self.callbacks, self.commits, add=self.add, remove=self.remove
         )
-        self.handler: RebalanceHandler = handler or PollingHandler(self)
+        self.subscription = Subscription()
         self.membership: Membership | None = None
         self._left: ConsumerGroupMetadata | None = None
-        self.report = WaitingReport(self)
-        self.commits = Commits(self)
+        self._report = WaitingReport(
+            *(cluster, assignment, self.fetcher, self._positions, settings),
+            subscription=lambda: self.subscription,
+            membership=lambda: self.membership,
+        )
         self.error: BaseException | None = None
         self.is_closed = False
-        self.subscription: frozenset[str] = frozenset()
-        self.pattern: str | None = None
-        self.post = post
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
 
-    # The flows that run beside
+    # Background flows
 
     def run(self) -> Flow[None]:
         """All that goes on in the background, until `close`; the public class spawns it once."""
         flows = {
             "fetcher": self.fetcher.run(),
-            "positions": self.positions.run(),
+            "positions": self._positions.run(),
             "commits": self.commits.run(),
             "topics": self._keep_topics_wanted(),
-            "held back": HeldBack(self).run(),
-            "report": self.report.run(),
+            "held back": HeldBack(
+                self.cluster, self.assignment, self.committed_offsets, self.settings, self.polls
+            ).run(),
+            "report": self._report.run(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -150,8 +150,8 @@ class ConsumerCore:
             self.wake.set()
 
     def _watch_iteration(self) -> Flow[None]:
-        """Records of a chunk are delivered without a look at the clock: note here that the application requests them,
-        and interrupt it when a commit is due."""
+        """Records of a chunk are delivered without reading the clock: note here that the application requests them, and
+        interrupt it when a commit is due."""
         settings = self.settings
         longest = settings.max_poll_interval / 10
         if self.commits.is_automatic:
@@ -170,7 +170,7 @@ class ConsumerCore:
 
     def _keep_topics_wanted(self) -> Flow[None]:
         while True:
-            self.cluster.topics_wanted({each.topic for each in self.assignment.partitions} | self.subscription)
+            self.cluster.topics_wanted({each.topic for each in self.assignment.partitions} | self.subscription.topics)
             yield from sleep(TOPICS_WANTED_SECONDS)
 
     def crash(self, error: BaseException) -> None:
@@ -202,47 +202,44 @@ class ConsumerCore:
         if self.assignment.partitions and self.membership is None:
             raise ValueError("partitions were assigned by hand, which excludes a subscription: unsubscribe() first")
         if isinstance(self.handler, PollingHandler):
-            self.handler.on_revoked, self.handler.on_assigned = on_revoked, on_assigned
-            self.handler.on_lost = on_lost
-        self.subscription, self.pattern = frozenset(topics), pattern
-        self.cluster.topics_wanted(self.subscription)
+            self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
+        self.subscription = Subscription(frozenset(topics), pattern)
+        self.cluster.topics_wanted(self.subscription.topics)
         if self.membership is None:
             self.membership = self._new_membership()
             self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
             changed = self.membership.changed
             self._tasks.append((yield from spawn(self._watch(lambda: changed), "watch membership")))
         self.membership.note_poll(self.clock())
-        self.membership.subscribe(self.subscription, pattern)
+        self.membership.subscribe(self.subscription.topics, pattern)
 
     def _new_membership(self) -> Membership:
-        random = self.cluster.random
         if self.settings.group_protocol == "consumer":
-            return consumer_membership.ConsumerMembership(
-                self.cluster, self.settings, self.handler, clock=self.clock, random=random
-            )
-        return classic_membership.ClassicMembership(
-            self.cluster, self.settings, self.handler, clock=self.clock, random=random
-        )
+            return consumer_membership.ConsumerMembership(self.cluster, self.settings, self.handler)
+        return classic_membership.ClassicMembership(self.cluster, self.settings, self.handler)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """Read exactly these, chosen by hand. Raises ValueError after `subscribe`."""
+    def assign(self, partitions: Partitions) -> Flow[None]:
+        """Read exactly these partitions, without a group giving them out. Those that stay keep their position.
+
+        Raises ValueError after `subscribe`.
+        """
+        assigned = frozenset(partitions_of(partitions))
         self.check_open()
         if self.membership is not None:
             raise ValueError("the group gives out the partitions, which excludes assigning them: unsubscribe() first")
-        wanted = frozenset(TopicPartition(*each) for each in partitions)
-        self._left = None  # partitions chosen by hand are nobody's
-        going = frozenset(self.assignment.partitions) - wanted
+        self._left = None  # partitions chosen by hand do not belong to a member
+        going = frozenset(self.assignment.partitions) - assigned
         if going:
-            yield from self.commit_before_revocation(going)
+            yield from self.commits.commit_before_revocation(going)
         self.remove(going)
-        self.add(wanted)
+        self.add(assigned)
 
     def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
         """Give everything away, and leave the group, within `timeout` seconds in all."""
-        self.subscription, self.pattern = frozenset(), None
+        self.subscription = Subscription()
         membership, deadline = self.membership, self.clock() + timeout
         if membership is None:
-            yield from self.commit_before_revocation(self.assignment.partitions, deadline)
+            yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
             self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
@@ -256,8 +253,8 @@ class ConsumerCore:
         finally:
             if is_held:
                 membership.gate.release()
-            # Until here it was a member, so that what was revoked could be committed. Who it was stays its name: a
-            # coordinator takes offsets of nobody also in a group that has members, so one that left would be let in.
+            # Until here it was a member, so that what was revoked could be committed. It keeps its last identity, as a
+            # coordinator accepts offsets without a member also in a group that has members.
             self._left = membership.group_metadata
             self.membership = None
             try:
@@ -292,9 +289,22 @@ class ConsumerCore:
         self.assignment.remove(gone)
         self.fetcher.drop(gone)
 
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was fetched of these."""
-        self.fetcher.drop(list(partitions))
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> Flow[None]:
+        """Have the group give out its partitions again. Raises ValueError without a subscription."""
+        yield from ()
+        if self.membership is None:
+            raise ValueError("enforce_rebalance needs a subscription")
+        self.membership.request_rejoin(reason)
+
+    def pause(self, *partitions: TopicPartition) -> Flow[None]:
+        """Deliver nothing of these until `resume`; what was fetched is kept. Raises ValueError for one not assigned."""
+        yield from ()
+        self.assignment.pause(partitions_of(partitions), True)
+
+    def resume(self, *partitions: TopicPartition) -> Flow[None]:
+        """Deliver these again."""
+        yield from ()
+        self.assignment.pause(partitions_of(partitions), False)
 
     # Polling
 
@@ -304,7 +314,7 @@ class ConsumerCore:
         Raises RuntimeError where there is neither a subscription nor an assignment.
         """
         self.check_open()
-        if not self.is_reading and self.error is None:
+        if self.membership is None and not self.assignment.partitions and self.error is None:
             raise RuntimeError(
                 "poll() has nothing to read: this consumer has neither a subscription nor assigned partitions; call "
                 "subscribe() or assign() first"
@@ -327,37 +337,63 @@ class ConsumerCore:
     def has_business(self) -> bool:
         """Any thread: whether the loop has something for this poll beside records."""
         return (
-            self.polls.is_wanted
-            or bool(self.notices.waiting)
+            self.polls.is_awaited
+            or bool(self.callbacks.waiting)
             or self.error is not None
             or (self.membership is not None and self.membership.error is not None)
         )
 
     def take(self, max_records: int) -> list[Record]:
         """Any thread: records that are here, [] if none are. Raises the errors of partitions."""
-        return self.fetcher.take(max_records)
+        return self.fetcher.buffer.take(max_records)
 
     def take_arrow(self) -> DecodedRecords:
         """Any thread: what is here of one partition, as columns; of no rows if nothing is."""
-        return self.fetcher.take_arrow()
+        return self.fetcher.buffer.take_arrow()
 
     def take_delivery(self, max_records: int) -> Delivery | None:
         """Any thread: records that are here, to be delivered one by one; None if none are. Raises as `take`."""
-        return self.fetcher.take_delivery(max_records)
+        return self.fetcher.buffer.take_delivery(max_records)
 
-    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
-        """Part of a poll; see `Polls.wait_for_work`."""
-        return self.polls.wait_for_work(timeout)
+    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
+        """Part of a poll: ends with a callback to be called, or None when there may be something to take, or time is
+        over. Raises what the group or the loop met."""
+        deadline = self.clock() + timeout
+        self.polls.begin()
+        try:
+            if self.polls.is_awaited:
+                yield from sleep(0)  # a rebalance that waited for this poll goes on first
+            while True:
+                self.raise_errors()
+                if self.callbacks.waiting:
+                    return self.callbacks.waiting[0]
+                left = deadline - self.clock()
+                if self.fetcher.buffer.has_ready or left <= 0:
+                    return None
+                # A poll that waits for longer than max_poll_interval is a poll all the time.
+                yield from wait(self.wake, min(left, self.settings.max_poll_interval / 2))
+                self.note_poll()
+        finally:
+            self.note_poll()
+            self.polls.end()
+
+    def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
+        """While a call runs that may make callbacks: the next of them, None once the call has ended."""
+        task.when_done(lambda ended: self.wake.set())
+        self.polls.begin()
+        try:
+            while not task.done:
+                if self.callbacks.waiting:
+                    return self.callbacks.waiting[0]
+                yield from wait(self.wake)
+            return None
+        finally:
+            self.polls.end()
 
     def note_poll(self) -> None:
-        """Any thread: tell the group that the application polls."""
+        """Any thread: report to the group that the application polls."""
         if self.membership is not None:
             self.membership.note_poll(self.clock())
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether there is a subscription, whatever the group assigned, or an assignment."""
-        return self.membership is not None or bool(self.assignment.partitions)
 
     def check_open(self) -> None:
         """Raises TransportError once it is closed."""
@@ -372,66 +408,55 @@ class ConsumerCore:
 
     # Offsets
 
-    def position(self, partition: TopicPartition, timeout: float) -> Flow[int]:
-        """The offset read next, waited for. Raises ValueError where it is not assigned, DeliveryTimeoutError, and what
-        keeps the partition from being read."""
-        deadline = self.clock() + timeout
+    def _seconds(self, timeout: float | None) -> float:
+        return self.settings.default_api_timeout if timeout is None else timeout
+
+    def position(self, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
+        """The offset that is read next, waited for where it is looked up. It moves past markers and aborted records.
+
+        Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and what keeps it from being read.
+        """
+        name, seconds = TopicPartition(*partition), self._seconds(timeout)
+        deadline = self.clock() + seconds
         while True:
             self.raise_errors()
-            state: PartitionState = self.assignment.state(partition)
+            state = self.assignment.state(name)
             if state.error is not None and not state.is_error_passing:
                 raise state.error.with_traceback(None)
             if state.position is not None and state.awaiting is None:
                 return state.position
             left = deadline - self.clock()
             if left <= 0:
-                late = f"{partition} has no position after {timeout:g} s: it awaits {state.awaiting}"
-                cause = self.report.cause_of(partition)
+                late = f"{name} has no position after {seconds:g} s: it awaits {state.awaiting}"
+                cause = self._report.cause_of(name)
                 raise DeliveryTimeoutError(f"{late}; {cause}" if cause else late)
             yield from wait(self.wake, left)
 
-    def consumed(
-        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: the positions, as they are committed: where to go on, not what was read last. is_kept: without
-        those that are being given away, or lost."""
-        return self._offsets(lambda state: state.log_position, partitions, is_kept)
-
-    def completed(
-        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: as `consumed`, without the records that the application is still processing. Automatic commits
-        carry these."""
-        return self._offsets(lambda state: state.completed_position, partitions, is_kept)
-
-    def _offsets(
-        self,
-        position_of: Callable[[PartitionState], LogPosition | None],
-        partitions: Iterable[TopicPartition] | None,
-        is_kept: bool,
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        with self.assignment.lock:
-            chosen = self.assignment.partitions if partitions is None else frozenset(partitions)
-            return {
-                name: OffsetAndMetadata(found.offset, "", found.leader_epoch)
-                for name, state in self.assignment.partitions.items()
-                if name in chosen and state.awaiting != "reset" and (found := position_of(state)) is not None
-                if not (is_kept and state.is_revoking)
-            }
-
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata) -> Flow[None]:
-        """Go on there; what was fetched is dropped."""
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
+        """Go on at this offset at the next poll. Raises ValueError for a partition that is not assigned."""
         yield from ()
-        self.assignment.seek(partition, offset.offset, offset.leader_epoch)
-        self.fetcher.drop([partition])
+        ((name, target),) = check_offsets({partition: offset}).items()
+        self.assignment.seek(name, target.offset, target.leader_epoch)
+        self.fetcher.drop([name])
 
-    def seek_to(self, partitions: Iterable[TopicPartition], to: str) -> Flow[None]:
-        """Go on at the "earliest" or "latest" offset, looked up before the next record is delivered. Raises ValueError
-        where nothing is assigned, but for a call within on_assigned, which may have got nothing."""
+    def seek_to_beginning(self, *partitions: TopicPartition) -> Flow[None]:
+        """Go on at the first offset of these partitions, or of all assigned ones if none is named.
+
+        Raises ValueError for a partition that is not assigned, and where nothing is assigned: a subscription gets its
+        partitions within `poll`, so call it in `on_assigned`.
+        """
         yield from ()
+        self._seek_to(partitions_of(partitions), "earliest", "seek_to_beginning")
+
+    def seek_to_end(self, *partitions: TopicPartition) -> Flow[None]:
+        """Go on at the end of these partitions, or of all assigned ones if none is named: under read_committed the last
+        stable offset. Raises ValueError as `seek_to_beginning`."""
+        yield from ()
+        self._seek_to(partitions_of(partitions), "latest", "seek_to_end")
+
+    def _seek_to(self, partitions: Partitions, to: str, name: str) -> None:
         chosen = list(partitions) or list(self.assignment.partitions)
-        if not chosen and not self.notices.is_telling:
-            name = "seek_to_beginning" if to == "earliest" else "seek_to_end"
+        if not chosen and not self.callbacks.is_calling:  # on_assigned may have got nothing
             raise ValueError(
                 f"{name}() has no partition to move: nothing is assigned to this consumer yet; a subscription gets its "
                 "partitions within poll(), so call it in on_assigned"
@@ -440,8 +465,87 @@ class ConsumerCore:
             self.assignment.reset(partition, to)
         self.fetcher.drop(chosen)
 
+    def beginning_offsets(
+        self, partitions: Partitions, timeout: float | None = None
+    ) -> Flow[dict[TopicPartition, int]]:
+        """The first offset of each. Raises BrokerError, DeliveryTimeoutError."""
+        return (yield from self._end_of(partitions, "earliest", timeout))
+
+    def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> Flow[dict[TopicPartition, int]]:
+        """The offset behind the last record of each that this consumer can see: the last stable offset under
+        read_committed, the high watermark else. Raises BrokerError, DeliveryTimeoutError."""
+        return (yield from self._end_of(partitions, "latest", timeout))
+
+    def _end_of(self, partitions: Partitions, end: str, timeout: float | None) -> Flow[dict[TopicPartition, int]]:
+        found = yield from self._list_offsets(dict.fromkeys(partitions_of(partitions), end), timeout)
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
+        """The first offset whose record is of this time (ms since 1970) or later; None where there is none.
+
+        Raises BrokerError, DeliveryTimeoutError.
+        """
+        given = by_partition(timestamps, "timestamps", "ms since 1970")
+        for partition, timestamp in given.items():
+            if not isinstance(timestamp, int) or timestamp < 0:
+                raise ValueError(f"timestamps[{partition}]: {timestamp!r} is no time in ms since 1970")
+        found = yield from self._list_offsets({**given}, timeout)
+        return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
+
+    def _list_offsets(
+        self, specs: dict[TopicPartition, str | int], timeout: float | None
+    ) -> Flow[dict[TopicPartition, ListedOffset]]:
+        return list_offsets(self.cluster, specs, self.settings.isolation_level, self._seconds(timeout))
+
+    def lag(self, timeout: float | None = None) -> Flow[dict[TopicPartition, PartitionLag]]:
+        """How far behind this consumer is in each assigned partition, by the log's end and by the last stable offset,
+        and which transaction holds the latter back. Raises BrokerError, DeliveryTimeoutError."""
+        return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
+        """How many partitions a topic has. Raises BrokerError, DeliveryTimeoutError."""
+        found = yield from self.cluster.ensure_topic(topic, self._seconds(timeout))
+        return len(found.partitions)
+
+    # The group's offsets
+
+    def committed(
+        self, partitions: Partitions, timeout: float | None = None
+    ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """The offsets the group has committed; None where it has none. Offsets of a transaction that is not ended are
+        waited for (RequireStable, KIP-447).
+
+        Raises ValueError without a group, DeliveryTimeoutError, AuthorizationError, BrokerError.
+        """
+        offsets = self.need_group("committed")
+        # Without a member: one that is out of the group, and whose transaction was refused for that, must learn where
+        # to go back to, too.
+        return (yield from offsets.fetch(partitions_of(partitions), self._seconds(timeout)))
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: float | None = None
+    ) -> Flow[None]:
+        """Commit these offsets, or the positions of all assigned partitions: where a consumer goes on, not what it read
+        last. Waits for the response.
+
+        Raises ValueError without a group; BrokerError if a rebalance took the partitions (ILLEGAL_GENERATION,
+        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was refused;
+        DeliveryTimeoutError, AuthorizationError.
+        """
+        given = self.assignment.consumed() if offsets is None else check_offsets(offsets)
+        yield from self.commits.commit(given, self._seconds(timeout))
+
+    def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
+        """Who this member is, for `send_offsets` of a transaction: its generation fences it once it lost its
+        partitions. Raises ValueError without a group."""
+        yield from ()
+        self.need_group("group_metadata")
+        return self._member()
+
     def _member(self) -> ConsumerGroupMetadata:
-        """Who commits, as of now."""
+        """The identity to commit with, as of now."""
         if self.membership is not None:
             return self.membership.group_metadata
         if self._left is not None:
@@ -449,22 +553,11 @@ class ConsumerCore:
         assert self.settings.group_id is not None
         return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
 
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """For offsets inside a transaction. Raises ValueError without a group."""
-        self.need_group("group_metadata")
-        return self._member()
-
     def need_group(self, what: str) -> CommittedOffsets:
         """Raises ValueError without a group."""
-        if self.committed is None:
+        if self.committed_offsets is None:
             raise ValueError(f"{what} needs group_id=: offsets are committed for a group")
-        return self.committed
-
-    def commit_before_revocation(
-        self, partitions: Iterable[TopicPartition], deadline: float | None = None
-    ) -> Flow[None]:
-        """Where commits are automatic: those of partitions that are about to be given away."""
-        yield from self.commits.commit_before_revocation(partitions, deadline)
+        return self.committed_offsets
 
     # The end
 

@@ -22,7 +22,7 @@ from kcodec.offsets import TopicPartition
 _SEARCH_BATCHES = 4
 
 
-def explain_damage(
+def explain_corruption(
     error: DecodeError,
     partition: TopicPartition,
     data: Any,

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was fetched and is not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
 
-The loop adds answers; the caller of poll takes records out of them on its own thread. What both touch is held by the
-assignment's lock; decoding, which takes longest, happens outside of it. An answer counts only while the partition's
-state is the one that it was asked for and stands where the answer begins: a seek makes it worthless by itself.
+The loop adds responses; the caller of poll takes records out of them on its own thread. What both touch is held by the
+assignment's lock; decoding, which takes longest, happens outside of it. A response counts only while the partition's
+state is the one that it was requested for and its position is where the response begins: a seek alone makes it
+obsolete.
 
-A partition holds up to `ANSWERS_AHEAD` answers, so that the next one comes while one is taken; its records come in
-order, and partitions take turns, answer by answer.
+A partition holds up to `RESPONSES_AHEAD` responses, so that the next one comes while one is taken; its records come in
+order, and partitions take turns, response by response.
 
 An iteration is given a `Chunk`: decoded records, of which the position counts only those that it has delivered. What it
 left is delivered first by the next request: `take` goes on with the chunk, `take_arrow` decodes the response again from
@@ -23,24 +24,24 @@ from typing import Any, Final
 
 from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
 from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.corruption import explain_damage
+from kcodec.consumer.corruption import explain_corruption
 from kcodec.consumer.delivery import Chunk, LogPosition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.offsets import TopicPartition
 
 log = logging.getLogger("kcodec.consumer")
-#: Answers of one partition that may wait: the one being taken, and the next.
-ANSWERS_AHEAD: Final = 2
+#: Responses of one partition that may wait: the one being taken, and the next.
+RESPONSES_AHEAD: Final = 2
 _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _SCHEMA_IDS = ("key_schema_id", "value_schema_id")
 
 
 class FetchedPartition:
-    """The records of one partition in one answer, and how far they were taken.
+    """The records of one partition in one response, and how far they were taken.
 
     next_offset, last_epoch: behind the last whole batch, by its header; None where that cannot be read.
-    is_cut: the answer holds not even one whole batch; it takes bytes_needed.
+    is_cut: the response has not even one whole batch; it takes bytes_needed.
     chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
@@ -64,16 +65,16 @@ class FetchedPartition:
     )
 
     def __init__(
-        self, state: PartitionState, version: int, offset: int, answer: Any, settings: ConsumerSettings
+        self, state: PartitionState, version: int, offset: int, response: Any, settings: ConsumerSettings
     ) -> None:
         self.state = state
         self.version = version
         self.position = self._begin = offset
-        self.data = answer.records
+        self.data = response.records
         self.size = len(self.data)
-        self.high_watermark = answer.high_watermark
+        self.high_watermark = response.high_watermark
         self._settings = settings
-        self._aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        self._aborted = [(one.producer_id, one.first_offset) for one in response.aborted_transactions or ()]
         self._fetched: FetchedRecords | None = None
         self.chunk: Chunk | None = None
         self._is_arrow = False
@@ -93,7 +94,7 @@ class FetchedPartition:
                 return
             last = headers[-1]
         except DecodeError:
-            return  # met again, and told, by whoever takes the records
+            return  # found again, and raised, when the records are taken
         if last.magic >= 2:
             self.next_offset = max(last.next_offset, self.position)
             self.last_epoch = last.partition_leader_epoch
@@ -140,8 +141,8 @@ class FetchedPartition:
         return self._fetched
 
     def failure(self) -> Exception | None:
-        """What ended it, once all that can be had was taken: damage, or an answer that leads nowhere, as it holds no
-        whole batch, or only such as lie before the offset that was asked for."""
+        """What ended it, once all that can be had was taken: corruption, or a response without a whole
+        batch from the requested offset on."""
         taken = self.taken
         error = taken.error
         if error is None and self.is_cut:
@@ -155,12 +156,12 @@ class FetchedPartition:
             error = DecodeError(f"asked for offset {self._begin}, the broker sent {self.size} bytes that lie before it")
         if isinstance(error, DecodeError):
             name, limits = self.state.topic_partition, self._settings.limits
-            return explain_damage(error, name, self.data, taken.position, self.high_watermark, limits)
+            return explain_corruption(error, name, self.data, taken.position, self.high_watermark, limits)
         return error
 
 
 class FetchBuffer:
-    """See the module. on_taken: called on the caller's thread when an answer is used up, to fetch on."""
+    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch on."""
 
     def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
         self._assignment = assignment
@@ -174,7 +175,7 @@ class FetchBuffer:
     # For the loop, under the lock
 
     def add(self, entry: FetchedPartition) -> bool:
-        """Keep an answer, if it is what comes next in its partition."""
+        """Keep a response, if it is what comes next in its partition."""
         queue = self._current(entry.state.topic_partition)
         expected = queue[-1].next_offset if queue else entry.state.position
         if entry.state.version != entry.version or entry.position != expected:
@@ -183,11 +184,11 @@ class FetchBuffer:
         return True
 
     def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
-        """The answers of a partition that are not used up."""
+        """The responses of a partition that are not used up."""
         return self._current(state.topic_partition)
 
     def _current(self, partition: TopicPartition) -> deque[FetchedPartition]:
-        """The answers of a partition, without what became worthless."""
+        """The responses of a partition, without obsolete ones."""
         queue = self._queues.get(partition)
         if queue is None:
             return deque()
@@ -251,7 +252,12 @@ class FetchBuffer:
             raise error.with_traceback(None)
 
     def take(self, max_records: int) -> list[Record]:
-        """At most so many records, of any partitions."""
+        """At most `max_records` records of those that were fetched; positions are moved past them, and past markers,
+        aborted records and empty batches.
+
+        Raises what keeps a partition from being read, once the records before it were given, at every call until a
+        seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
+        """
         records: list[Record] = []
         self.raise_failed()
         try:
@@ -278,8 +284,8 @@ class FetchBuffer:
             self.raise_failed()
         return records
 
-    def take_arrow(self) -> DecodedRecords | None:
-        """The next records of one partition, never an empty batch; None where there are none."""
+    def take_arrow(self) -> DecodedRecords:
+        """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
         self.raise_failed()
         try:
             while (entry := self._next()) is not None:
@@ -297,7 +303,7 @@ class FetchBuffer:
             self._assignment.take_back_request()
             raise
         self.raise_failed()
-        return None
+        return self._empty()
 
     def take_delivery(self, max_records: int) -> Delivery | None:
         """The next records of one partition, at most so many, to be delivered one by one: only what the iteration takes
@@ -314,7 +320,7 @@ class FetchBuffer:
             if chunk is None:
                 continue
             if chunk.is_used_up:
-                self._retire(entry)
+                self._taken(entry, is_given=False)
                 continue
             with self._assignment.lock:
                 self._assignment.note_given(entry.state)
@@ -349,7 +355,7 @@ class FetchBuffer:
             self._assignment.note_given(entry.state)
             records = list(islice(chunk.iterator, most))
         if chunk.is_used_up:
-            self._retire(entry)
+            self._taken(entry, is_given=False)
         return records
 
     def _leave_chunk(self, entry: FetchedPartition) -> None:
@@ -360,13 +366,9 @@ class FetchBuffer:
                 entry.state.leave_chunk()
                 entry.chunk, entry.position = None, chunk.position.offset
                 return
-        self._retire(entry)
-
-    def _retire(self, entry: FetchedPartition) -> None:
-        """All records of the chunk were delivered: go on in the response that they come from."""
         self._taken(entry, is_given=False)
 
-    def empty(self) -> DecodedRecords:
+    def _empty(self) -> DecodedRecords:
         """A result without rows."""
         settings = self._settings
         return decode_fetch(
@@ -380,7 +382,7 @@ class FetchBuffer:
         )
 
     def _next(self) -> FetchedPartition | None:
-        """The answer to take from."""
+        """The response to take from."""
         with self._assignment.lock:
             for partition in list(self._queues):
                 queue = self._current(partition)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the partitions in an answer to a Fetch (Kafka: FetchCollector, AbstractFetch.handleFetchSuccess).
+"""What becomes of the partitions of a Fetch response (Kafka: FetchCollector, AbstractFetch.handleFetchSuccess).
 
-| code                        | then                                                                              |
-| ---                         | ---                                                                               |
-| 1                           | from another replica than the leader: the leader is asked; with a last epoch told |
-|                             | (a leader that has not so high a one says 1, too): without it; else the reset     |
-| 2                           | again after a pause; when the broker has refused the offset for long enough (see  |
-|                             | `_corrupt`), raised by poll each time it comes; or skipped, offset by offset      |
-| 3 5 6 9 13 56 74 100 103    | new metadata, by 6 and 74 at once if they name the leader (KIP-951); again        |
-| -1 and all other retriable  | again after a pause; -1 is raised too, when it has lasted for `request_timeout`   |
-| 29 and all others           | raised by poll, once each time it comes; their remedy is "stop", as the same      |
-|                             | request gets the same response until something is changed                         |
+OFFSET_OUT_OF_RANGE: from another replica than the leader, the leader is requested next. With a last fetched epoch in
+    the request, the request is repeated without it, as a leader that does not have so high an epoch responds with the
+    same error. Otherwise the position is reset.
+CORRUPT_MESSAGE: requested again after a pause. When the broker has refused the offset for long enough (see
+    `_corrupt`), poll raises it each time it comes; or the offset is skipped.
+STALE_METADATA: the metadata is updated, at once if NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH names the leader
+    (KIP-951), and the offset is requested again.
+UNKNOWN_SERVER_ERROR and all other retriable errors: requested again after a pause. poll also raises
+    UNKNOWN_SERVER_ERROR when it has lasted for `request_timeout`.
+TOPIC_AUTHORIZATION_FAILED and all others: poll raises them, once each time they come. Their remedy is "stop", as the
+    same request gets the same response until something is changed.
 """
 
 from __future__ import annotations
@@ -18,23 +19,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Set
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import FetchBuffer, FetchedPartition
-from kcodec.consumer.fetch_session import Wanted
+from kcodec.consumer.fetch_session import PartitionRequest
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Clock, Signal
+from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 log = logging.getLogger("kcodec.consumer")
-NONE, UNKNOWN_SERVER_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE = 0, -1, 1, 2
-NOT_LEADER_OR_FOLLOWER, TOPIC_AUTHORIZATION_FAILED, FENCED_LEADER_EPOCH = 6, 29, 74
 #: The leader is another one, or none, or does not know yet that it is; the topic is not there, or another one.
-STALE_METADATA: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 100, 103})
+STALE_METADATA: Final = frozenset(
+    {
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID),
+        *(ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH),
+        *(ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR),
+    }
+)
 #: An offset that the broker refuses with CORRUPT_MESSAGE is called corrupt after this number of refusals in a row ...
 CORRUPT_REFUSALS: Final = 5
 #: ... and not before this time has passed since the first of them.
@@ -42,21 +48,14 @@ CORRUPT_SECONDS: Final = 10.0
 #: on_error="skip": refusals of an offset that directly follows one that was called corrupt and left out.
 NEXT_CORRUPT_REFUSALS: Final = 2
 _MAX_ATTEMPT = 10
-# Trouble that comes so long after the last one was waited out is another one.
+# A failure this long after the end of the last backoff begins a new one.
 _QUIET_SECONDS = 5.0
 
 
-class Metrics(Protocol):
-    """The part of `kcodec.network.metrics.Metrics` that is used here."""
+class FetchBackoff:
+    """The backoff of a partition or broker: failures in a row, since when, and until when nothing is requested.
 
-    def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Something happened, `value` times."""
-
-
-class Trouble:
-    """A partition or a broker that did not answer well: how often in a row, since when, until when it is left alone.
-
-    cause: what it was the last time, for people.
+    cause: the last failure, for people.
     """
 
     __slots__ = ("attempts", "cause", "since", "until")
@@ -68,37 +67,38 @@ class Trouble:
         self.until = now
 
 
-class Troubles:
-    """Who is left alone for a while: partitions, and brokers by their ids."""
+class FetchBackoffs:
+    """The partitions, and the brokers by their ids, from which nothing is requested for a while."""
 
     def __init__(self, clock: Clock, random: Random, backoff: Callable[[int, float], float]) -> None:
         self._clock = clock
         self._random = random
         self._backoff = backoff
-        self._known: dict[TopicPartition | int, Trouble] = {}
+        self._known: dict[TopicPartition | int, FetchBackoff] = {}
 
-    def put_off(self, key: TopicPartition | int, cause: str = "") -> Trouble:
-        """Leave it alone, longer each time."""
+    def put_off(self, key: TopicPartition | int, cause: str = "") -> FetchBackoff:
+        """Request nothing from it for a while, longer each time."""
         now = self._clock()
-        trouble = self._known.setdefault(key, Trouble(now))
-        if now > trouble.until + _QUIET_SECONDS:
-            trouble = self._known[key] = Trouble(now)
-        trouble.until = now + self._backoff(min(trouble.attempts, _MAX_ATTEMPT), self._random.random())
-        trouble.attempts += 1
-        trouble.cause = cause or trouble.cause
-        return trouble
+        found = self._known.setdefault(key, FetchBackoff(now))
+        if now > found.until + _QUIET_SECONDS:
+            found = self._known[key] = FetchBackoff(now)
+        found.until = now + self._backoff(min(found.attempts, _MAX_ATTEMPT), self._random.random())
+        found.attempts += 1
+        found.cause = cause or found.cause
+        return found
 
-    def known(self, key: TopicPartition | int | None) -> Trouble | None:
-        """The trouble that a partition or a broker is in; None for one that responded well the last time."""
-        return None if key is None else self._known.get(key)
+    def cause(self, key: TopicPartition | int | None) -> str | None:
+        """The last failure of a partition or a broker; None for one whose last response was good."""
+        found = None if key is None else self._known.get(key)
+        return None if found is None else found.cause
 
     def until(self, key: TopicPartition | int) -> float:
-        """The time of the clock until which it is left alone."""
-        trouble = self._known.get(key)
-        return trouble.until if trouble is not None else 0.0
+        """The time of the clock until which nothing is requested from it."""
+        found = self._known.get(key)
+        return found.until if found is not None else 0.0
 
     def over(self, key: TopicPartition | int) -> None:
-        """It answered well."""
+        """Its response was good."""
         self._known.pop(key, None)
 
     def keep(self, keys: Set[Any]) -> None:
@@ -107,12 +107,12 @@ class Troubles:
             del self._known[gone]
 
 
-class Asked(NamedTuple):
-    """A partition in a request: its state, the version of that then, and what was asked for."""
+class RequestedPartition(NamedTuple):
+    """A partition in a request: its state, the version of that then, and what was requested."""
 
     state: PartitionState
     version: int
-    wanted: Wanted
+    request: PartitionRequest
 
 
 class Refusals:
@@ -137,11 +137,11 @@ class Refusals:
         return self.count >= CORRUPT_REFUSALS and now - self.since >= CORRUPT_SECONDS
 
 
-class FetchAnswers:
+class FetchResponses:
     """See the module.
 
-    larger:           what partitions are asked for whose next batch is above max_partition_fetch_bytes.
-    without_epoch_at: partitions whose leader, of this epoch, is not told the leader epoch of what was read last.
+    larger:           the size requested of partitions whose next batch is above max_partition_fetch_bytes.
+    without_epoch_at: partitions whose leader, of this epoch, is not sent the leader epoch of what was read last.
     """
 
     def __init__(
@@ -150,10 +150,8 @@ class FetchAnswers:
         assignment: Assignment,
         settings: ConsumerSettings,
         buffer: FetchBuffer,
-        troubles: Troubles,
-        *,
+        backoffs: FetchBackoffs,
         arrived: Signal,
-        clock: Clock,
         metrics: Metrics,
     ) -> None:
         self.cluster = cluster
@@ -163,25 +161,25 @@ class FetchAnswers:
         self.without_epoch_at: dict[TopicPartition, int] = {}
         self._refusals: dict[TopicPartition, Refusals] = {}
         self._buffer = buffer
-        self._troubles = troubles
-        self._arrived_signal = arrived
-        self._clock = clock
+        self._backoffs = backoffs
+        self._arrived = arrived
+        self._clock = cluster.clock
         self._metrics = metrics
 
-    def take(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
-        """One partition of an answer of broker `node`."""
-        if data.error_code == NONE:
-            self._arrived(node, partition, asked, data)
-        elif asked.state.version == asked.version and asked.state.awaiting is None:
-            self._refused(node, partition, asked, data)
+    def take(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
+        """Handle one partition of a response of broker `node`."""
+        if data.error_code == ErrorCode.NONE:
+            self._received(node, partition, requested, data)
+        elif requested.state.version == requested.version and requested.state.awaiting is None:
+            self._refused(node, partition, requested, data)
 
-    def _arrived(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
-        """A good answer: keep its records, and what it says of the log."""
-        self._troubles.over(partition)
-        self._read_again(partition, asked)
-        state, version, wanted = asked
-        entry = FetchedPartition(state, version, wanted.offset, data, self.settings) if data.records else None
-        if entry is not None and entry.bytes_needed > wanted.max_bytes and self._asks_for_more(partition, entry):
+    def _received(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
+        """A response without an error: keep its records, and what it says of the log."""
+        self._backoffs.over(partition)
+        self._read_again(partition, requested)
+        state, version, request = requested
+        entry = FetchedPartition(state, version, request.offset, data, self.settings) if data.records else None
+        if entry is not None and entry.bytes_needed > request.max_bytes and self._requests_more(partition, entry):
             return
         with self.assignment.lock:
             if state.version != version:
@@ -196,11 +194,11 @@ class FetchAnswers:
             is_kept = entry is not None and self._buffer.add(entry)
         if is_kept:
             self._metrics.count("consumer.fetched_bytes", len(data.records), node=node)
-            self._arrived_signal.set()
+            self._arrived.set()
         if state.awaiting is not None:
             self.assignment.changed.set()
 
-    def _asks_for_more(self, partition: TopicPartition, entry: FetchedPartition) -> bool:
+    def _requests_more(self, partition: TopicPartition, entry: FetchedPartition) -> bool:
         """A batch that did not fit into max_partition_fetch_bytes, of a broker that cuts even the first one."""
         if not entry.is_cut or entry.bytes_needed > self.settings.limits.max_batch_bytes:
             return False
@@ -212,61 +210,61 @@ class FetchAnswers:
         if diverging.epoch < 0 and diverging.end_offset < 0:
             return
         log.info("%s: the log of broker %d parts from what was read, %r", state.topic_partition, node, diverging)
-        self._troubles.put_off(state.topic_partition)
+        self._backoffs.put_off(state.topic_partition)
         if state.awaiting is None and not self._buffer.ahead(state):  # else: once that is taken
             state.awaiting = VALIDATION
 
-    def _refused(self, node: int, partition: TopicPartition, asked: Asked, data: Any) -> None:
+    def _refused(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
         """An error for one partition: see the table at the top."""
-        state, _, wanted = asked
-        code, row = data.error_code, error_code(data.error_code)
-        cause = f"broker {node} responded to Fetch at offset {wanted.offset} with {row.name}"
-        trouble = self._troubles.put_off(partition, cause)
+        state, _, request = requested
+        code = error_code(data.error_code)
+        cause = f"broker {node} responded to Fetch at offset {request.offset} with {code.name}"
+        backoff = self._backoffs.put_off(partition, cause)
         log.info("%s: %s", partition, cause)
-        self._metrics.count("consumer.fetch_errors", code=row.name)
+        self._metrics.count("consumer.fetch_errors", code=code.name)
         was_preferred, state.preferred_replica = state.preferred_replica == node, None
-        if code == OFFSET_OUT_OF_RANGE:
-            if wanted.last_epoch >= 0 and not was_preferred:
-                self.without_epoch_at[partition] = wanted.leader_epoch
-                self._troubles.over(partition)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if request.last_epoch >= 0 and not was_preferred:
+                self.without_epoch_at[partition] = request.leader_epoch
+                self._backoffs.over(partition)
             elif not was_preferred:
-                self._out_of_range(state, wanted)
+                self._out_of_range(state, request)
         elif code in STALE_METADATA:
             hint = data.current_leader
-            if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) and hint.leader_id >= 0:
+            if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and hint.leader_id >= 0:
                 self.cluster.learn_leader(*partition, hint.leader_id, hint.leader_epoch)
-                self._troubles.over(partition)
-            self.cluster.request_update(f"{partition}: {row.name}")
-        elif code == CORRUPT_MESSAGE:
-            self._corrupt(node, partition, asked)
-        elif not row.retriable and code != UNKNOWN_SERVER_ERROR:
-            resource = partition.topic if code == TOPIC_AUTHORIZATION_FAILED else partition
+                self._backoffs.over(partition)
+            self.cluster.request_update(f"{partition}: {code.name}")
+        elif code == ErrorCode.CORRUPT_MESSAGE:
+            self._corrupt(node, partition, requested)
+        elif not code.retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR:
+            resource = partition.topic if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else partition
             self.pass_on(broker_error(code, f"Fetch from broker {node}", resource=resource, remedy="stop"))
-        elif code == UNKNOWN_SERVER_ERROR and self._clock() - trouble.since > self.settings.request_timeout:
-            trouble.since = self._clock()
-            self.pass_on(broker_error(code, f"Fetch at offset {wanted.offset} from broker {node}", resource=partition))
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR and self._clock() - backoff.since > self.settings.request_timeout:
+            backoff.since = self._clock()
+            self.pass_on(broker_error(code, f"Fetch at offset {request.offset} from broker {node}", resource=partition))
 
     def pass_on(self, error: BaseException) -> None:
         """Have poll raise it once, and go on: what it is about may be cured meanwhile."""
         with self.assignment.lock:
             if str(error) not in map(str, self._buffer.passing):
                 self._buffer.passing.append(error)
-        self._arrived_signal.set()
+        self._arrived.set()
 
-    def _out_of_range(self, state: PartitionState, wanted: Wanted) -> None:
+    def _out_of_range(self, state: PartitionState, request: PartitionRequest) -> None:
         with self.assignment.lock:
-            if state.position != wanted.offset:
+            if state.position != request.offset:
                 return  # the records before it are still to be taken
             state.awaiting, state.reset_to = RESET, None
         log.warning(
             "%s: offset %d is not in the log; auto_offset_reset=%s decides where reading goes on",
             state.topic_partition,
-            wanted.offset,
+            request.offset,
             self.settings.auto_offset_reset,
         )
         self.assignment.changed.set()
 
-    def _corrupt(self, node: int, partition: TopicPartition, asked: Asked) -> None:
+    def _corrupt(self, node: int, partition: TopicPartition, requested: RequestedPartition) -> None:
         """The broker refuses the offset with CORRUPT_MESSAGE: its own log is corrupt there, or reading it failed once.
 
         The code is retriable, and no byte of the batch was sent: nothing may be left out for one such response. The
@@ -275,12 +273,12 @@ class FetchAnswers:
         the same. With on_error="skip" that one offset is left out; where the next one is refused, too, it follows
         after NEXT_CORRUPT_REFUSALS, until the broker sends records again.
         """
-        state, version, wanted = asked
-        if state.position != wanted.offset:
+        state, version, request = requested
+        if state.position != request.offset:
             return  # the records before it are still to be taken
         now, refused = self._clock(), self._refusals.get(partition)
-        if refused is None or (refused.version, refused.offset) != (version, wanted.offset):
-            refused = self._refusals[partition] = self._refused_next(refused, asked, now)
+        if refused is None or (refused.version, refused.offset) != (version, request.offset):
+            refused = self._refusals[partition] = self._refused_next(refused, requested, now)
         refused.count += 1
         self.cluster.request_update(f"{partition}: CORRUPT_MESSAGE")
         if not refused.is_corrupt(now):
@@ -288,22 +286,22 @@ class FetchAnswers:
         if self.settings.on_error == "skip":
             self._leave_out(node, state, refused)
             return
-        refused.begin = wanted.offset if refused.begin is None else refused.begin
-        self.assignment.fail(state, _refused_error(node, partition, wanted.offset), is_passing=True)
-        self._arrived_signal.set()
+        refused.begin = request.offset if refused.begin is None else refused.begin
+        self.assignment.fail(state, _refused_error(node, partition, request.offset), is_passing=True)
+        self._arrived.set()
 
     def keep_refusals(self, partitions: Set[TopicPartition]) -> None:
         """Forget the refused offsets of all partitions but these."""
         for gone in self._refusals.keys() - partitions:
             del self._refusals[gone]
 
-    def _refused_next(self, before: Refusals | None, asked: Asked, now: float) -> Refusals:
+    def _refused_next(self, before: Refusals | None, requested: RequestedPartition, now: float) -> Refusals:
         """Begin to count the refusals of an offset. One behind an offset that is called corrupt is so sooner: with
         on_error="skip" only the one that follows directly, as it may be left out; else any further one."""
-        _, version, wanted = asked
+        _, version, request = requested
         is_skip = self.settings.on_error == "skip"
-        is_behind = before is not None and (before.version == version if is_skip else before.offset < wanted.offset)
-        return Refusals(version, wanted.offset, now, before.begin if before is not None and is_behind else None)
+        is_behind = before is not None and (before.version == version if is_skip else before.offset < request.offset)
+        return Refusals(version, request.offset, now, before.begin if before is not None and is_behind else None)
 
     def _leave_out(self, node: int, state: PartitionState, refused: Refusals) -> None:
         """on_error="skip": go on one offset behind one that was refused long enough."""
@@ -323,22 +321,22 @@ class FetchAnswers:
                 node,
                 CORRUPT_SECONDS,
             )
-        self._troubles.over(state.topic_partition)
+        self._backoffs.over(state.topic_partition)
         self.assignment.changed.set()
 
-    def _read_again(self, partition: TopicPartition, asked: Asked) -> None:
+    def _read_again(self, partition: TopicPartition, requested: RequestedPartition) -> None:
         """The broker sends records, or says that there are none yet: what it refused before is over."""
         refused = self._refusals.pop(partition, None)
         if self.settings.on_error != "skip" or refused is None or refused.begin is None:
             return
-        if refused.version == asked.version and refused.begin < asked.wanted.offset:
+        if refused.version == requested.version and refused.begin < requested.request.offset:
             log.warning(
                 "%s: offsets %d to %d were left out, as the broker refused them with CORRUPT_MESSAGE; reading "
                 "continues at offset %d",
                 partition,
                 refused.begin,
-                asked.wanted.offset - 1,
-                asked.wanted.offset,
+                requested.request.offset - 1,
+                requested.request.offset,
             )
 
 

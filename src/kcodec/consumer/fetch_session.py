@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 FIRST_WITH_SESSIONS = 7
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_LAST_EPOCH = 12
 NO_SESSION = 0
-#: Epochs of requests: the first of a new session, and that which ends it.
+#: Epochs of requests: the first of a new session, and that of a request without a session.
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 LAST_EPOCH = 0x7FFFFFFF
-FETCH_SESSION_ID_NOT_FOUND = 70
 
 
-class Wanted(NamedTuple):
-    """From where a partition is to be read, and how much. Epochs: -1 for not known."""
+class PartitionRequest(NamedTuple):
+    """What a request says of a partition: from where it is read, and how much. Epochs: -1 for not known."""
 
     topic_id: UUID
     offset: int
@@ -56,21 +56,23 @@ class FetchSession:
         self.session_id = NO_SESSION
         self._first_epoch = INITIAL_EPOCH if is_kept else FINAL_EPOCH
         self.epoch = self._first_epoch
-        self._partitions: dict[TopicPartition, Wanted] = {}
+        self._partitions: dict[TopicPartition, PartitionRequest] = {}
         self._by_id: dict[UUID, str] = {}
         self._sent_epoch = INITIAL_EPOCH
         self._has_ids = False
 
-    def request(self, wanted: Mapping[TopicPartition, Wanted], version: int, **fields: Any) -> FetchRequest:
+    def request(
+        self, partitions: Mapping[TopicPartition, PartitionRequest], version: int, **fields: Any
+    ) -> FetchRequest:
         """A request for these partitions, with the other fields given."""
         has_ids = version >= FIRST_WITH_TOPIC_IDS
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
             self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
         self._has_ids = has_ids
-        self._by_id = {one.topic_id: partition.topic for partition, one in wanted.items()} if has_ids else {}
-        changed, left = self._changes(wanted)
+        self._by_id = {one.topic_id: partition.topic for partition, one in partitions.items()} if has_ids else {}
+        changed, left = self._changes(partitions)
         self._sent_epoch = self.epoch
-        self._partitions = dict(wanted)
+        self._partitions = dict(partitions)
         topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
         for partition, one in changed:
             topics.setdefault((partition.topic, one.topic_id), []).append(one.message(partition.partition, version))
@@ -92,23 +94,23 @@ class FetchSession:
         )
 
     def _changes(
-        self, wanted: Mapping[TopicPartition, Wanted]
-    ) -> tuple[list[tuple[TopicPartition, Wanted]], list[tuple[TopicPartition, Wanted]]]:
+        self, partitions: Mapping[TopicPartition, PartitionRequest]
+    ) -> tuple[list[tuple[TopicPartition, PartitionRequest]], list[tuple[TopicPartition, PartitionRequest]]]:
         """What to name, and what to have forgotten."""
         if self.epoch <= INITIAL_EPOCH:
-            return list(wanted.items()), []
+            return list(partitions.items()), []
         known = self._partitions
-        changed = [(partition, one) for partition, one in wanted.items() if known.get(partition) != one]
+        changed = [(partition, one) for partition, one in partitions.items() if known.get(partition) != one]
         left = [
             (partition, one)
             for partition, one in known.items()
-            if partition not in wanted or (self._has_ids and wanted[partition].topic_id != one.topic_id)
+            if partition not in partitions or (self._has_ids and partitions[partition].topic_id != one.topic_id)
         ]
         return changed, left
 
     def accept(self, message: Any) -> tuple[list[tuple[TopicPartition, Any]], str | None]:
-        """The partitions of a good answer, and why the session cannot go on with it, else None (then all is asked for
-        anew, and nothing of the answer is used)."""
+        """The partitions of a response without an error; and None, or why the session cannot go on with it: then
+        nothing of the response is used, and all is requested again."""
         found = []
         for topic in message.responses:
             name = self._by_id.get(topic.topic_id) if self._has_ids else topic.topic
@@ -133,18 +135,11 @@ class FetchSession:
         return found, None
 
     def refuse(self, code: int) -> None:
-        """The answer was an error as a whole."""
+        """The response was an error as a whole."""
         self.fail()
-        if code == FETCH_SESSION_ID_NOT_FOUND:
+        if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.session_id = NO_SESSION
 
     def fail(self) -> None:
-        """No answer came, or none that fits: the session is closed by a request that opens the next."""
+        """There was no response, or none that fits: the session is closed by a request that opens the next."""
         self.epoch = INITIAL_EPOCH
-
-    def farewell(self) -> FetchRequest | None:
-        """The request that ends the session, if there is one."""
-        if self.session_id == NO_SESSION:
-            return None
-        session_id, self.session_id, self.epoch = self.session_id, NO_SESSION, INITIAL_EPOCH
-        return FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH, max_wait_ms=0, min_bytes=0)

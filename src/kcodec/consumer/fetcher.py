@@ -3,9 +3,9 @@
 
 One Fetch is under way to each broker, on a connection of its own, as it may be held there until data comes. It names
 all partitions to be read from that broker, so that its session (KIP-227) stays as it is; a broker one of whose
-partitions has answers enough is left alone until that is taken, or a partition that comes free meanwhile would have to
-wait for a request that does not name it. What comes to be wanted while a request is under way, by a seek, a new
-assignment or the end of a pause, is asked for at once on the side, without session and without waiting there.
+partitions has enough responses gets no request until one is taken, or a partition that comes free meanwhile would have
+to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new assignment
+or the end of a pause, is requested at once on the side, without session and without waiting there.
 
 The memory of responses, under way and not taken, is bounded by `fetch_ahead_max_bytes` over all brokers together: a
 request sets the size of its response aside, and a response that claims more is refused before it is received. Brokers
@@ -21,20 +21,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from random import Random
 from typing import Any, Final
 
-from kcodec._fast import DecodedRecords, Delivery, Record
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.fetch_buffer import ANSWERS_AHEAD, FetchBuffer
-from kcodec.consumer.fetch_responses import Asked, FetchAnswers, Metrics, Troubles
-from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
+from kcodec.consumer.fetch_buffer import RESPONSES_AHEAD, FetchBuffer
+from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, RequestedPartition
+from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
-from kcodec.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.flow import ByVersion, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchRequest
 
@@ -42,49 +41,43 @@ log = logging.getLogger("kcodec.consumer")
 #: Requests that may be held at the broker; those that are not go where all others go.
 CHANNEL: Final = "fetch"
 ASIDE: Final = ""
-#: 4 is the first whose answers hold record batches; aborted transactions come with it.
+#: The first version whose responses hold record batches; aborted transactions come with it.
 LOWEST_VERSION, HIGHEST_VERSION = 4, 18
-#: Errors of a whole response that say that the session is to begin again: 70 FETCH_SESSION_ID_NOT_FOUND, 71
-#: INVALID_FETCH_SESSION_EPOCH, 106 FETCH_SESSION_TOPIC_ID_ERROR. At once, and after a pause where that did not help.
-SESSION_ERRORS: Final = frozenset({70, 71, 106})
+#: Errors of a whole response after which the session begins again: at once, and after a pause if that did not help.
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 #: What a response holds next to records, aborted transactions included: of the whole, and of each partition.
 OVERHEAD_BYTES, PARTITION_OVERHEAD_BYTES = 64 * 1024, 512
 #: A large response is set aside for in full at first, and then by this part less with each response.
 SHRINK: Final = 16
 
-Plan = dict[TopicPartition, Asked]
+Plan = dict[TopicPartition, RequestedPartition]
 
 
 class Fetcher:
     """See the module.
 
     arrived: set on the loop when there is something new to take, or to raise.
+    buffer:  what was fetched, for the caller of poll.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        assignment: Assignment,
-        settings: ConsumerSettings,
-        *,
-        clock: Clock,
-        random: Random,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, cluster: Cluster, assignment: Assignment, settings: ConsumerSettings, metrics: Metrics) -> None:
         self.cluster = cluster
         self.assignment = assignment
         self.settings = settings
         self.arrived = Signal()
-        self._clock = clock
+        self._clock = cluster.clock
         self._metrics = metrics
-        self._buffer = FetchBuffer(assignment, settings, assignment.poke)
-        self._troubles = Troubles(clock, random, settings.retry_backoff)
-        self._answers = FetchAnswers(
-            *(cluster, assignment, settings, self._buffer, self._troubles),
-            arrived=self.arrived,
-            clock=clock,
-            metrics=metrics,
+        self.buffer = FetchBuffer(assignment, settings, assignment.poke)
+        self._backoffs = FetchBackoffs(cluster.clock, cluster.random, settings.retry_backoff)
+        self._responses = FetchResponses(
+            cluster, assignment, settings, self.buffer, self._backoffs, self.arrived, metrics
         )
         self._sessions: dict[int, FetchSession] = {}
         #: Requests under way, by broker and channel.
@@ -97,59 +90,28 @@ class Fetcher:
         #: By broker, the number of its last request, counted over all brokers.
         self._turns: dict[int, int] = {}
         self._turn = 0
-        #: What was asked for on the side last: state and offset.
-        self._asked_aside: dict[TopicPartition, tuple[int, int]] = {}
+        #: What was requested on the side last: state and offset.
+        self._requested_aside: dict[TopicPartition, tuple[int, int]] = {}
         #: Brokers whose last response was an error of the session.
-        self._session_errors: dict[int, int] = {}
-        #: By broker whose answer became too large: the partitions that it is then asked for one by one.
+        self._session_errors: set[int] = set()
+        #: By broker whose response became too large: the partitions that are then requested one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         self._signal = Signal()
         self._is_woken = False
-
-    # For the caller of poll, on any thread
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether there is something to take, or to raise."""
-        return self._buffer.has_ready
-
-    @property
-    def skipped_batches(self) -> int:
-        """Damaged batches that were passed over (on_error="skip")."""
-        return self._buffer.skipped_batches
-
-    def take(self, max_records: int) -> list[Record]:
-        """At most `max_records` records of those that were fetched; positions are moved past them, and past markers,
-        aborted records and empty batches.
-
-        Raises what keeps a partition from being read, once the records before it were given, at every call until a
-        seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
-        """
-        return self._buffer.take(max_records)
-
-    def take_delivery(self, max_records: int) -> Delivery | None:
-        """The next records of one partition, to be delivered one by one; None where there are none. Raises as
-        `take`."""
-        return self._buffer.take_delivery(max_records)
-
-    def take_arrow(self) -> DecodedRecords:
-        """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
-        found = self._buffer.take_arrow()
-        return self._buffer.empty() if found is None else found
 
     def cause_of(self, state: PartitionState) -> str:
         """On the loop: why a partition could not be fetched the last time; "" if it could."""
         partition = state.topic_partition
         node = state.preferred_replica
-        known = self._troubles.known(partition)
-        if known is None:
-            known = self._troubles.known(self.cluster.leader(*partition) if node is None else node)
-        return "" if known is None else known.cause
+        cause = self._backoffs.cause(partition)
+        if cause is None:
+            cause = self._backoffs.cause(self.cluster.leader(*partition) if node is None else node)
+        return cause or ""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what was fetched of them."""
         with self.assignment.lock:
-            self._buffer.drop(partitions)
+            self.buffer.drop(partitions)
         self.assignment.poke()
 
     # The flow
@@ -173,25 +135,12 @@ class Fetcher:
         while True:
             yield from wait(signal)
             self._wake()
-            if self._buffer.has_ready:
+            if self.buffer.has_ready:
                 self.arrived.set()  # a partition that failed, or was paused
 
     def _wake(self) -> None:
         self._is_woken = True
         self._signal.set()
-
-    def close(self, timeout: float) -> Flow[None]:
-        """End the sessions, so that brokers need not keep them; whatever goes wrong is of no matter."""
-        deadline = self._clock() + timeout
-        for node, session in self._sessions.items():
-            request, left = session.farewell(), deadline - self._clock()
-            if request is None or node not in self.cluster.brokers or left <= 0:
-                continue
-            try:  # not behind the request that may still be held there
-                yield from call(node, request, timeout=left, lowest=FIRST_WITH_SESSIONS)
-            except KcodecError as error:
-                log.debug("the fetch session with broker %d was not ended: %s", node, error)
-        self._sessions.clear()
 
     # What to fetch
 
@@ -200,9 +149,9 @@ class Fetcher:
         now = self._clock()
         with self.assignment.lock:
             plans, due = self._plan(now)
-            waiting = self._buffer.waiting_bytes()
-            if self._buffer.waiting_bytes(is_paused=True) > self.settings.fetch_ahead_max_bytes:
-                self._buffer.drop_paused()
+            waiting = self.buffer.waiting_bytes()
+            if self.buffer.waiting_bytes(is_paused=True) > self.settings.fetch_ahead_max_bytes:
+                self.buffer.drop_paused()
         # Half of the room is for what waits, the rest is shared out to requests: were it given to the first that ask,
         # brokers that hold theirs for long would leave nothing to others.
         half = self.settings.fetch_ahead_max_bytes // 2
@@ -225,7 +174,7 @@ class Fetcher:
         return held == 0 or held + size <= self.settings.fetch_ahead_max_bytes
 
     def _alone(self, node: int, plan: Plan) -> Plan:
-        """After an answer that was too large, one of its partitions, in turn."""
+        """After a response that was too large, one of its partitions, in turn."""
         while alone := self._one_by_one.pop(node, None):
             partition = alone.pop(0)
             self._one_by_one[node] = alone
@@ -234,34 +183,35 @@ class Fetcher:
         return plan
 
     def _plan(self, now: float) -> tuple[dict[tuple[int, str], Plan], float | None]:
-        """By broker and channel, what is to be asked for now; and when something else comes due."""
+        """By broker and channel, what is to be requested now; and when something else comes due."""
         plans: dict[int, Plan] = {}
         busy: set[int] = set()
         due: list[float] = []
-        self._troubles.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
-        self._answers.keep_refusals(self.assignment.partitions.keys())
-        for known in (self._large, self._turns, self._session_errors):
+        self._backoffs.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
+        self._responses.keep_refusals(self.assignment.partitions.keys())
+        self._session_errors &= self.cluster.brokers.keys()
+        for known in (self._large, self._turns):
             for gone in known.keys() - self.cluster.brokers.keys():
                 del known[gone]
         for partition, state in self.assignment.partitions.items():
             if not state.is_fetchable:
                 continue
             node = self._node(state, now)
-            left_alone = max(self._troubles.until(partition), 0.0 if node is None else self._troubles.until(node))
+            left_alone = max(self._backoffs.until(partition), 0.0 if node is None else self._backoffs.until(node))
             if left_alone > now:
                 due.append(left_alone)
                 continue
             if node is None:
                 self.cluster.topics_wanted([partition.topic])
                 self.cluster.request_update(f"{partition} has no leader")
-                due.append(self._troubles.put_off(partition).until)
+                due.append(self._backoffs.put_off(partition).until)
                 continue
             offset, epoch, is_full = self._next(state)
             if is_full:
                 busy.add(node)
             else:
-                asked = Asked(state, state.version, self._wanted(partition, offset, epoch))
-                plans.setdefault(node, {})[partition] = asked
+                request = self._request(partition, offset, epoch)
+                plans.setdefault(node, {})[partition] = RequestedPartition(state, state.version, request)
         free = {}
         for node, plan in plans.items():
             channel, under_way = CHANNEL, self._flying.get((node, CHANNEL))
@@ -274,32 +224,32 @@ class Fetcher:
     def _news(self, plan: Plan, under_way: Plan) -> Plan:
         """What the request under way does not ask for; each once, as there may be nothing yet."""
         news = {}
-        for partition, asked in plan.items():
-            known, key = under_way.get(partition), (asked.version, asked.wanted.offset)
-            is_named = known is not None and (known.version, known.wanted.offset) == key
-            if not is_named and self._asked_aside.get(partition) != key:
-                self._asked_aside[partition] = key
-                news[partition] = asked
+        for partition, requested in plan.items():
+            known, key = under_way.get(partition), (requested.version, requested.request.offset)
+            is_named = known is not None and (known.version, known.request.offset) == key
+            if not is_named and self._requested_aside.get(partition) != key:
+                self._requested_aside[partition] = key
+                news[partition] = requested
         return news
 
     def _next(self, state: PartitionState) -> tuple[int, int, bool]:
         """The offset to ask for and the leader epoch before it; and whether it has to be taken from first."""
         assert state.position is not None
-        ahead = self._buffer.ahead(state)
+        ahead = self.buffer.ahead(state)
         if not ahead:
             return state.position, state.position_epoch, False
         offset = ahead[-1].next_offset
-        return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= ANSWERS_AHEAD
+        return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= RESPONSES_AHEAD
 
-    def _wanted(self, partition: TopicPartition, offset: int, last_epoch: int) -> Wanted:
+    def _request(self, partition: TopicPartition, offset: int, last_epoch: int) -> PartitionRequest:
         leader_epoch = self.cluster.leader_epoch(*partition)
-        is_told = self._answers.without_epoch_at.get(partition, -2) != leader_epoch
-        return Wanted(
+        is_told = self._responses.without_epoch_at.get(partition, -2) != leader_epoch
+        return PartitionRequest(
             self.cluster.topic_id(partition.topic) or NO_UUID,
             offset,
             leader_epoch,
             last_epoch if is_told else -1,
-            max(self.settings.max_partition_fetch_bytes, self._answers.larger.get(partition, 0)),
+            max(self.settings.max_partition_fetch_bytes, self._responses.larger.get(partition, 0)),
         )
 
     def _node(self, state: PartitionState, now: float) -> int | None:
@@ -318,11 +268,11 @@ class Fetcher:
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
-        has_ids = all(asked.wanted.topic_id != NO_UUID for asked in plan.values())
+        has_ids = all(requested.request.topic_id != NO_UUID for requested in plan.values())
 
         def build(version: int) -> FetchRequest:
             return session.request(
-                {partition: asked.wanted for partition, asked in plan.items()},
+                {partition: requested.request for partition, requested in plan.items()},
                 version,
                 max_wait_ms=0 if is_aside else int(settings.fetch_max_wait * 1000),
                 min_bytes=settings.fetch_min_bytes,
@@ -342,7 +292,7 @@ class Fetcher:
                 max_response_bytes=size,
             )
             self._shrink(node, reply.message)
-            self._answered(node, session, plan, reply)
+            self._received(node, session, plan, reply)
         except KcodecError as error:
             session.fail()
             if is_aside:
@@ -357,17 +307,17 @@ class Fetcher:
             self._wake()
 
     def _failed(self, node: int, plan: Plan, error: KcodecError) -> None:
-        """No answer: another replica, or the same broker later."""
+        """No response: another replica, or the same broker later."""
         log.info("fetching from broker %d: %s", node, error)
         self._metrics.count("consumer.fetch_failed", node=node)
-        self._troubles.put_off(node, str(error))
+        self._backoffs.put_off(node, str(error))
         self.cluster.request_update(f"broker {node} did not answer a Fetch")
         with self.assignment.lock:
-            for asked in plan.values():
-                if asked.state.preferred_replica == node:
-                    asked.state.preferred_replica = None
+            for requested in plan.values():
+                if requested.state.preferred_replica == node:
+                    requested.state.preferred_replica = None
         if isinstance(error, AuthenticationError | UnsupportedError):
-            self._answers.pass_on(error)
+            self._responses.pass_on(error)
         if isinstance(error.__cause__, LimitExceededError) and error.__cause__.limit != RESPONSE_LIMIT:
             self._too_large(node, plan, error.__cause__)
 
@@ -385,46 +335,47 @@ class Fetcher:
                 self._large[node] = smaller
 
     def _too_large(self, node: int, plan: Plan, error: LimitExceededError) -> None:
-        """The answer is above max_response_bytes: with one partition alone, its next batch is."""
+        """The response is above max_response_bytes: with one partition alone, its next batch is."""
         if len(plan) > 1:
             self._one_by_one[node] = list(plan)
             return
-        ((partition, asked),) = plan.items()
+        ((partition, requested),) = plan.items()
         failure = LimitExceededError(
-            f"the batch at offset {asked.wanted.offset} comes in {error.reason}: raise that to read it",
+            f"the batch at offset {requested.request.offset} comes in {error.reason}: raise that to read it",
             limit=error.limit,
             value=error.value,
             claimed=error.claimed,
             topic_partition=partition,
-            next_offset=asked.wanted.offset + 1,
+            next_offset=requested.request.offset + 1,
         )
-        if asked.state.version == asked.version and asked.state.position == asked.wanted.offset:
-            self.assignment.fail(asked.state, failure)
+        if requested.state.version == requested.version and requested.state.position == requested.request.offset:
+            self.assignment.fail(requested.state, failure)
         self.arrived.set()
 
-    def _answered(self, node: int, session: FetchSession, plan: Plan, reply: Reply) -> None:
+    def _received(self, node: int, session: FetchSession, plan: Plan, reply: Reply) -> None:
         message = reply.message
         if message.error_code:
             session.refuse(message.error_code)
-            row = error_code(message.error_code)
-            log.info("broker %d refused a Fetch: %s (%s)", node, row.name, row.text)
-            is_first = self._session_errors.pop(node, 0) == 0
-            if message.error_code in SESSION_ERRORS:
-                self._session_errors[node] = message.error_code
-            if message.error_code not in SESSION_ERRORS or not is_first:
-                self._troubles.put_off(node, f"broker {node} responded to Fetch with {row.name}")
-                if not row.retriable:
-                    self._answers.pass_on(broker_error(message.error_code, f"Fetch from broker {node}", remedy="stop"))
+            code = error_code(message.error_code)
+            log.info("broker %d refused a Fetch: %s (%s)", node, code.name, code.text)
+            is_first = node not in self._session_errors
+            self._session_errors.discard(node)
+            if code in SESSION_ERRORS:
+                self._session_errors.add(node)
+            if code not in SESSION_ERRORS or not is_first:
+                self._backoffs.put_off(node, f"broker {node} responded to Fetch with {code.name}")
+                if not code.retriable:
+                    self._responses.pass_on(broker_error(code, f"Fetch from broker {node}", remedy="stop"))
             return
         found, problem = session.accept(message)
         if problem is not None:
             log.info("the response of broker %d does not match its fetch session: %s", node, problem)
-            self._troubles.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
+            self._backoffs.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
             return
-        self._troubles.over(node)
-        self._session_errors.pop(node, None)
+        self._backoffs.over(node)
+        self._session_errors.discard(node)
         for partition in plan.keys() - {partition for partition, _ in found}:
-            self._troubles.over(partition)  # nothing new there
+            self._backoffs.over(partition)  # nothing new there
         self.cluster.learn_brokers(message.node_endpoints)
         for partition, data in found:
-            self._answers.take(node, partition, plan[partition], data)
+            self._responses.take(node, partition, plan[partition], data)

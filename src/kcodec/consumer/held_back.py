@@ -10,17 +10,18 @@ transaction it is (DescribeProducers, ListTransactions, DescribeTransactions; KI
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import Asking
-from kcodec.consumer.assignment import COMMITTED
+from kcodec.consumer.assignment import COMMITTED, Assignment
+from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.lag import OpenTransaction, open_transactions_of
+from kcodec.consumer.polling_handler import Polls
+from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
-
-if TYPE_CHECKING:
-    from kcodec.consumer.core import ConsumerCore
 
 log = logging.getLogger("kcodec.consumer")
 #: A partition that a transaction holds back for this time is worth a warning.
@@ -48,8 +49,19 @@ class _Held(NamedTuple):
 class HeldBack:
     """The partitions of one consumer that transactions hold back."""
 
-    def __init__(self, core: ConsumerCore) -> None:
-        self._core = core
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        committed: CommittedOffsets | None,
+        settings: ConsumerSettings,
+        polls: Polls,
+    ) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._committed = committed
+        self._settings = settings
+        self._polls = polls
         self._held: dict[TopicPartition, _Held] = {}
         self._quiet_until = 0.0
 
@@ -58,9 +70,9 @@ class HeldBack:
         while True:
             yield from sleep(LOOK_SECONDS)
             self._look()
-            now = self._core.clock()
+            now = self._cluster.clock()
             late = [item for item, held in self._held.items() if now - held.since >= HELD_BACK_SECONDS]
-            if late and now >= self._quiet_until and self._core.polls.polled_within(HELD_BACK_SECONDS):
+            if late and now >= self._quiet_until and self._polls.polled_within(HELD_BACK_SECONDS):
                 self._quiet_until = now + REPEAT_SECONDS
                 try:
                     yield from self._warn(late)
@@ -73,14 +85,14 @@ class HeldBack:
                     )
 
     def _look(self) -> None:
-        core, now = self._core, self._core.clock()
-        pending = core.committed.unstable if core.committed is not None else frozenset()
+        now = self._cluster.clock()
+        pending = self._committed.unstable if self._committed is not None else frozenset()
         found: dict[TopicPartition, _Held] = {}
-        for item, state in list(core.assignment.partitions.items()):
+        for item, state in list(self._assignment.partitions.items()):
             offset = None
             if state.awaiting == COMMITTED and item in pending:
                 offset = -1
-            elif core.settings.is_committed_only and state.is_fetchable:
+            elif self._settings.is_committed_only and state.is_fetchable:
                 is_held = 0 <= state.last_stable_offset <= (state.position or 0) < state.high_watermark
                 offset = state.last_stable_offset if is_held else None
             if offset is None:
@@ -90,8 +102,7 @@ class HeldBack:
         self._held = found
 
     def _warn(self, late: list[TopicPartition]) -> Flow[None]:
-        core = self._core
-        asking = Asking(core.cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
+        asking = Asking(self._cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
         deadline = asking.deadline(None)
         shown = sorted(late)[:MAX_PARTITIONS]
         places = {item: item if self._held[item].offset >= 0 else None for item in shown}
@@ -110,7 +121,7 @@ class HeldBack:
             named = "; ".join(_named(one) for one in transactions) or f"unknown ({unknown})"
             if transactions and unknown is not None:
                 named += f" ({unknown})"
-            seconds = core.clock() - held.since
+            seconds = self._cluster.clock() - held.since
             if held.offset >= 0:
                 log.warning(
                     "%s: poll has returned no records of it for %.0f s, as a transaction is open at offset %d: a "
@@ -121,7 +132,7 @@ class HeldBack:
                 log.warning(
                     "%s: poll has returned no records of it for %.0f s, as a transaction that commits its offset for "
                     "group %r has not ended (UNSTABLE_OFFSET_COMMIT). Open in %s: %s. %s",
-                    *(item, seconds, core.settings.group_id, place, named, ADVICE),
+                    *(item, seconds, self._settings.group_id, place, named, ADVICE),
                 )
         if len(late) > len(shown):
             log.warning("%d more partitions are held back by open transactions", len(late) - len(shown))
@@ -129,8 +140,8 @@ class HeldBack:
     def _offsets_partition(self, timeout: float) -> Flow[TopicPartition]:
         """Return the partition of __consumer_offsets that has the group's offsets. Source: GroupCoordinator
         .partitionFor, Utils.abs and String.hashCode of Kafka."""
-        topic = yield from self._core.cluster.ensure_topic(OFFSETS_TOPIC, timeout)
-        code = java_hash(self._core.settings.group_id or "")
+        topic = yield from self._cluster.ensure_topic(OFFSETS_TOPIC, timeout)
+        code = java_hash(self._settings.group_id or "")
         return TopicPartition(OFFSETS_TOPIC, (0 if code == -(1 << 31) else abs(code)) % len(topic.partitions))
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from random import Random
 from typing import Any
 
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets_question, timestamp_of
@@ -37,12 +36,11 @@ from kcodec.errors import (
     OffsetOutOfRangeError,
     UnsupportedError,
 )
-from kcodec.flow import Clock, Flow, Signal, Task, sleep, spawn, wait
+from kcodec.flow import Flow, Signal, Task, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.protocol.error_codes import error_code, note_final
+from kcodec.protocol.error_codes import ErrorCode, note_final
 
 log = logging.getLogger("kcodec.consumer")
-UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED = 3, 30, 31
 # Requests to one broker whose answers nobody wants any more, while it does not answer: further ones wait.
 MAX_UNDER_WAY = 4
 # Which repeat's pause comes between two rounds that each took all their time.
@@ -74,8 +72,6 @@ class Positions:
         committed: CommittedOffsets | None,
         settings: ConsumerSettings,
         *,
-        clock: Clock,
-        random: Random,
         member: Member | None = None,
         now: Callable[[], int] | None = None,
     ) -> None:
@@ -89,8 +85,6 @@ class Positions:
         self.now = now or int
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
-        self._clock = clock
-        self._random = random
         self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
         self._wake = Signal()
         self._is_awake = False
@@ -202,14 +196,14 @@ class Positions:
             VALIDATION: self._ask_epoch_ends,
             "range": self._ask_range,
         }
-        began = self._clock()
+        began = self.cluster.clock()
         try:
             outcome = yield from asks[group[0]](keys)
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
-                log.info("positions are requested again after %.3g s: %s", self._clock() - began, left[0])
+                log.info("positions are requested again after %.3g s: %s", self.cluster.clock() - began, left[0])
             if outcome.errors:
-                yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self._random.random()))
+                yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self.cluster.random.random()))
                 self._forgive(outcome.errors)
         finally:
             for item, key in keys.items():
@@ -371,7 +365,6 @@ class Positions:
 
 def out_of_range_error(partition: TopicPartition, position: int, start: int, end: int) -> OffsetOutOfRangeError:
     """For auto_offset_reset "none"; it is not raised."""
-    row = error_code(1)
     return OffsetOutOfRangeError(
         f"{partition}: the position {position} is not in the log, which has offsets {start} to {end} (the end not "
         'included). auto_offset_reset is "none": seek to where reading is to go on',
@@ -379,14 +372,14 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
         position=position,
         log_start_offset=start,
         log_end_offset=end,
-        name=row.name,
+        name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         remedy="stop",
     )
 
 
 def _cannot_be_asked(error: KcodecError) -> bool:
     """Validation: brokers before 2.1 have no such request, version 2 of it wants a right on the cluster."""
-    return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == CLUSTER_AUTHORIZATION_FAILED
+    return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _is_final(error: KcodecError) -> bool:
@@ -396,4 +389,5 @@ def _is_final(error: KcodecError) -> bool:
     if not isinstance(error, BrokerError) or error.retriable:
         return False
     # A topic may come (back); a member whose epoch is not current has its membership to set it right.
-    return error.code != UNKNOWN_TOPIC_OR_PARTITION and error.code not in GROUP_CODES - {GROUP_AUTHORIZATION_FAILED}
+    is_passing = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return not is_passing and error.code not in GROUP_CODES - {ErrorCode.GROUP_AUTHORIZATION_FAILED}

@@ -23,7 +23,7 @@ from kcodec.cluster.routing import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import error_code
+from kcodec.protocol.error_codes import ErrorCode
 
 CONSUMER_REPLICA_ID = -1
 UNKNOWN = -1
@@ -53,7 +53,8 @@ def epoch_end_question(
     cluster: Cluster, asked: MutableMapping[TopicPartition, Position]
 ) -> Question[TopicPartition, EpochEnd]:
     """For `settle`: where the epochs of these positions end. The leader epochs in `asked` are set as they go out:
-    a leader that knows a newer one refuses ours (74), and is asked again with what the metadata says then."""
+    a leader that knows a newer one refuses ours (FENCED_LEADER_EPOCH), and is sent the epoch that the metadata has by
+    then."""
 
     def of(topic: str, number: int) -> Any:
         position = asked[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))
@@ -96,7 +97,6 @@ def truncation_error(partition: TopicPartition, position: Position, end: EpochEn
         if end.is_known
         else "the leader cannot tell up to where the log is what was read"
     )
-    row = error_code(1)
     return LogTruncationError(
         f"{partition}: records below the position {position.offset}, read in leader epoch {position.position_epoch}, "
         f'are not in the log any more: {where}. auto_offset_reset is "none": seek to where reading is to go on',
@@ -105,6 +105,6 @@ def truncation_error(partition: TopicPartition, position: Position, end: EpochEn
         position_epoch=position.position_epoch,
         divergent_offset=end.end_offset if end.is_known else UNKNOWN,
         divergent_epoch=end.leader_epoch if end.is_known else UNKNOWN,
-        name=row.name,
+        name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         remedy="stop",
     )

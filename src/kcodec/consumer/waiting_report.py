@@ -15,14 +15,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.assignment import Assignment, PartitionState
+from kcodec.consumer.fetcher import Fetcher
+from kcodec.consumer.group.rebalance import Membership, Subscription
+from kcodec.consumer.positions import Positions
+from kcodec.consumer.settings import ConsumerSettings
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import error_code
-
-if TYPE_CHECKING:
-    from kcodec.consumer.core import ConsumerCore
+from kcodec.protocol.error_codes import ErrorCode, error_code
 
 log = logging.getLogger("kcodec.consumer")
 #: A problem is logged when it has lasted for this time; with LOOK_SECONDS added, the first warning comes within five
@@ -36,7 +39,6 @@ REPEAT_SECONDS: Final = 10.0
 LONGEST_REPEAT_SECONDS: Final = 300.0
 #: Partitions that one warning names.
 MAX_NAMED_PARTITIONS: Final = 5
-UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT = 3, 88
 
 #: What a problem is about: its kind, and the topic or broker.
 Key = tuple[str, str | int]
@@ -62,10 +64,29 @@ class _Found(NamedTuple):
 
 
 class WaitingReport:
-    """The warnings of one consumer: see the module. Runs on the I/O thread or event loop."""
+    """The warnings of one consumer: see the module. Runs on the I/O thread or event loop.
 
-    def __init__(self, core: ConsumerCore) -> None:
-        self._core = core
+    subscription, membership: what is subscribed to, and the member of the group, as of now.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignment: Assignment,
+        fetcher: Fetcher,
+        positions: Positions,
+        settings: ConsumerSettings,
+        *,
+        subscription: Callable[[], Subscription],
+        membership: Callable[[], Membership | None],
+    ) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._fetcher = fetcher
+        self._positions = positions
+        self._settings = settings
+        self._subscription = subscription
+        self._membership = membership
         self._known: dict[Key, _Problem] = {}
 
     def run(self) -> Flow[None]:
@@ -76,7 +97,7 @@ class WaitingReport:
 
     def look(self) -> None:
         """Log what is due now."""
-        now = self._core.clock()
+        now = self._cluster.clock()
         found = dict(self._found())
         for key in self._known.keys() - found.keys():
             if self._known.pop(key).was_logged:
@@ -99,18 +120,17 @@ class WaitingReport:
 
     @property
     def _name(self) -> str:
-        settings = self._core.settings
+        settings = self._settings
         group = f" of group {settings.group_id!r}" if settings.group_id is not None else ""
         return f"consumer {settings.client_id!r}{group}"
 
     def _found(self) -> Iterator[tuple[Key, _Found]]:
         """The problems that there are now."""
-        core = self._core
-        if not core.is_reading:
-            return
-        cluster = core.cluster
+        if self._membership() is None and not self._assignment.partitions:
+            return  # the application has not requested anything to read
+        cluster = self._cluster
         if cluster.last_error is not None or not cluster.updates:
-            yield ("brokers", core.settings.bootstrap_servers), self._brokers()
+            yield ("brokers", self._settings.bootstrap_servers), self._brokers()
             if not cluster.updates:
                 return  # nothing else can be known
         yield from self._subscribed()
@@ -118,9 +138,9 @@ class WaitingReport:
         yield from self._partitions()
 
     def _brokers(self) -> _Found:
-        cluster = self._core.cluster
+        cluster = self._cluster
         cause = cluster.last_error or "no response to any request so far"
-        addresses = f"bootstrap_servers={self._core.settings.bootstrap_servers!r}"
+        addresses = f"bootstrap_servers={self._settings.bootstrap_servers!r}"
         if cluster.updates:
             return _Found(f"no broker of the cluster of {addresses} has responded", f"; last cause: {cause}")
         return _Found(
@@ -132,38 +152,37 @@ class WaitingReport:
 
     def _subscribed(self) -> Iterator[tuple[Key, _Found]]:
         """Topics that do not exist or are unavailable, and a pattern that matches no topic."""
-        core = self._core
-        for topic in sorted(core.subscription | {each.topic for each in core.assignment.partitions}):
+        cluster, subscription = self._cluster, self._subscription()
+        for topic in sorted(subscription.topics | {each.topic for each in self._assignment.partitions}):
             code = self._topic_code(topic)
-            if code == UNKNOWN_TOPIC_OR_PARTITION:
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 hint = "; last cause: UNKNOWN_TOPIC_OR_PARTITION. The topic is read once it exists; check its name"
                 yield ("topic", topic), _Found(f"topic {topic!r} has not existed", hint)
             elif code:
                 row = error_code(code)
                 hint = f"; last cause: {row.name}, {row.text}"
                 yield ("topic", topic), _Found(f"topic {topic!r} has been unavailable", hint)
-        pattern, is_matched_here = core.pattern, core.settings.group_protocol == "classic"
-        if pattern is not None and is_matched_here and core.cluster.updates_of_all:
+        pattern, is_matched_here = subscription.pattern, self._settings.group_protocol == "classic"
+        if pattern is not None and is_matched_here and cluster.updates_of_all:
             matches = re.compile(pattern).fullmatch
-            if not any(matches(name) for name, topic in core.cluster.topics.items() if topic.partitions):
+            if not any(matches(name) for name, topic in cluster.topics.items() if topic.partitions):
                 hint = "; a pattern must match the whole name of a topic that this user may describe"
                 yield ("pattern", pattern), _Found(f"pattern {pattern!r} has matched no topic", hint)
 
     def _topic_code(self, topic: str) -> int:
-        """The error of a topic in the metadata; 0 for one that is there."""
-        found = self._core.cluster.topics.get(topic)
+        """The error of a topic in the metadata; NONE for one that is there."""
+        found = self._cluster.topics.get(topic)
         if found is None:
-            return UNKNOWN_TOPIC_OR_PARTITION
-        return found.error or (0 if found.partitions else UNKNOWN_TOPIC_OR_PARTITION)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return found.error or (ErrorCode.NONE if found.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     # The group
 
     def _group(self) -> Iterator[tuple[Key, _Found]]:
-        core = self._core
-        membership, group_id = core.membership, core.settings.group_id
+        membership, group_id = self._membership(), self._settings.group_id
         if membership is None or group_id is None or membership.error is not None or membership.is_stable:
             return
-        cause = core.cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
+        cause = self._cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
         if cause is not None:
             yield (
                 ("group", group_id),
@@ -182,11 +201,11 @@ class WaitingReport:
         ):
             yield from self._of_topics(kind, problem)
 
-    def _of_topics(self, kind: str, problem: Callable[[TopicPartition], _Found | None]) -> Iterator[tuple[Key, _Found]]:
+    def _of_topics(self, kind: str, problem: Callable[[PartitionState], _Found | None]) -> Iterator[tuple[Key, _Found]]:
         topics: dict[str, list[tuple[TopicPartition, _Found]]] = {}
-        for partition, state in sorted(self._core.assignment.partitions.items()):
+        for partition, state in sorted(self._assignment.partitions.items()):
             is_looked_at = state.error is None and not state.is_revoking and not self._topic_code(partition.topic)
-            if is_looked_at and (found := problem(partition)) is not None:
+            if is_looked_at and (found := problem(state)) is not None:
                 topics.setdefault(partition.topic, []).append((partition, found))
         for topic, some in topics.items():
             named = ", ".join(str(partition) for partition, _ in some[:MAX_NAMED_PARTITIONS])
@@ -194,28 +213,29 @@ class WaitingReport:
             what, hint = some[0][1]
             yield (kind, topic), _Found(f"{named}{more} {what}", hint)
 
-    def _missing(self, partition: TopicPartition) -> _Found | None:
-        count = self._core.cluster.partitions(partition.topic) or 0
-        if partition.partition in self._core.cluster.topics[partition.topic].partitions:
+    def _missing(self, state: PartitionState) -> _Found | None:
+        there = self._cluster.topics[state.topic_partition.topic].partitions
+        if state.topic_partition.partition in there:
             return None
-        hint = f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {count} partitions, numbered from 0"
+        hint = f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {len(there)} partitions, numbered from 0"
         return _Found("cannot be read, as there has been no such partition", hint)
 
-    def _without_leader(self, partition: TopicPartition) -> _Found | None:
-        known = self._core.cluster.topics[partition.topic].partitions.get(partition.partition)
+    def _without_leader(self, state: PartitionState) -> _Found | None:
+        topic, number = state.topic_partition
+        known = self._cluster.topics[topic].partitions.get(number)
         if known is None or known.leader >= 0:
             return None
         return _Found("cannot be read, as there has been no leader", "; last cause: LEADER_NOT_AVAILABLE")
 
-    def _without_position(self, partition: TopicPartition) -> _Found | None:
-        state, cause = self._core.assignment.partitions[partition], self._core.positions.causes.get(partition)
-        if state.awaiting is None or cause is None or self._core.cluster.leader(*partition) is None:
+    def _without_position(self, state: PartitionState) -> _Found | None:
+        partition = state.topic_partition
+        cause = self._positions.causes.get(partition)
+        if state.awaiting is None or cause is None or self._cluster.leader(*partition) is None:
             return None
-        if getattr(cause, "code", 0) == UNSTABLE_OFFSET_COMMIT:
+        if getattr(cause, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT:
             return None
         return _Found(f"has had no position (it waits for: {state.awaiting})", f"; last cause: {cause}")
 
-    def _not_fetched(self, partition: TopicPartition) -> _Found | None:
-        state = self._core.assignment.partitions[partition]
-        cause = self._core.fetcher.cause_of(state) if state.is_fetchable else ""
+    def _not_fetched(self, state: PartitionState) -> _Found | None:
+        cause = self._fetcher.cause_of(state) if state.is_fetchable else ""
         return _Found("could not be fetched", f"; last cause: {cause}") if cause else None

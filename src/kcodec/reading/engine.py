@@ -24,6 +24,7 @@ from uuid import UUID
 
 from kcodec import _fast
 from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.consumer.fetch_responses import STALE_METADATA
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import (
     AuthenticationError,
@@ -38,16 +39,12 @@ from kcodec.errors import (
 )
 from kcodec.flow import ByVersion, Flow, Signal, call, sleep, spawn, wait
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-OFFSET_OUT_OF_RANGE = 1
-UNKNOWN_TOPIC_OR_PARTITION = 3
-UNKNOWN_TOPIC_ID = 100
-INCONSISTENT_TOPIC_ID = 103
 #: After these another broker may lead, or the topic is gone.
-NOT_THE_LEADER = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 100, 103})
+NOT_THE_LEADER = STALE_METADATA | {ErrorCode.UNKNOWN_LEADER_EPOCH}
 #: A topic that metadata does not know for so long is gone; a broker that has just started may know nothing yet.
 TOPIC_PATIENCE_SECONDS = 2.0
 #: The last version with names of topics in place of ids.
@@ -343,7 +340,7 @@ class BoundedRead:
         topic, number = partition.topic_partition
         doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
         error = broker_error(code, doing, resource=partition.topic_partition)
-        if code == OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._gone(partition)
         if code not in NOT_THE_LEADER and not error_code(code).retriable:
             raise error
@@ -381,15 +378,15 @@ class BoundedRead:
             return
         if not found.error and partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id):
             told = f"topic {self.topic!r} was deleted and made again while it was read"
-            raise broker_error(INCONSISTENT_TOPIC_ID, told, resource=self.topic, remedy="stop")
-        if found.error not in (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID):
+            raise broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, told, resource=self.topic, remedy="stop")
+        if found.error not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             partition.unknown_since = None
             return
         now = self.cluster.clock()
         partition.unknown_since = now if partition.unknown_since is None else partition.unknown_since
         if now - partition.unknown_since >= TOPIC_PATIENCE_SECONDS:
             told = f"topic {self.topic!r} was deleted while it was read"
-            raise broker_error(UNKNOWN_TOPIC_OR_PARTITION, told, resource=self.topic, remedy="stop")
+            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, told, resource=self.topic, remedy="stop")
 
     def _pause(self, partition: PartitionRead) -> Flow[None]:
         """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""

@@ -20,13 +20,12 @@ from kcodec.constants import IsolationLevel
 from kcodec.errors import OffsetOutOfRangeError
 from kcodec.flow import Flow
 from kcodec.offsets import Timestamp, TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.reading.predicate import ALL, HIGHEST, Box
 
 Place: TypeAlias = "str | int | Timestamp | datetime.datetime"
 Places: TypeAlias = "Place | Mapping[int, Place]"
 WORDS = ("earliest", "latest")
-UNKNOWN_TOPIC_OR_PARTITION = 3
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -139,7 +138,7 @@ class TopicRange:
         for number in [*numbers, *(one for one in [*self._start, *self._end] if one is not None)]:
             if number not in known:
                 told = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no {number}"
-                raise broker_error(UNKNOWN_TOPIC_OR_PARTITION, told, remedy="stop")
+                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, told, remedy="stop")
         return numbers
 
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from kcodec.cluster.flow_lock import Gate
-from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.callbacks import Callback, RebalanceListener
+from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
 from kcodec.errors import KcodecError, TransactionStateError
-from kcodec.flow import Clock, Flow, Signal, sleep, spawn, wait
+from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.session.block import SessionBlock
 from kcodec.session.group_session_timeout import group_session_timeout
@@ -30,70 +31,12 @@ from kcodec.transactions.identity import OpenTransaction
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
-if TYPE_CHECKING:
-    from kcodec.consumer.callbacks import Notice, Notices
-
 Partitions = Iterable[TopicPartition]
 #: A poll that waits for a rebalance says so often that it is one.
 LONGEST_WAIT_SECONDS = 1.0
 #: From this number of transactions that were aborted in a row on, a warning says so.
 MANY_ABORTS = 8
 log = logging.getLogger("kcodec.session")
-
-
-class CommittedOffsets(Protocol):
-    """Of `kcodec.consumer.committed_offsets`."""
-
-    def fetch(self, partitions: Partitions, timeout: float) -> Flow[Any]:
-        """Partition -> OffsetAndMetadata, or None where nothing is committed; waits while transactions are pending."""
-
-
-class SessionConsumer(Protocol):
-    """What a session needs of its consumer: `kcodec.consumer.core.ConsumerCore`."""
-
-    assignment: Assignment
-    notices: Notices
-    wake: Signal
-    post: Callable[[Callable[[], None]], None]
-
-    @property
-    def membership(self) -> Membership | None:
-        """Of the group."""
-
-    @property
-    def committed(self) -> CommittedOffsets | None:
-        """What the group has committed."""
-
-    def add(self, partitions: Partitions, *, held_back: bool = False) -> None:
-        """Read these too."""
-
-    def remove(self, partitions: Partitions) -> None:
-        """Read these no more."""
-
-    def drop(self, partitions: Partitions) -> None:
-        """Forget what was fetched of these."""
-
-    def note_poll(self) -> None:
-        """The application polls."""
-
-    def raise_errors(self) -> None:
-        """Raises what the group or the loop met."""
-
-    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
-        """Until there may be something to take, or to tell."""
-
-
-class Listener:
-    """What the application wants to be told, where it polls; each is called with a frozenset of TopicPartition."""
-
-    def __init__(
-        self,
-        on_revoked: Callable[..., Any] | None = None,
-        on_assigned: Callable[..., Any] | None = None,
-        on_lost: Callable[..., Any] | None = None,
-    ) -> None:
-        self.on_revoked, self.on_assigned = on_revoked, on_assigned
-        self.on_lost = on_lost or on_revoked
 
 
 class GroupSession:
@@ -108,13 +51,13 @@ class GroupSession:
                that they are the truth.
     """
 
-    def __init__(self, manager: TransactionManager, times: SessionTimes, group_id: str, *, clock: Clock) -> None:
+    def __init__(self, manager: TransactionManager, times: SessionTimes, group_id: str) -> None:
         self.manager = manager
         self.times = times
         self.group_id = group_id
-        self.clock = clock
-        self.consumer: SessionConsumer
-        self.listener = Listener()
+        self.clock = clock = manager.cluster.clock
+        self.consumer: ConsumerCore
+        self.listener = RebalanceListener()
         self.block: SessionBlock | None = None
         self.end_gate = Gate(clock)
         self.changed = Signal()
@@ -127,7 +70,7 @@ class GroupSession:
         self._not_before = 0.0
         self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    def attach(self, consumer: SessionConsumer, listener: Listener | None = None) -> None:
+    def attach(self, consumer: ConsumerCore, listener: RebalanceListener | None = None) -> None:
         """The consumer, once."""
         self.consumer = consumer
         self.listener = listener or self.listener
@@ -197,7 +140,7 @@ class GroupSession:
             # Nothing was done in it. The caller's thread may be here, and signals belong to the loop's.
             self.manager.abandon(self.block.transaction)
             self.block = None
-            self.consumer.post(self.changed.set)
+            self.consumer.assignment.post(self.changed.set)
         if self.block is not None:
             raise TransactionStateError(
                 "a transaction of this session is open: end it before the next one begins",
@@ -219,17 +162,17 @@ class GroupSession:
 
     def _rewind_to_committed(self, deadline: float) -> Flow[None]:
         """After an unknown outcome: the committed offsets say what became of it."""
-        assert self.consumer.committed is not None
+        assert self.consumer.committed_offsets is not None
         uncertain = self._uncertain
         assignment = self.consumer.assignment
         here = [name for name in uncertain if name in assignment.partitions]
         if here:
-            found = yield from self.consumer.committed.fetch(here, max(deadline - self.clock(), 0.0))
+            found = yield from self.consumer.committed_offsets.fetch(here, max(deadline - self.clock(), 0.0))
             for name in here:
                 if name in assignment.partitions:
                     place = found.get(name) or uncertain[name]
                     assignment.seek(name, place.offset, place.leader_epoch)
-            self.consumer.drop(here)
+            self.consumer.fetcher.drop(here)
         self.is_rewind_due, self._uncertain = False, {}
 
     # Reading
@@ -253,7 +196,7 @@ class GroupSession:
             block.has_read |= count > 0
             block.is_reading = False
 
-    def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
+    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Part of a poll, as the consumer's; a rebalance that waits for it goes on, and is waited for."""
         deadline = self.clock() + timeout
         self._polls += 1
@@ -262,8 +205,8 @@ class GroupSession:
             yield from sleep(0)  # who waited for a poll goes on first
             while self._still_rebalances():
                 self.consumer.raise_errors()
-                if self.consumer.notices.waiting:
-                    return self.consumer.notices.waiting[0]
+                if self.consumer.callbacks.waiting:
+                    return self.consumer.callbacks.waiting[0]
                 left = deadline - self.clock()
                 if left <= 0:
                     return None
@@ -317,7 +260,7 @@ class GroupSession:
         going &= self.owned
         log.info("revoked: %s", ", ".join(map(str, sorted(going))))
         yield from self._take_away(going, "revoked")
-        self._tell(self.listener.on_revoked, going)
+        self._call(self.listener.on_revoked, going)
 
     def lose(self, partitions: Partitions) -> Flow[None]:
         """Others have these already."""
@@ -326,7 +269,7 @@ class GroupSession:
             return
         log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
         yield from self._take_away(gone, "lost")
-        self._tell(self.listener.on_lost, gone)
+        self._call(self.listener.on_lost or self.listener.on_revoked, gone)
 
     def _take_away(self, gone: frozenset[TopicPartition], how: str) -> Flow[None]:
         self.consumer.assignment.set_revoking(gone)  # nothing more is delivered of them
@@ -347,19 +290,19 @@ class GroupSession:
         """A rebalance is over."""
         new = frozenset(added)
         log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
-        told = self.listener.on_assigned
-        self.consumer.add(new, held_back=told is not None)
+        on_assigned = self.listener.on_assigned
+        self.consumer.add(new, held_back=on_assigned is not None)
         self.is_rebalancing = False
         self.consumer.wake.set()
-        if told is not None:
+        if on_assigned is not None:
             try:
-                yield from self.consumer.notices.tell(told, new)
+                yield from self.consumer.callbacks.call(on_assigned, new)
             finally:
                 self.consumer.assignment.hold_back(new, False)
 
-    def _tell(self, function: Callable[..., Any] | None, partitions: frozenset[TopicPartition]) -> None:
+    def _call(self, function: Callable[..., Any] | None, partitions: frozenset[TopicPartition]) -> None:
         if function is not None:
-            self.consumer.notices.put(function, partitions)
+            self.consumer.callbacks.put(function, partitions)
 
     # For the end
 
@@ -372,7 +315,7 @@ class GroupSession:
             if state is start.state and (state.position != start.offset or state.awaiting is not None):
                 assignment.seek(name, start.offset, start.leader_epoch)
                 moved.append(name)
-        self.consumer.drop(moved)
+        self.consumer.fetcher.drop(moved)
 
     def rewind_later(self, block: SessionBlock) -> None:
         """Nobody knows what became of it. Where nothing is committed, it goes on where the transaction began."""

@@ -18,15 +18,20 @@ from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
 from kcodec.session.safety import GENERATION_VERSION, SETTLE_SECONDS
 from kcodec.transactions.manager import TO_ABORT
 from kcodec.transactions.state import State
 
-#: The group has gone on without us: 22 ILLEGAL_GENERATION, 25 UNKNOWN_MEMBER_ID, 27 REBALANCE_IN_PROGRESS,
-#: 82 FENCED_INSTANCE_ID, 110 FENCED_MEMBER_EPOCH, 113 STALE_MEMBER_EPOCH. A rebalance, as far as the user goes.
-GROUP_CODES = frozenset({22, 25, 27, 82, 110, 113})
+#: The group has gone on without this member. To the application this is a rebalance.
+GROUP_CODES = frozenset(
+    {
+        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS),
+        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
+    }
+)
 #: After these the partitions are still ours; without generations only after the first.
 STILL_MEMBER = frozenset({Heartbeat.OK, Heartbeat.REBALANCE_IN_PROGRESS, Heartbeat.REASSIGNED})
 log = logging.getLogger("kcodec.session")

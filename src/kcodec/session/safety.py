@@ -12,11 +12,11 @@ import logging
 from dataclasses import dataclass
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.protocol.messages import OffsetFetchRequest, TxnOffsetCommitRequest
 from kcodec.protocol.versions import BrokerVersions
 
-#: The first versions of TxnOffsetCommit (28) that names a generation, and of OffsetFetch (9) with RequireStable.
-TXN_OFFSET_COMMIT, GENERATION_VERSION = 28, 3
-OFFSET_FETCH, REQUIRE_STABLE_VERSION = 9, 7
+#: The first versions of TxnOffsetCommit that names a generation, and of OffsetFetch with RequireStable.
+GENERATION_VERSION, REQUIRE_STABLE_VERSION = 3, 7
 HIGHEST_VERSION = 32767
 #: How often a coordinator looks for transactions that are over their time, unless it was told otherwise
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
@@ -47,8 +47,8 @@ def has_kip447(cluster: Cluster, group_id: str, times: SessionTimes) -> bool:
 
 
 def _offers(versions: BrokerVersions, times: SessionTimes) -> bool:
-    commit = min(versions.apis.get(TXN_OFFSET_COMMIT, (0, 0))[1], times.txn_offset_commit_highest_version)
-    fetch = min(versions.apis.get(OFFSET_FETCH, (0, 0))[1], times.offset_fetch_highest_version)
+    commit = min(versions.apis.get(TxnOffsetCommitRequest.api_key, (0, 0))[1], times.txn_offset_commit_highest_version)
+    fetch = min(versions.apis.get(OffsetFetchRequest.api_key, (0, 0))[1], times.offset_fetch_highest_version)
     return commit >= GENERATION_VERSION and fetch >= REQUIRE_STABLE_VERSION
 
 

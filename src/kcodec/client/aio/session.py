@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
-from kcodec.consumer.callbacks import Notice
+from kcodec.consumer.callbacks import Callback
 from kcodec.errors import KcodecError
 from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
 from kcodec.network.client import Client
@@ -187,9 +187,9 @@ class GroupTransactSession(NotPickled, SessionViews):
                     if taken is not None and len(taken):
                         return taken  # type: ignore[no-any-return]
                     left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    notice = await self._run(self._flows.wait_for_work(left))
-                    if notice is not None:
-                        await self._tell(notice)
+                    callback = await self._run(self._flows.wait_for_work(left))
+                    if callback is not None:
+                        await self._tell(callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         taken = self._take(block, take)
                         return taken if taken is not None else nothing()
@@ -199,14 +199,14 @@ class GroupTransactSession(NotPickled, SessionViews):
         finally:
             self._is_polling = False
 
-    async def _tell(self, notice: Notice) -> None:
-        self._core.notices.begin(notice)
+    async def _tell(self, callback: Callback) -> None:
+        self._core.callbacks.begin(callback)
         try:
-            found = notice.call()
+            found = callback.call()
             if inspect.isawaitable(found):
                 await found
         finally:
-            self._carrier.post(notice.settle)
+            self._carrier.post(callback.complete)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """As `kcodec.client.GroupTransactSession.close`."""
@@ -216,8 +216,8 @@ class GroupTransactSession(NotPickled, SessionViews):
         try:
             if self._is_started:
                 await self._run(self._close(timeout))
-                for notice in self._last_notices():
-                    await self._tell(notice)
+                for callback in self._last_callbacks():
+                    await self._tell(callback)
         finally:
             await self._producer.close(max(deadline - time.monotonic(), 0.0))
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 class Heartbeat(Enum):
     """What came of a heartbeat that was asked for.
 
-    OK: still a member of this generation. REBALANCE_IN_PROGRESS: the same, and a rebalance has begun (27). REASSIGNED:
+    OK: still a member of this generation. REBALANCE_IN_PROGRESS: the same, and a rebalance has begun. REASSIGNED:
     it brought another assignment (KIP-848). LOST: the coordinator knows us no more, or we lost our partitions
     meanwhile. UNKNOWN: nobody answered in time, or we are no member yet.
     """
@@ -29,6 +30,19 @@ class Heartbeat(Enum):
     REASSIGNED = "reassigned"
     LOST = "lost"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a consumer subscribes to: topics by name, and those that a regular expression matches (None: no pattern)."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wanted: no member then."""
+        return not self.topics and self.pattern is None
 
 
 class RebalanceHandler(Protocol):
@@ -60,7 +74,10 @@ class Membership(Protocol):
 
     changed: Signal
     gate: Gate
-    error: BaseException | None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What poll is to raise; None if there is no error."""
 
     @property
     def last_error(self) -> BaseException | None:

@@ -1,44 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heartbeats of a member of a classic group, the two clocks that run with them, and its farewell.
+"""The heartbeats of a member of a classic group, the two timeouts that run with them, and LeaveGroup.
 
-One clock is the session's: without an answered heartbeat for session_timeout the coordinator has given our partitions
-to others. The other is the application's: if it does not poll for max_poll_interval, it is stuck, and we leave so that
-others may go on (KIP-62).
+Without a response to a heartbeat for session_timeout, the coordinator has given the partitions to other members. If the
+application does not poll for max_poll_interval, it is stuck, and the member leaves so that others may go on (KIP-62).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from kcodec.consumer.group.classic.requests import FENCED_INSTANCE_ID, HEARTBEAT, State, Treatment, treatment
+from kcodec.consumer.group.classic.member_state import ClassicMember, ClassicMemberState
+from kcodec.consumer.group.classic.requests import GroupRequests
+from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import AuthenticationError, BrokerError, KcodecError, TransportError, UnsupportedError
-from kcodec.flow import Clock, Flow, Signal, sleep, spawn, wait
+from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from kcodec.consumer.group.classic.membership import ClassicMembership
+from kcodec.protocol.error_codes import ErrorCode
 
 log = logging.getLogger("kcodec.consumer")
-REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED = 27, 30
-GONE = frozenset({Treatment.RESET_GENERATION, Treatment.RESET_MEMBER})
-#: The farewell of a member whose application is stuck: nobody waits for it.
+GONE = frozenset({GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER})
+#: The member is in its generation.
+IN_GENERATION = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+#: Time for LeaveGroup of a member whose application is stuck.
 POLL_LEAVE_SECONDS = 5.0
 
 
 class Heartbeats:
-    """Of one member."""
+    """The heartbeats of one member."""
 
-    def __init__(self, member: ClassicMembership, clock: Clock, random: Random) -> None:
+    def __init__(self, member: ClassicMember, requests: GroupRequests) -> None:
         self.member = member
-        self.settings = member.settings
-        self.requests = member.requests
-        self._clock, self._random = clock, random
+        self.requests = requests
+        self.settings = requests.settings
+        self._clock, self._random = requests.cluster.clock, requests.cluster.random
         self._begun = Signal()
-        self._answered_at = self._due_at = self._polled_at = clock()
+        self._answered_at = self._due_at = self._polled_at = self._clock()
         self._attempt = 0
 
     def note_poll(self, now: float) -> None:
@@ -46,7 +43,7 @@ class Heartbeats:
         self._polled_at = now
 
     def begin(self) -> None:
-        """A generation has begun: both clocks start anew."""
+        """A generation has begun: both timeouts start again."""
         now = self._clock()
         self._answered_at = self._polled_at = now
         self._due_at = now + self.settings.heartbeat_interval
@@ -54,7 +51,7 @@ class Heartbeats:
         self._begun.set()
 
     def run(self) -> Flow[None]:
-        """For ever: heartbeats while we are in a generation."""
+        """Send heartbeats while the member is in a generation, without end."""
         while True:
             now = self._clock()
             session_ends = self._answered_at + self.settings.session_timeout
@@ -72,8 +69,9 @@ class Heartbeats:
 
     @property
     def _is_beating(self) -> bool:
-        """The coordinator misses no heartbeat while it holds our JoinGroup."""
-        return self.member.generation.is_member and self.member.state in (State.COMPLETING, State.STABLE)
+        """The coordinator expects no heartbeat while it holds the JoinGroup."""
+        is_synchronized = self.member.state in (ClassicMemberState.COMPLETING, ClassicMemberState.STABLE)
+        return self.member.generation.is_member and is_synchronized
 
     def _end_session(self) -> None:
         seconds = self.settings.session_timeout
@@ -89,16 +87,11 @@ class Heartbeats:
             self.requests.group_id,
             seconds,
         )
-        member_id = member.generation.member_id
-        channel = self._channel
+        member_id, channel = member.generation.member_id, member.channel
         member.is_late = True
         member.reset("the time between two polls was longer than max_poll_interval_ms", keeps_member_id=False)
         reason = "consumer poll timeout has expired."
         yield from self.leave(member_id, POLL_LEAVE_SECONDS, reason, channel)
-
-    @property
-    def _channel(self) -> str:
-        return "heartbeat" if self.member.is_joining else "group"
 
     def _beat(self, session_left: float) -> Flow[None]:
         """One heartbeat that is due."""
@@ -119,7 +112,7 @@ class Heartbeats:
             return
         if code is not None:
             self._take(code)
-        if code not in (0, REBALANCE_IN_PROGRESS):
+        if code not in IN_GENERATION:
             self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random.random())
             self._attempt += 1
 
@@ -127,22 +120,22 @@ class Heartbeats:
         deadline = self._clock() + timeout
         node = yield from self.requests.coordinator(timeout)
         left = max(deadline - self._clock(), 0.0)
-        return (yield from self.requests.heartbeat(node, generation_id, member_id, left, self._channel))
+        return (yield from self.requests.heartbeat(node, generation_id, member_id, left, self.member.channel))
 
     def _take(self, code: int) -> None:
-        """What an answer to the generation that we are in means."""
+        """Handle the error code of a heartbeat of the current generation."""
         member = self.member
-        treated = treatment(HEARTBEAT, code)
-        if code in (0, REBALANCE_IN_PROGRESS):
+        treated = disposition(CLASSIC, code)
+        if code in IN_GENERATION:
             self._answered_at, self._attempt = self._clock(), 0
-            if code and member.state is State.STABLE:
+            if code and member.is_stable:
                 member.request_rejoin("the group is rebalancing already")
-        elif code in (FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED):
+        elif code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED):
             member.fail(self.requests.error("Heartbeat", code))
-        elif treated is Treatment.FIND:
+        elif treated is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
         elif treated in GONE and self._is_beating:
-            keeps_member_id = treated is Treatment.RESET_GENERATION
+            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
             name = self.requests.error("Heartbeat", code).name
             member.reset(f"a heartbeat was answered {name}", keeps_member_id=keeps_member_id)
         elif treated not in GONE:
@@ -150,7 +143,7 @@ class Heartbeats:
 
     def force(self, timeout: float) -> Flow[Heartbeat]:
         """See Membership.force_heartbeat: of the generation of `group_metadata`, whatever is going on."""
-        member, who = self.member, self.member.group_metadata
+        member, who = self.member, self.member.metadata
         if who.generation_id < 0:
             return Heartbeat.UNKNOWN
         if not member.generation.is_member:
@@ -161,14 +154,14 @@ class Heartbeats:
         try:
             while not task.done and (left := deadline - self._clock()) > 0:
                 yield from wait(member.changed, left)
-                if not member.generation.is_member or member.group_metadata != who:
+                if not member.generation.is_member or member.metadata != who:
                     return Heartbeat.LOST
             return task.result if task.done and task.result is not None else Heartbeat.UNKNOWN
         finally:
             task.cancel()
 
     def _ask_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
-        """Heartbeats until one is answered."""
+        """Send heartbeats until one has a response."""
         deadline, attempt = self._clock() + timeout, 0
         while (left := deadline - self._clock()) > 0:
             code = None
@@ -182,18 +175,21 @@ class Heartbeats:
                 return Heartbeat.UNKNOWN
             if code is not None and self.member.generation.id == who.generation_id:
                 self._take(code)
-            if code in (0, REBALANCE_IN_PROGRESS):
+            if code in IN_GENERATION:
                 return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK
-            if code == FENCED_INSTANCE_ID or (code is not None and treatment(HEARTBEAT, code) in GONE):
-                return Heartbeat.LOST
-            if code is not None and treatment(HEARTBEAT, code) is Treatment.FATAL:
-                return Heartbeat.UNKNOWN
+            if code is not None:
+                treated = disposition(CLASSIC, code)
+                if code == ErrorCode.FENCED_INSTANCE_ID or treated in GONE:
+                    return Heartbeat.LOST
+                if treated is GroupDisposition.FATAL:
+                    return Heartbeat.UNKNOWN
             yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
             attempt += 1
         return Heartbeat.UNKNOWN
 
     def leave(self, member_id: str, timeout: float, reason: str, channel: str) -> Flow[None]:
-        """LeaveGroup of a dynamic member; who does not come through is missed after its session."""
+        """LeaveGroup of a dynamic member. If it does not get through, the coordinator removes the member after its
+        session."""
         if self.settings.group_instance_id is not None or not member_id:
             return
         deadline, attempt = self._clock() + timeout, 0
@@ -206,10 +202,10 @@ class Heartbeats:
             except KcodecError as error:
                 log.info("leaving group %s: %s", self.requests.group_id, error)
                 return
-            treated = treatment(HEARTBEAT, code) if code else None
-            if treated not in (Treatment.AGAIN, Treatment.FIND):
+            treated = disposition(CLASSIC, code) if code else None
+            if treated not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):
                 return
-            if treated is Treatment.FIND:
+            if treated is GroupDisposition.FIND_COORDINATOR:
                 self.requests.forget_coordinator()
             pause = self.settings.retry_backoff(attempt, self._random.random())
             yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))

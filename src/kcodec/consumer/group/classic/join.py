@@ -1,49 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of a rebalance: JoinGroup, the sharing out where we lead, SyncGroup. The membership repeats it."""
+"""One round of a rebalance: JoinGroup, the assignment if this member leads, SyncGroup. The membership repeats it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from kcodec.consumer.assignors import Assignor, GroupMember, Shares
+from kcodec.consumer.assignors import Assignor, GroupMember, Shares, make_assignors
 from kcodec.consumer.group.classic.consumer_protocol import read_assignment, read_subscription
-from kcodec.consumer.group.classic.requests import (
-    INCONSISTENT_GROUP_PROTOCOL,
-    JOIN,
-    SYNC,
-    Generation,
-    State,
-    Treatment,
-    treatment,
-)
+from kcodec.consumer.group.classic.heartbeats import Heartbeats
+from kcodec.consumer.group.classic.member_state import ClassicMember, ClassicMemberState, Generation
+from kcodec.consumer.group.classic.requests import GroupRequests
+from kcodec.consumer.group.classic.topics import GroupTopics
+from kcodec.consumer.group.dispositions import CLASSIC, JOIN_GROUP, GroupDisposition, disposition
+from kcodec.errors import TransportError
 from kcodec.flow import Flow
-from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.groups import JoinGroupResponse
 
-if TYPE_CHECKING:
-    from kcodec.consumer.group.classic.membership import ClassicMembership
-
 log = logging.getLogger("kcodec.consumer")
+CHANGED_PARTITIONS = "the partitions of the group's topics have changed"
+RETRIED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 
 
 class JoinRounds:
     """The rounds of one member. failures: how many in a row ended in nothing but a pause; restarts: how many in a row
-    ended with the order to join again at once. last_error: why the last round failed, None after one that succeeded."""
+    ended with the order to join again at once. last_error: why the last round failed, None after one that succeeded.
 
-    def __init__(self, member: ClassicMembership) -> None:
+    owned: the partitions that the member has from the group.
+    """
+
+    def __init__(
+        self,
+        member: ClassicMember,
+        requests: GroupRequests,
+        topics: GroupTopics,
+        heartbeats: Heartbeats,
+        owned: Callable[[], frozenset[TopicPartition]],
+    ) -> None:
         self.member = member
-        self.requests = member.requests
+        self.requests = requests
+        self.settings = requests.settings
+        self.assignors: list[Assignor] = make_assignors(self.settings.partition_assignment_strategy)
+        self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
         self.failures = self.restarts = 0
         self.last_error: BaseException | None = None
+        self._topics = topics
+        self._heartbeats = heartbeats
+        self._owned = owned
+        self._failing_since: float | None = None
 
     def run(self) -> Flow[list[TopicPartition] | None]:
-        """What SyncGroup gives us, or None if another round is needed. Raises BrokerError, DecodeError for what is
-        fatal, TransportError where nobody answers."""
+        """Return the assignment of SyncGroup, or None if another round is needed. Raise BrokerError or DecodeError for
+        fatal errors, TransportError if there is no response."""
         member = self.member
-        node = yield from self.requests.coordinator(member.settings.request_timeout)
+        node = yield from self.requests.coordinator(self.settings.request_timeout)
         answer = yield from self._join(node)
         if answer is None:
             return None
@@ -53,87 +65,130 @@ class JoinRounds:
         if not self._is_current(generation):
             return None
         reply = yield from self.requests.sync(node, generation, shares)
-        member.note_answer()
+        self._failing_since = None
         if not self._is_current(generation):
             return None
         if reply.error_code:
-            self._treat("SyncGroup", treatment(SYNC, reply.error_code), reply.error_code)
+            self._treat("SyncGroup", disposition(CLASSIC, reply.error_code), reply.error_code)
             return None
         self.requests.check_protocol_type("SyncGroup", reply.protocol_type)
         if reply.protocol_name is not None and reply.protocol_name != generation.protocol:
             doing = f"SyncGroup found assignor {reply.protocol_name!r} where JoinGroup chose {generation.protocol!r}"
-            raise broker_error(INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
+            raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
         return read_assignment(bytes(reply.assignment))
 
     def _is_current(self, generation: Generation) -> bool:
         """Whether the heartbeats have not found out meanwhile that this generation is over."""
-        return self.member.generation == generation and self.member.state is State.COMPLETING
+        return self.member.generation == generation and self.member.state is ClassicMemberState.COMPLETING
 
     def _join(self, node: int) -> Flow[JoinGroupResponse | None]:
         """JoinGroup, until it is answered with a generation; None if another round is needed."""
         member = self.member
         for _ in range(2):
-            subscription, reason = member.begin_join()
-            answer = yield from self.requests.join(node, member.generation, subscription, member.assignors, reason)
-            member.note_answer()
-            if member.state is not State.PREPARING:
+            subscription, reason = self._subscription()
+            answer = yield from self.requests.join(node, member.generation, subscription, self.assignors, reason)
+            self._failing_since = None
+            if member.state is not ClassicMemberState.PREPARING:
                 return None
             if not answer.error_code:
                 self.requests.check_protocol_type("JoinGroup", answer.protocol_type)
-                member.joined(Generation(answer.generation_id, answer.member_id, answer.protocol_name or ""))
+                member.generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name or "")
+                member.state = ClassicMemberState.COMPLETING
+                self._heartbeats.begin()
                 return answer
-            treated = treatment(JOIN, answer.error_code)
-            if treated is not Treatment.WITH_ID:
+            treated = disposition(JOIN_GROUP, answer.error_code)
+            if treated is not GroupDisposition.JOIN_WITH_ID:
                 self._treat("JoinGroup", treated, answer.error_code)
                 return None
             member.generation = Generation(member_id=answer.member_id)
         self.failures += 1  # twice another id: not without a pause
         return None
 
-    def _treat(self, asked: str, treated: Treatment, code: int) -> None:
+    def _subscription(self) -> tuple[GroupMember, str]:
+        """JoinGroup is sent: what the leader is told of this member, and why it joins."""
+        member = self.member
+        member.state = ClassicMemberState.PREPARING
+        if member.rejoin_reason is None:
+            member.rejoin_reason = "the subscription has changed"
+        member.joined_topics = self._topics.topics
+        subscription = GroupMember(
+            member_id=member.generation.member_id,
+            topics=member.joined_topics,
+            owned=tuple(self._owned()),
+            generation=member.generation.id,
+            rack_id=self.settings.client_rack or None,
+        )
+        return subscription, member.rejoin_reason
+
+    def succeeded(self) -> None:
+        """The member is in the generation of the last round."""
+        member = self.member
+        member.state = ClassicMemberState.STABLE
+        member.rejoin_reason = CHANGED_PARTITIONS if self._topics.has_changed() else None
+        member.is_prepared = False
+        self.failures = self.restarts = 0
+        self.last_error = None
+        generation = member.generation
+        member.metadata = ConsumerGroupMetadata(
+            self.requests.group_id, generation.id, generation.member_id, self.settings.group_instance_id
+        )
+        member.notify()
+
+    def unreachable(self, error: TransportError) -> None:
+        """No coordinator, or no response: if that lasts longer than the session, the partitions belong to others."""
+        log.info("group %s: %s", self.requests.group_id, error)
+        self.requests.forget_coordinator()
+        self.failures += 1
+        self.last_error = error
+        now = self.requests.cluster.clock()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if self.member.generation.is_member and now - self._failing_since >= self.settings.session_timeout:
+            self.member.reset("the coordinator was not to be reached for a session time-out", keeps_member_id=True)
+
+    def _treat(self, asked: str, treated: GroupDisposition, code: int) -> None:
         """Do what the error says. Raises what is fatal."""
         error = self.requests.error(asked, code)
-        if treated is Treatment.FATAL:
+        if treated is GroupDisposition.FATAL:
             raise error
         log.info("%s (%s)", error, treated.value)
-        if treated in (Treatment.AGAIN, Treatment.FIND) or self.restarts:
+        if treated in RETRIED or self.restarts:
             self.last_error = error  # an order to join again, once, is part of a rebalance
-        if treated is Treatment.FIND:
+        if treated is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
-        if treated in (Treatment.AGAIN, Treatment.FIND):
+        if treated in RETRIED:
             self.failures += 1
         else:
             # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
-        if treated in (Treatment.RESET_GENERATION, Treatment.RESET_MEMBER):
-            keeps_member_id = treated is Treatment.RESET_GENERATION
+        if treated in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
+            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
             self.member.reset(f"{asked} was answered {error.name}", keeps_member_id=keeps_member_id)
 
     def _lead(self, answer: JoinGroupResponse) -> Flow[Shares]:
         """As the leader: give out the partitions. Nothing with skip_assignment: all keep what they have."""
-        settings = self.member.settings
+        settings = self.settings
         members = [
             read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in answer.members
         ]
         wanted = {topic for member in members for topic in member.topics}
         timeout = min(settings.request_timeout, settings.session_timeout / 2)
-        there = yield from self.member.topics.watch_group(wanted, timeout)
+        there = yield from self._topics.watch_group(wanted, timeout)
         if answer.skip_assignment:
             return {}
         shares = self.assignor(answer.protocol_name).assign(there, members)
-        if self.member.is_cooperative:
+        if self.is_cooperative:
             _check_cooperative(members, shares)
         log.info("group %s, generation %d: %s", self.requests.group_id, answer.generation_id, shares)
         return shares
 
     def assignor(self, name: str | None) -> Assignor:
         """The assignor that the group has agreed on. Raises BrokerError for one that we did not offer."""
-        for assignor in self.member.assignors:
+        for assignor in self.assignors:
             if assignor.name == name:
                 return assignor
         doing = f"JoinGroup of group {self.requests.group_id!r} chose assignor {name!r}, which we did not offer"
-        raise broker_error(INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
+        raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
 
 
 def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
@@ -144,4 +199,4 @@ def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
             owner = owners.get(one, member_id)
             if owner != member_id and one not in shares.get(owner, ()):
                 text = f"the assignor gave {one} to {member_id!r} in the rebalance in which {owner!r} still owns it"
-                raise broker_error(INCONSISTENT_GROUP_PROTOCOL, text)
+                raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)

@@ -8,18 +8,19 @@ connection waits with them. So a heartbeat or a farewell takes another connectio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignors import Assignor, GroupMember
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write_assignment, write_subscription
+from kcodec.consumer.group.classic.member_state import Generation
+from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import ByVersion, Flow, Reply, call
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import ERRORS, broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -32,78 +33,12 @@ from kcodec.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 23, 79, 82
 #: The coordinator answers JoinGroup when the rebalance time-out is over; so many seconds more are for the way.
 JOIN_GRACE_SECONDS = 5.0
 # Kafka cuts reasons there (JoinGroupRequest.maybeTruncateReason).
 MAX_REASON = 255
 # From these versions on a request can carry group_instance_id.
 STATIC_JOIN, STATIC_SYNC, STATIC_HEARTBEAT = 5, 3, 3
-
-
-class Treatment(Enum):
-    """What an answer with an error comes to.
-
-    AGAIN:            ask the same again after a pause.
-    FIND:             the same, and find the coordinator first: this broker is not it.
-    REJOIN:           join again at once; partitions are kept.
-    RESET_GENERATION: we are out, partitions are lost; join again as the same member.
-    RESET_MEMBER:     the same, as a new member.
-    WITH_ID:          join again with the member id that came with the answer (KIP-394).
-    FATAL:            nothing that a repeat cures.
-    """
-
-    AGAIN = "again"
-    FIND = "find the coordinator"
-    REJOIN = "rejoin"
-    RESET_GENERATION = "reset the generation"
-    RESET_MEMBER = "reset the member id"
-    WITH_ID = "join with this id"
-    FATAL = "fatal"
-
-
-_EVERYWHERE = {
-    14: Treatment.AGAIN,  # COORDINATOR_LOAD_IN_PROGRESS
-    15: Treatment.FIND,  # COORDINATOR_NOT_AVAILABLE
-    16: Treatment.FIND,  # NOT_COORDINATOR
-    22: Treatment.RESET_GENERATION,  # ILLEGAL_GENERATION
-    25: Treatment.RESET_MEMBER,  # UNKNOWN_MEMBER_ID
-    27: Treatment.REJOIN,  # REBALANCE_IN_PROGRESS
-}
-JOIN = {**_EVERYWHERE, 27: Treatment.AGAIN, MEMBER_ID_REQUIRED: Treatment.WITH_ID}
-SYNC = _EVERYWHERE
-HEARTBEAT = _EVERYWHERE
-
-
-def treatment(table: Mapping[int, Treatment], code: int) -> Treatment:
-    """By the table; other codes are fatal unless Kafka calls them retriable."""
-    if code in table:
-        return table[code]
-    return Treatment.AGAIN if code in ERRORS and ERRORS[code].retriable else Treatment.FATAL
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Who we are to the coordinator. id: -1 while we are not in a generation; member_id: "" until we have one."""
-
-    id: int = -1
-    member_id: str = ""
-    protocol: str = ""
-
-    @property
-    def is_member(self) -> bool:
-        """Whether we are in a generation."""
-        return self.id >= 0
-
-
-class State(Enum):
-    """Where a member stands. UNJOINED: not in the group; PREPARING: JoinGroup is under way; COMPLETING: SyncGroup is;
-    STABLE: in a generation, until the next rebalance."""
-
-    UNJOINED = "unjoined"
-    PREPARING = "preparing"
-    COMPLETING = "completing"
-    STABLE = "stable"
 
 
 class GroupRequests:
@@ -209,19 +144,19 @@ class GroupRequests:
         is "stop", whatever the table of all APIs has for the code (an abort does not change the group).
         """
         doing = f"{asked} of group {self.group_id!r}"
-        if code == FENCED_INSTANCE_ID:
+        if code == ErrorCode.FENCED_INSTANCE_ID:
             doing += (
                 f": another consumer has joined as the static member {self._static!r}, and of two with one "
                 "group_instance_id the later one stays; give each consumer its own"
             )
-        is_fatal = treatment(HEARTBEAT, code) is Treatment.FATAL
+        is_fatal = disposition(CLASSIC, code) is GroupDisposition.FATAL
         return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
 
     def check_protocol_type(self, asked: str, told: Any) -> None:
         """Raises BrokerError where the group is not one of consumers (versions that say so)."""
         if told is not None and told != PROTOCOL_TYPE:
             raise broker_error(
-                INCONSISTENT_GROUP_PROTOCOL,
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"{asked} of group {self.group_id!r} found protocol type {told!r} where {PROTOCOL_TYPE!r} was expected",
                 resource=self.group_id,
             )

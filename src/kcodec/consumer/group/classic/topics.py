@@ -14,14 +14,13 @@ from kcodec.cluster.metadata import LASTING_TOPIC_ERRORS, Cluster
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import Flow, wait
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 #: Ask for metadata of our topics at least so often: the cluster forgets what nobody asks for.
 REMIND_SECONDS = 60.0
 #: A topic that is refused is asked about again after so long.
 REFUSED_SECONDS = 2.0
-LEADER_NOT_AVAILABLE = 5
-UNSEEN = LASTING_TOPIC_ERRORS | {LEADER_NOT_AVAILABLE}
+UNSEEN = LASTING_TOPIC_ERRORS | {ErrorCode.LEADER_NOT_AVAILABLE}
 
 Snapshot = dict[str, dict[int, frozenset[str]]]
 
@@ -131,7 +130,7 @@ class GroupTopics:
         topic = self.cluster.topics.get(name)
         if topic is None:
             return self.cluster.updates_of_all == 0
-        return topic.error == LEADER_NOT_AVAILABLE
+        return topic.error == ErrorCode.LEADER_NOT_AVAILABLE
 
     def wait_for_all(self, timeout: float) -> Flow[bool]:
         """With a pattern: whether the names of all topics are known, waited for up to `timeout` seconds."""

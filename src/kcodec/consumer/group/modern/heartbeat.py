@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConsumerGroupHeartbeat: what a request says, and what a code of the answer means for the member (KIP-848).
+"""ConsumerGroupHeartbeat: what a request says, when it is sent, and the errors of its responses (KIP-848).
 
 A heartbeat names what changed since the last one; the first one, and one after an error or a lost answer, says all
 (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker takes one that says all for a question, and answers
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 from random import Random
 from typing import Any
 from uuid import UUID
 
+from kcodec.consumer.group.rebalance import Subscription
+from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import BrokerError
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
+from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupTopicPartitions
 
 #: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
@@ -29,53 +30,25 @@ REGEX_VERSION = 1
 TopicIdPartitions = frozenset[tuple[UUID, int]]
 
 
-class Treatment(Enum):
-    """What a code asks of the member.
-
-    REPEAT: it passes. MOVED: find the coordinator again. REJOIN: the group dropped us: our partitions are lost, join
-    with epoch 0. TELL: poll raises it, and heartbeats go on: it ends when a permission is given. FATAL: poll raises
-    it, and nothing is tried until something is subscribed again.
-    """
-
-    REPEAT = "repeat"
-    MOVED = "moved"
-    REJOIN = "rejoin"
-    TELL = "tell"
-    FATAL = "fatal"
-
-
-_TREATMENTS = {
-    -1: Treatment.REPEAT,  # UNKNOWN_SERVER_ERROR: of a broker that stops, or whose log is not to be written
-    15: Treatment.MOVED,  # COORDINATOR_NOT_AVAILABLE
-    16: Treatment.MOVED,  # NOT_COORDINATOR
-    25: Treatment.REJOIN,  # UNKNOWN_MEMBER_ID
-    29: Treatment.TELL,  # TOPIC_AUTHORIZATION_FAILED
-    110: Treatment.REJOIN,  # FENCED_MEMBER_EPOCH
-    113: Treatment.REJOIN,  # STALE_MEMBER_EPOCH: of commits, but a new epoch is the way out here, too
-}
-_UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
+#: What a broker says of the interval is believed within these bounds, in seconds.
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
+#: In parts of the interval: the first pause after a join, the growth of the next ones, the longest of them, and for how
+#: long: until the others' heartbeats have come, and what they set off is over.
+FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE, EAGER_INTERVALS = 0.04, 1.5, 0.1, 1.2
 # What the table of codes cannot know: what to do in this protocol.
-_REMEDIES = {
-    23: "members of the classic protocol are in the group: group.consumer.migration.policy must allow an upgrade, or "
-    'use group_protocol="classic"',
-    69: "the group is of another type, or its members of the classic protocol cannot be upgraded: see the broker's "
-    'group.consumer.migration.policy, or use group_protocol="classic"',
-    81: "the broker's group.consumer.max.size is reached",
-    82: "a member with this group_instance_id was removed by an operator and another one took its place",
-    111: "the member that had this group_instance_id did not leave: the broker releases it when it is stopped, or its "
-    "session is over (group.consumer.session.timeout.ms); then subscribe again",
-    112: "group_remote_assignor must be one of the broker's group.consumer.assignors",
-    128: "the broker reads it as RE2/J does: no backreferences, no lookaround",
+_REMEDIES: dict[int, str] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "members of the classic protocol are in the group: "
+    'group.consumer.migration.policy must allow an upgrade, or use group_protocol="classic"',
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group is of another type, or its members of the classic protocol cannot be "
+    'upgraded: see the broker\'s group.consumer.migration.policy, or use group_protocol="classic"',
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the broker's group.consumer.max.size is reached",
+    ErrorCode.FENCED_INSTANCE_ID: "a member with this group_instance_id was removed by an operator and another one "
+    "took its place",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "the member that had this group_instance_id did not leave: the broker releases "
+    "it when it is stopped, or its session is over (group.consumer.session.timeout.ms); then subscribe again",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "group_remote_assignor must be one of the broker's group.consumer.assignors",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "the broker reads it as RE2/J does: no backreferences, no lookaround",
 }
-
-
-def treatment(code: int, member_epoch: int) -> Treatment:
-    """What a code other than 0 asks of a member that sent `member_epoch`."""
-    if code in _TREATMENTS:
-        return _TREATMENTS[code]
-    if code == _GROUP_ID_NOT_FOUND and member_epoch > 0:
-        return Treatment.REJOIN  # the group was deleted under us
-    return Treatment.REPEAT if error_code(code).retriable else Treatment.FATAL
 
 
 def heartbeat_error(code: int, group_id: str, message: str | None = None) -> BrokerError:
@@ -85,7 +58,7 @@ def heartbeat_error(code: int, group_id: str, message: str | None = None) -> Bro
     "stop", whatever the table of all APIs has for the code (an abort does not change the group).
     """
     doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
-    if code == _UNSUPPORTED_VERSION:
+    if code == ErrorCode.UNSUPPORTED_VERSION:
         return without_protocol(group_id)
     is_retriable = error_code(code).retriable
     remedy = None if is_retriable else "stop"
@@ -109,8 +82,8 @@ def without_protocol(group_id: str, pattern: str | None = None) -> BrokerError:
         found += ", or not with a pattern"
     return BrokerError(
         f'ConsumerGroupHeartbeat of group {group_id!r}: {found}; use group_protocol="classic"',
-        code=_UNSUPPORTED_VERSION,
-        name="UNSUPPORTED_VERSION",
+        code=ErrorCode.UNSUPPORTED_VERSION,
+        name=ErrorCode.UNSUPPORTED_VERSION.name,
         resource=group_id,
     )
 
@@ -124,41 +97,44 @@ def make_member_id(random: Random) -> str:
             return text
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a member wants to read: topics by name, and those that a regular expression finds (None: no pattern)."""
+class HeartbeatPace:
+    """When the next heartbeat is sent: at the interval that the broker names, sooner at first.
 
-    topics: frozenset[str] = frozenset()
-    pattern: str | None = None
+    A member that has joined gets its partitions when others have given them up, and a broker from 4.3 on assigns a
+    little after it has responded: so the response to a join is mostly empty, and the assignment comes with a later
+    heartbeat. Until all others have sent one of theirs, this member sends more of them.
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is wanted: no member then."""
-        return not self.topics and self.pattern is None
+    interval: as the broker named it; next_at: when the next heartbeat is due, by the clock of the calls.
+    """
 
+    def __init__(self) -> None:
+        self.interval = SHORTEST_INTERVAL
+        self.next_at = 0.0
+        self._pause = SHORTEST_INTERVAL
+        self._eager_until = 0.0
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What never changes of a member. assignor: None: the broker chooses; rebalance_timeout_ms: to give up what it
-    is asked for."""
+    def sent(self, now: float) -> None:
+        """A heartbeat goes out."""
+        self.next_at = now + self._pause
 
-    group_id: str
-    instance_id: str | None
-    rack_id: str | None
-    assignor: str | None
-    rebalance_timeout_ms: int
-
-    @property
-    def leave_epoch(self) -> int:
-        """The epoch that says good-bye."""
-        return LEAVE_EPOCH if self.instance_id is None else LEAVE_STATIC_EPOCH
+    def answered(self, now: float, interval_ms: int, *, is_join: bool) -> None:
+        """The broker answered."""
+        self.interval = min(max(interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+        if is_join:
+            self._pause = self.interval * FIRST_PAUSE / PAUSE_GROWTH
+            self._eager_until = now + self.interval * EAGER_INTERVALS
+        pause = self.interval
+        if now < self._eager_until:
+            pause = min(self._pause * PAUSE_GROWTH, self.interval * LONGEST_PAUSE)
+        self._pause = max(pause, SHORTEST_INTERVAL)
+        self.next_at = now + self._pause
 
 
 class HeartbeatFields:
-    """Remembers what the broker knows of us, and leaves that out."""
+    """The fields of the requests of one member: what the broker knows already is left out."""
 
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
         self._subscription: Subscription | None = None
         self._owned: TopicIdPartitions | None = None
 
@@ -166,30 +142,21 @@ class HeartbeatFields:
         """Say all in the next request: the last one failed, or nobody knows whether it arrived."""
         self._subscription = self._owned = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next request says all."""
-        return self._subscription is None or self._owned is None
-
     def is_news(self, subscription: Subscription) -> bool:
         """Whether the broker does not know this subscription."""
         return subscription != self._subscription
 
     def build(
         self, member_id: str, epoch: int, subscription: Subscription, owned: TopicIdPartitions, *, is_ack: bool
-    ) -> Any:
+    ) -> ConsumerGroupHeartbeatRequest:
         """The next request. owned: what was reconciled; said after each reconciliation (`is_ack`), changed or not."""
-        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
-
-        identity = self.identity
-        is_full = epoch == JOIN_EPOCH or self.is_full
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=identity.group_id, member_id=member_id, member_epoch=epoch, instance_id=identity.instance_id
-        )
+        settings = self._settings
+        is_full = epoch == JOIN_EPOCH or self._subscription is None or self._owned is None
+        request = self._of_member(member_id, epoch)
         if is_full:
-            request.rack_id = identity.rack_id
-            request.rebalance_timeout_ms = identity.rebalance_timeout_ms
-            request.server_assignor = identity.assignor
+            request.rack_id = settings.client_rack or None
+            request.rebalance_timeout_ms = int(settings.max_poll_interval * 1000)
+            request.server_assignor = settings.group_remote_assignor
         known = None if is_full else self._subscription
         if known is None or subscription.topics != known.topics:
             request.subscribed_topic_names = sorted(subscription.topics)
@@ -203,22 +170,24 @@ class HeartbeatFields:
         self._owned = frozenset() if epoch == JOIN_EPOCH else owned
         return request
 
-    def goodbye(self, member_id: str) -> Any:
-        """The request of one that leaves."""
-        from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest
+    def leave(self, member_id: str) -> ConsumerGroupHeartbeatRequest:
+        """The leave heartbeat: partitions go to others at once, or after the session for a static member."""
+        is_static = self._settings.group_instance_id is not None
+        return self._of_member(member_id, LEAVE_STATIC_EPOCH if is_static else LEAVE_EPOCH)
 
+    def _of_member(self, member_id: str, epoch: int) -> ConsumerGroupHeartbeatRequest:
+        settings = self._settings
+        assert settings.group_id is not None
         return ConsumerGroupHeartbeatRequest(
-            group_id=self.identity.group_id,
+            group_id=settings.group_id,
             member_id=member_id,
-            member_epoch=self.identity.leave_epoch,
-            instance_id=self.identity.instance_id,
+            member_epoch=epoch,
+            instance_id=settings.group_instance_id,
         )
 
 
-def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[Any]:
+def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[ConsumerGroupTopicPartitions]:
     """Partitions as a request names them."""
-    from kcodec.protocol.messages.groups import ConsumerGroupTopicPartitions
-
     topics: dict[UUID, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         topics.setdefault(topic_id, []).append(partition)

@@ -4,8 +4,8 @@
 One flow sends heartbeats, another reconciles (`consumer_reconciliation`); the application may take its time meanwhile.
 States, as in Kafka's MemberState, those that only differ in what is reconciled being one:
 
-    IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> goodbye, IDLE
-                           ^                  │ 110, 25; not polled for max_poll_interval (goodbye)
+    IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
+                           ^                  │ fenced, unknown; not polled for max_poll_interval (leave)
                            └──released──  RELEASING ──released, after an error for good──> FATAL ──subscribe──> JOINING
 
 **Epochs.** Every answer may bring another member epoch; commits carry it, so `group_metadata` has it from the same
@@ -18,41 +18,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from enum import Enum
-from random import Random
 from typing import Any
 
 from kcodec.cluster.flow_lock import Gate
 from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
 from kcodec.consumer.group.modern.heartbeat import (
     CHANNEL,
     JOIN_EPOCH,
     REGEX_VERSION,
     HeartbeatFields,
-    Identity,
-    Subscription,
-    Treatment,
+    HeartbeatPace,
     assigned,
     heartbeat_error,
     make_member_id,
-    treatment,
     without_protocol,
 )
-from kcodec.consumer.group.modern.heartbeat_interval import HeartbeatPace
-from kcodec.consumer.group.modern.leave import say_goodbye
 from kcodec.consumer.group.modern.reconciliation import Reconciliation, Release
-from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
+from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler, Subscription
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
-from kcodec.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
 from kcodec.protocol.error_codes import note_final
 
 log = logging.getLogger("kcodec.client")
-#: Seconds for a last heartbeat that nobody waits for.
-LONGEST_GOODBYE = 5.0
+#: Seconds for a leave heartbeat that nothing waits for.
+LEAVE_SECONDS = 5.0
+REPEATED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 
 
-class State(Enum):
+class ConsumerMemberState(Enum):
     """See the module. LEFT: the end."""
 
     IDLE = "idle"
@@ -65,42 +61,30 @@ class State(Enum):
 
 
 class ConsumerMembership:
-    """A `kcodec.consumer.group.rebalance.Membership`.
+    """A `kcodec.consumer.group.rebalance.Membership`."""
 
-    clock: monotonic seconds; random: for the member id and pauses.
-    """
-
-    def __init__(
-        self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler, *, clock: Clock, random: Random
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         if settings.group_id is None:
             raise ValueError("group_id is not set: without one there is no group to join")
+        clock, random = cluster.clock, cluster.random
         self.changed = Signal()
         self.gate = Gate(clock)
         self.error: BaseException | None = None
-        self.state = State.IDLE
+        self.state = ConsumerMemberState.IDLE
         self.member_id = make_member_id(random)
         self.member_epoch = JOIN_EPOCH
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._random = random
         #: What is wanted, and what the group is told: the same, but for one that is about to leave.
         self._wanted = self._subscription = Subscription()
         self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
-        self._identity = Identity(
-            settings.group_id,
-            settings.group_instance_id,
-            settings.client_rack or None,
-            settings.group_remote_assignor,
-            int(settings.max_poll_interval * 1000),
-        )
-        self._fields = HeartbeatFields(self._identity)
+        self._group_id = settings.group_id
+        self._fields = HeartbeatFields(settings)
         self._reconciliation = Reconciliation(
             cluster,
             handler,
             settings.retry_backoff,
-            random,
             on_ack=self._on_ack,
             on_released=self._on_released,
             on_error=self._on_handler_error,
@@ -133,7 +117,7 @@ class ConsumerMembership:
     @property
     def is_stable(self) -> bool:
         """Whether we own what the group gave, and it has heard so."""
-        return self.state is State.MEMBER and self._reconciliation.is_done and not self._is_due
+        return self.state is ConsumerMemberState.MEMBER and self._reconciliation.is_done and not self._is_due
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """What to read: names, and those that the regular expression finds (RE2 on the broker). Neither: leave, after
@@ -141,21 +125,21 @@ class ConsumerMembership:
         self._wanted = Subscription(frozenset(topics), pattern)
         self.error, self._is_fatal = None, False
         if self._wanted.is_empty:
-            if self.state in (State.MEMBER, State.JOINING):
-                self.state = State.RETIRING
+            if self.state in (ConsumerMemberState.MEMBER, ConsumerMemberState.JOINING):
+                self.state = ConsumerMemberState.RETIRING
                 self._reconciliation.release(Release.REVOKED)
-            elif self.state is State.FATAL:
-                self.state = State.IDLE
-        elif self.state in (State.IDLE, State.FATAL):
+            elif self.state is ConsumerMemberState.FATAL:
+                self.state = ConsumerMemberState.IDLE
+        elif self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.FATAL):
             self._settle()
-        elif self.state in (State.JOINING, State.MEMBER):
+        elif self.state in (ConsumerMemberState.JOINING, ConsumerMemberState.MEMBER):
             self._subscription = self._wanted
         self._changed()
 
     def request_rejoin(self, reason: str) -> None:
         """Only logged: in this protocol the broker decides when partitions are given out again (Kafka's own consumer
         does not do it either)."""
-        log.warning("group %r: %s: no rejoin, the broker assigns by itself", self._identity.group_id, reason)
+        log.warning("group %r: %s: no rejoin, the broker assigns by itself", self._group_id, reason)
 
     def note_poll(self, now: float) -> None:
         """The application polled; any thread."""
@@ -163,7 +147,7 @@ class ConsumerMembership:
 
     def run(self) -> Flow[None]:
         """Be a member until `leave`."""
-        worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._identity.group_id!r}")
+        worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._group_id!r}")
         worker.when_done(self._worker_ended)
         try:
             yield from self._beat()
@@ -173,18 +157,26 @@ class ConsumerMembership:
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
         """Ask the coordinator now. REASSIGNED: the answer brought another target than the one that was known, or
         something that we own is about to be taken; a higher epoch alone is OK."""
-        if self.state is not State.MEMBER:
-            return Heartbeat.UNKNOWN if self.state in (State.IDLE, State.JOINING) else Heartbeat.LOST
+        if self.state is not ConsumerMemberState.MEMBER:
+            return (
+                Heartbeat.UNKNOWN
+                if self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.JOINING)
+                else Heartbeat.LOST
+            )
         deadline = self._clock() + timeout
         incarnation, version = self._incarnation, self._reconciliation.version
         wanted = self._sent_number + 1
         self._on_ack()
-        while self._answered_number < wanted and self.state is State.MEMBER and self._incarnation == incarnation:
+        while (
+            self._answered_number < wanted
+            and self.state is ConsumerMemberState.MEMBER
+            and self._incarnation == incarnation
+        ):
             left = deadline - self._clock()
             if left <= 0:
                 return Heartbeat.UNKNOWN
             yield from wait(self._answered, left)
-        if self.state is not State.MEMBER or self._incarnation != incarnation:
+        if self.state is not ConsumerMemberState.MEMBER or self._incarnation != incarnation:
             return Heartbeat.LOST
         if self._reconciliation.version != version or self._reconciliation.is_taking_away:
             return Heartbeat.REASSIGNED
@@ -193,20 +185,20 @@ class ConsumerMembership:
     def leave(self, timeout: float, reason: str) -> Flow[None]:
         """Say good-bye (a static member: that it comes again), and end. Never raises: a broker that does not hear it
         waits for the session to end."""
-        log.info("group %r: member %s leaves: %s", self._identity.group_id, self.member_id, reason)
-        self.state = State.LEFT
+        log.info("group %r: member %s leaves: %s", self._group_id, self.member_id, reason)
+        self.state = ConsumerMemberState.LEFT
         self._incarnation += 1
         self._changed()
-        yield from self._goodbye(timeout)
+        yield from self._send_leave(timeout)
 
     # Heartbeats
 
     def _beat(self) -> Flow[None]:
-        while self.state is not State.LEFT:
-            if self.state in (State.IDLE, State.RELEASING, State.FATAL):
+        while self.state is not ConsumerMemberState.LEFT:
+            if self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.RELEASING, ConsumerMemberState.FATAL):
                 yield from wait(self._wake)
             elif self._is_retired:
-                yield from self._goodbye(LONGEST_GOODBYE)
+                yield from self._send_leave(LEAVE_SECONDS)
                 self._is_retired = False
                 self._incarnation += 1
                 self._settle()
@@ -219,7 +211,7 @@ class ConsumerMembership:
 
     def _seconds_to_next(self) -> float:
         now = self._clock()
-        is_now = self._is_due or self.state is State.JOINING or self._fields.is_news(self._subscription)
+        is_now = self._is_due or self.state is ConsumerMemberState.JOINING or self._fields.is_news(self._subscription)
         due = max(now if is_now else self._pace.next_at, self._not_before)
         # A little later than the limit, so that it is over then.
         return min(due, self._polled_at + self._settings.max_poll_interval + 0.001) - now
@@ -227,25 +219,25 @@ class ConsumerMembership:
     def _heartbeat(self) -> Flow[None]:
         incarnation = self._incarnation
         try:
-            node = yield from self._cluster.coordinator("group", self._identity.group_id, self._cluster.times.request)
+            node = yield from self._cluster.coordinator("group", self._group_id, self._cluster.times.request)
             is_held = yield from self.gate.acquire(self._pace.interval)
             try:
-                if self._incarnation == incarnation and self.state is not State.LEFT:
+                if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
                     reply = yield from self._ask(node)
                     self._take(reply.message, incarnation)
             finally:
                 if is_held:
                     self.gate.release()
         except UnsupportedError:
-            self._fail(without_protocol(self._identity.group_id, self._subscription.pattern), incarnation)
+            self._fail(without_protocol(self._group_id, self._subscription.pattern), incarnation)
         except AuthenticationError as error:
             self._fail(error, incarnation)
         except BrokerError as error:
             self._refused(error, incarnation)
         except (TransportError, DecodeError) as error:
-            log.info("group %r: a heartbeat got no response: %s", self._identity.group_id, error)
+            log.info("group %r: a heartbeat got no response: %s", self._group_id, error)
             self.last_error = error
-            self._cluster.forget_coordinator("group", self._identity.group_id)
+            self._cluster.forget_coordinator("group", self._group_id)
             self._again(incarnation)
 
     def _ask(self, node: int) -> Flow[Reply]:
@@ -262,30 +254,32 @@ class ConsumerMembership:
 
     def _take(self, answer: Any, incarnation: int) -> None:
         """An answer to a heartbeat of this incarnation."""
-        if self._incarnation != incarnation or self.state is State.LEFT:
+        if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
         if answer.error_code:
-            raise heartbeat_error(answer.error_code, self._identity.group_id, answer.error_message)
+            raise heartbeat_error(answer.error_code, self._group_id, answer.error_message)
         if answer.member_epoch <= 0:
             raise DecodeError(f"ConsumerGroupHeartbeat: the response has member epoch {answer.member_epoch}")
         self._attempt, self._not_before = 0, 0.0
         self.last_error = None
-        if self.state is not State.JOINING:
+        if self.state is not ConsumerMemberState.JOINING:
             self._rejoins = 0
         self._answered_number = self._sent_number
         if self.error is self._told:
             self.error = self._told = None
         self.member_id = answer.member_id or self.member_id
-        is_changed = self.state is State.JOINING or answer.member_epoch != self.member_epoch
+        is_changed = self.state is ConsumerMemberState.JOINING or answer.member_epoch != self.member_epoch
         self.member_epoch = answer.member_epoch
         self._metadata = ConsumerGroupMetadata(
-            self._identity.group_id, self.member_epoch, self.member_id, self._identity.instance_id
+            self._group_id, self.member_epoch, self.member_id, self._settings.group_instance_id
         )
-        self._pace.answered(self._clock(), answer.heartbeat_interval_ms, is_join=self.state is State.JOINING)
-        if self.state is State.JOINING:
-            self.state = State.MEMBER
+        self._pace.answered(
+            self._clock(), answer.heartbeat_interval_ms, is_join=self.state is ConsumerMemberState.JOINING
+        )
+        if self.state is ConsumerMemberState.JOINING:
+            self.state = ConsumerMemberState.MEMBER
         partitions = assigned(answer)
-        if partitions is not None and self.state is State.MEMBER:
+        if partitions is not None and self.state is ConsumerMemberState.MEMBER:
             self._reconciliation.aim(partitions)
         self._answered.set()
         if is_changed or partitions is not None:
@@ -295,23 +289,23 @@ class ConsumerMembership:
 
     def _refused(self, error: BrokerError, incarnation: int) -> None:
         """A code other than 0, of the heartbeat or of FindCoordinator."""
-        what = treatment(error.code, self.member_epoch)
-        if what is Treatment.FATAL:
+        what = disposition(CONSUMER if self.member_epoch > 0 else CONSUMER_JOIN, error.code)
+        if what is GroupDisposition.FATAL:
             self._fail(error, incarnation)
             return
         log.info("%s", error)
         self.last_error = error
-        if what is Treatment.REJOIN:
+        if what is GroupDisposition.RESET_GENERATION:
             if self._incarnation == incarnation:
                 self._drop(Release.LOST)
                 if self._rejoins:  # at once, but not again and again
-                    pause = self._settings.retry_backoff(self._rejoins - 1, self._random.random())
+                    pause = self._settings.retry_backoff(self._rejoins - 1, self._cluster.random.random())
                     self._not_before = self._clock() + pause
                 self._rejoins += 1
             return
-        if what is Treatment.MOVED:
-            self._cluster.forget_coordinator("group", self._identity.group_id)
-        if what is Treatment.TELL and self._incarnation == incarnation:
+        if what is GroupDisposition.FIND_COORDINATOR:
+            self._cluster.forget_coordinator("group", self._group_id)
+        if what is GroupDisposition.REPORT and self._incarnation == incarnation:
             self.error = self._told = error
             self.changed.set()
         self._again(incarnation)
@@ -321,14 +315,16 @@ class ConsumerMembership:
         self._fields.forget()
         if self._incarnation == incarnation:
             self._is_due = True
-            self._not_before = self._clock() + self._settings.retry_backoff(self._attempt, self._random.random())
+            self._not_before = self._clock() + self._settings.retry_backoff(
+                self._attempt, self._cluster.random.random()
+            )
             self._attempt += 1
 
     def _fail(self, error: BaseException, incarnation: int) -> None:
         """An error for good: what is owned is lost, and nothing is sent any more."""
-        if self._incarnation != incarnation or self.state is State.LEFT:
+        if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
-        log.error("group %r: %s", self._identity.group_id, error)
+        log.error("group %r: %s", self._group_id, error)
         note_final(error)
         self.error, self._is_fatal = error, True
         self._drop(Release.LOST)
@@ -350,7 +346,7 @@ class ConsumerMembership:
         self._fields.forget()
         self._is_due = self._is_retired = False
         self._not_before = 0.0
-        self.state = State.RELEASING
+        self.state = ConsumerMemberState.RELEASING
         self._reconciliation.release(release)
         self._changed()
 
@@ -359,47 +355,70 @@ class ConsumerMembership:
         log.warning(
             "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms): what one poll gives "
             "takes longer to process; reduce max_poll_records or increase max_poll_interval_ms",
-            self._identity.group_id,
+            self._group_id,
             self._settings.max_poll_interval,
         )
         self._drop(Release.STALE)
-        yield from self._goodbye(LONGEST_GOODBYE)
+        yield from self._send_leave(LEAVE_SECONDS)
 
-    def _goodbye(self, timeout: float) -> Flow[None]:
-        """Tell the group, if it has heard of us."""
-        if self._has_joined:
-            self._has_joined = False
-            request = self._fields.goodbye(self.member_id)
-            deadline, backoff = self._clock() + timeout, self._settings.retry_backoff
-            yield from say_goodbye(self._cluster, self.gate, request, deadline, backoff, self._random)
+    def _send_leave(self, timeout: float) -> Flow[None]:
+        """Send the leave heartbeat, if the group knows this member, until there is a response or the time is over.
+        Never raises: without it, the broker waits for the session to end."""
+        if not self._has_joined:
+            return
+        self._has_joined = False
+        request, attempt = self._fields.leave(self.member_id), 0
+        deadline = self._clock() + timeout
+        while (left := deadline - self._clock()) > 0:
+            is_held = yield from self.gate.acquire(left)
+            try:
+                node = yield from self._cluster.coordinator("group", self._group_id, max(deadline - self._clock(), 0.0))
+                seconds = min(max(deadline - self._clock(), 0.0), self._cluster.times.request)
+                reply = yield from call(node, request, timeout=seconds, channel=CHANNEL)
+                code = reply.message.error_code
+                if not code or disposition(CONSUMER_JOIN, code) not in REPEATED:
+                    return
+                log.info("group %r: the leave heartbeat failed with error code %d", self._group_id, code)
+            except (AuthenticationError, BrokerError, DecodeError) as error:
+                log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
+                return
+            except TransportError as error:
+                log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
+            finally:
+                if is_held:
+                    self.gate.release()
+            self._cluster.forget_coordinator("group", self._group_id)
+            pause = self._settings.retry_backoff(attempt, self._cluster.random.random())
+            yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
+            attempt += 1
 
-    # What the reconciliation tells
+    # Called by the reconciliation
 
     def _on_ack(self) -> None:
         """Send a heartbeat now."""
-        if self.state in (State.MEMBER, State.RETIRING):
+        if self.state in (ConsumerMemberState.MEMBER, ConsumerMemberState.RETIRING):
             self._is_due = True
             self._changed()
 
     def _on_released(self) -> None:
         """Nothing is owned any more."""
-        if self.state is State.RETIRING:
+        if self.state is ConsumerMemberState.RETIRING:
             self._is_retired = True
-        elif self.state is State.RELEASING:
+        elif self.state is ConsumerMemberState.RELEASING:
             if self._is_fatal:
-                self.state = State.FATAL
+                self.state = ConsumerMemberState.FATAL
             else:
                 self._settle()
         self._changed()
 
     def _settle(self) -> None:
         """Join again, if something is subscribed."""
-        if self.state is State.LEFT:
+        if self.state is ConsumerMemberState.LEFT:
             return
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
         self._subscription = self._wanted
-        self.state = State.IDLE if self._wanted.is_empty else State.JOINING
+        self.state = ConsumerMemberState.IDLE if self._wanted.is_empty else ConsumerMemberState.JOINING
         self._polled_at = max(self._polled_at, self._clock())
         self._changed()
 

@@ -10,19 +10,73 @@ heartbeats go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from random import Random
+from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.group.modern.heartbeat import TopicIdPartitions
-from kcodec.consumer.group.modern.topic_ids import TopicNames
 from kcodec.consumer.group.rebalance import RebalanceHandler
-from kcodec.flow import Flow, Signal, wait
+from kcodec.errors import TransportError, UnsupportedError
+from kcodec.flow import ANY_NODE, Flow, Signal, call, wait
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 log = logging.getLogger("kcodec.client")
+#: The first version of Metadata that finds a topic by its id alone.
+BY_ID_VERSION = 12
 NOTHING: TopicIdPartitions = frozenset()
+
+
+class TopicNames:
+    """The names of topics that are known by their ids (KIP-516): from the client's metadata, else requested by id.
+
+    With a subscription by pattern nothing else requests these topics, and the response brings their leaders along. The
+    names are kept, as metadata may forget or not yet have them.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._names: dict[UUID, str] = {}
+
+    def name(self, topic_id: UUID) -> str | None:
+        """The name of a topic, None while it is not known."""
+        return self._names.get(topic_id)
+
+    def keep(self, topic_ids: Iterable[UUID]) -> None:
+        """Forget all others."""
+        self._names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
+
+    def learn(self, topic_ids: Iterable[UUID]) -> Flow[bool]:
+        """Try to find the names of these, with one request at most; whether all are known now. Does not raise for a
+        broker that does not answer."""
+        missing = self._learn_from_metadata(topic_ids)
+        if missing:
+            yield from self._ask(missing)
+            missing = self._learn_from_metadata(missing)
+        return not missing
+
+    def _learn_from_metadata(self, topic_ids: Iterable[UUID]) -> set[UUID]:
+        """Those of the ids that stay unknown."""
+        missing = {topic_id for topic_id in topic_ids if topic_id not in self._names}
+        if missing:
+            for topic in self._cluster.topics.values():
+                if topic.topic_id in missing and not topic.error:
+                    self._names[topic.topic_id] = topic.name
+                    missing.discard(topic.topic_id)
+        self._cluster.topics_wanted(self._names[one] for one in topic_ids if one in self._names)
+        return missing
+
+    def _ask(self, missing: Iterable[UUID]) -> Flow[None]:
+        topics = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(missing)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        try:
+            reply = yield from call(ANY_NODE, request, timeout=self._cluster.times.request, lowest=BY_ID_VERSION)
+        except (TransportError, UnsupportedError) as error:
+            log.info("the names of %d topic ids could not be fetched: %s", len(topics), error)
+            self._cluster.request_update("topics of an assignment are not known")
+            return
+        self._cluster.apply(reply)
 
 
 class Release(Enum):
@@ -48,7 +102,6 @@ class Reconciliation:
         cluster: Cluster,
         handler: RebalanceHandler,
         backoff: Callable[[int, float], float],
-        random: Random,
         *,
         on_ack: Callable[[], None],
         on_released: Callable[[], None],
@@ -58,7 +111,7 @@ class Reconciliation:
         self.version = 0
         self._handler = handler
         self._backoff = backoff
-        self._random = random
+        self._random = cluster.random
         self._on_ack, self._on_released, self._on_error = on_ack, on_released, on_error
         self._names = TopicNames(cluster)
         self._target: TopicIdPartitions | None = None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rebalance does in a plain consumer: it takes partitions away while the application polls, never while it
+processes what it polled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.callbacks import CallbackQueue, RebalanceListener
+from kcodec.consumer.commits import Commits
+from kcodec.flow import Clock, Flow, Signal, wait
+from kcodec.offsets import TopicPartition
+
+Partitions = Iterable[TopicPartition]
+log = logging.getLogger("kcodec.consumer")
+
+
+class Polls:
+    """The polls of the application as the loop sees them. is_awaited: a rebalance waits for the next one."""
+
+    def __init__(self, clock: Clock, interrupt: Callable[[], None]) -> None:
+        self.is_awaited = False
+        self._clock = clock
+        self._interrupt = interrupt
+        self._began = Signal()
+        self._count = 0
+        self._polled_at = clock()
+
+    def note(self) -> None:
+        """Any thread: the application polls."""
+        self._polled_at = self._clock()
+
+    def polled_within(self, seconds: float) -> bool:
+        """Return whether the application polls now, or did so within the last `seconds`."""
+        return self._count > 0 or self._clock() - self._polled_at < seconds
+
+    def begin(self) -> None:
+        """On the loop: a poll, or a call that makes callbacks, waits. `end` must follow."""
+        self._count += 1
+        self._began.set()
+
+    def end(self) -> None:
+        """It does not wait any longer."""
+        self._count -= 1
+
+    def until_polled(self) -> Flow[None]:
+        """Wait for a poll, in which the application does not process records; return at once if it is in one."""
+        if self._count:
+            return
+        self.is_awaited = True
+        self._interrupt()
+        try:
+            while not self._count:
+                yield from wait(self._began)
+        finally:
+            self.is_awaited = False
+
+
+class PollingHandler:
+    """The RebalanceHandler of a plain consumer: what it owns changes only while the application polls.
+
+    add, remove: begin and end to read partitions.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        polls: Polls,
+        callbacks: CallbackQueue,
+        commits: Commits,
+        *,
+        add: Callable[..., None],
+        remove: Callable[[Partitions], None],
+    ) -> None:
+        self.listener = RebalanceListener()
+        self._assignment = assignment
+        self._polls = polls
+        self._callbacks = callbacks
+        self._commits = commits
+        self._add, self._remove = add, remove
+        #: Being revoked: a call of the application and a rebalance may both give the same partitions away.
+        self._going: frozenset[TopicPartition] = frozenset()
+        self._gone = Signal()
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What is assigned now."""
+        return frozenset(self._assignment.partitions)
+
+    def until_polled(self) -> Flow[None]:
+        """Wait for the next poll; return at once if the application is in one."""
+        return self._polls.until_polled()
+
+    def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
+        """At the next poll: commit where that is automatic, call on_revoked, and read these no more.
+
+        deadline: of the call that gives them away; None for a rebalance.
+        """
+        yield from self._polls.until_polled()
+        requested = frozenset(partitions)
+        while requested & self._going:
+            yield from wait(self._gone)
+        going = requested & self.owned
+        if not going:
+            return
+        self._going |= going
+        try:
+            self._assignment.set_revoking(going)
+            yield from self._commits.commit_before_revocation(going, deadline)
+            log.info("revoked: %s", ", ".join(map(str, sorted(going))))
+            yield from self._callbacks.call(self.listener.on_revoked, going)
+        finally:
+            self._going -= going
+            self._remove(going)
+            self._gone.set()
+
+    def lose(self, partitions: Partitions) -> Flow[None]:
+        """Deliver nothing more of these; at the next poll read them no more, and call on_lost.
+
+        Not before: the application may be processing what it polled. Its positions, and its generation, as the rejoin
+        waits for this, stay what they were then, so that the coordinator refuses what it commits.
+        """
+        gone = frozenset(partitions) & self.owned
+        if not gone:
+            return
+        log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
+        self._assignment.set_revoking(gone)
+        yield from self._polls.until_polled()
+        self._remove(gone)
+        yield from self._callbacks.call(self.listener.on_lost or self.listener.on_revoked, gone)
+
+    def assign(self, added: Partitions, owned: Partitions) -> Flow[None]:
+        """Call on_assigned at the next poll, and read these."""
+        new = frozenset(added)
+        log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
+        # Added first, so that on_assigned can seek, and kept back from poll until it has returned.
+        self._add(new, held_back=self.listener.on_assigned is not None)
+        try:
+            yield from self._callbacks.call(self.listener.on_assigned, new)
+        finally:
+            self._assignment.hold_back(new, False)
