@@ -26,7 +26,7 @@ from kcodec.errors import (
     ProducerFencedError,
     TransactionTimedOutError,
 )
-from kcodec.producer.identity import Verdict
+from kcodec.producer.identity import BatchDisposition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import broker_error
 from kcodec.transactions.partitions import _worst as worst_of
@@ -167,7 +167,7 @@ def test_a_batch_whose_epoch_is_too_old_waits_until_it_is_known_why(version: int
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
     aborted_by_coordinator(world)
-    assert manager.on_error_code(ORDERS, code) is Verdict.RETRY
+    assert manager.on_error_code(ORDERS, code) is BatchDisposition.RETRY
     assert not manager.may_send(ORDERS)
     world.pass_time(0.1)
     refusal = manager.refuses()

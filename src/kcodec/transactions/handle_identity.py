@@ -13,7 +13,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import TopicPartition
-from kcodec.producer.identity import Verdict
+from kcodec.producer.identity import BatchDisposition, ProducerIdSource
 from kcodec.transactions.errors import FENCED_CODES
 from kcodec.transactions.fencing import Ending, settle
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
@@ -41,7 +41,7 @@ def ending_of(cluster: Cluster, handle: TransactionHandle, wall_clock: Callable[
     )
 
 
-class HandleSource:
+class HandleSource(ProducerIdSource):
     """See the module, and ProducerIdSource. error: the first thing that went wrong; nothing is written after it."""
 
     def __init__(
@@ -99,14 +99,14 @@ class HandleSource:
     def on_unanswered(self, api: str) -> None:
         """See ProducerIdSource: the owner spends the epoch after every transaction that it shared."""
 
-    def on_error_code(self, partition: TopicPartition, code: int) -> Verdict:
+    def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
         """See ProducerIdSource. Why the epoch is too old is asked; the batch waits for the answer."""
         if self.error is not None or code not in FENCED_CODES | ENDED_CODES:
-            return Verdict.FAIL
+            return BatchDisposition.FAIL
         if self._to_settle is None:
             self._to_settle = f"Produce to {partition} under the handle of {self.transactional_id!r}", code
             self._wake.set()
-        return Verdict.RETRY
+        return BatchDisposition.RETRY
 
     def _stop(self, error: BaseException) -> None:
         if self.error is None:

@@ -23,7 +23,7 @@ from kcodec.errors import (
 )
 from kcodec.flow import Flow, Signal
 from kcodec.offsets import TopicPartition
-from kcodec.producer.identity import Verdict
+from kcodec.producer.identity import BatchDisposition, ProducerIdSource
 from kcodec.protocol.error_codes import error_code
 from kcodec.transactions.errors import FENCED_CODES, Treatment, failure, treatment_of
 from kcodec.transactions.fencing import Ending
@@ -98,7 +98,7 @@ class OpenTransaction:
     committed: bool | None = None
 
 
-class TransactionSource:
+class TransactionSource(ProducerIdSource):
     """Kafka's TransactionManager, as far as the sender sees it.
 
     state, kept_error: by `kcodec.transactions.state`.
@@ -329,15 +329,15 @@ class TransactionSource:
             log.info("%s: %s got no response, so the epoch is not used for another transaction", self.who, api)
             self.is_epoch_spent = True
 
-    def on_error_code(self, partition: TopicPartition, code: int) -> Verdict:
+    def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
         """See ProducerIdSource. An epoch that is too old is asked about first; the batch waits for the answer."""
         transaction = self.open
         if transaction is None or self.state not in _WITH_RECORDS or code not in FENCED_CODES:
-            return Verdict.FAIL
+            return BatchDisposition.FAIL
         if transaction.to_settle is None:
             transaction.to_settle = f"Produce to {partition} of {self.who!r}", code
             self.wake.set()
-        return Verdict.RETRY
+        return BatchDisposition.RETRY
 
 
 def _code_of(error: BaseException) -> int:
