@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kcodec._fast import RecordBatchBuilder, batches
@@ -60,6 +61,7 @@ class BatchTable(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
 class ProducerBatch:
     """Records of one partition that share one outcome.
 
@@ -79,46 +81,34 @@ class ProducerBatch:
                retrieved (WHOLE for all of a table's batch).
     """
 
-    __slots__ = (
-        "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
-        "error", "failure", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before",
-        "order", "owner", "partition", "pieces", "records_count", "reserved", "retrieved", "table", "topic",
-        "uncertain",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        lock: AbstractContextManager[Any],
-        *,
-        order: tuple[int, ...] = (),
-        owner: BatchOwner | None = None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.lock = lock
-        self.order = order
-        self.owner = owner
-        self.builder: RecordBatchBuilder | None = None
-        self.append: Callable[..., int] | None = None
-        self.data: bytes | bytearray | None = None
-        self.records_count = 0
-        self.reserved = 0
-        self.created = self.deadline = self.not_before = 0.0
-        self.attempts = 0
-        self.identity = NO_PRODUCER
-        self.base_sequence = -1
-        self.uncertain = self.is_fixed = False
-        self.callbacks: list[tuple[int, Callback]] = []
-        self.table: BatchTable | None = None
-        self.pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
-        self.is_done = False
-        self.error: BaseException | None = None
-        self.last_error: BaseException | None = None
-        self.base_offset = self.log_append_time = -1
-        self.failure: Failure | None = None
-        self.retrieved: set[int] | None = None
+    topic: str
+    partition: int
+    lock: AbstractContextManager[Any]
+    order: tuple[int, ...] = ()
+    owner: BatchOwner | None = None
+    builder: RecordBatchBuilder | None = None
+    append: Callable[..., int] | None = None
+    data: bytes | bytearray | None = None
+    records_count: int = 0
+    reserved: int = 0
+    created: float = 0.0
+    deadline: float = 0.0
+    not_before: float = 0.0
+    attempts: int = 0
+    identity: ProducerIdAndEpoch = NO_PRODUCER
+    base_sequence: int = -1
+    uncertain: bool = False
+    is_fixed: bool = False
+    callbacks: list[tuple[int, Callback]] = field(default_factory=list)
+    table: BatchTable | None = None
+    pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
+    is_done: bool = False
+    error: BaseException | None = None
+    last_error: BaseException | None = None
+    base_offset: int = -1
+    log_append_time: int = -1
+    failure: Failure | None = None
+    retrieved: set[int] | None = None
 
     @property
     def is_numbered(self) -> bool:

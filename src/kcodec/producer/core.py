@@ -21,13 +21,13 @@ from kcodec.errors import (
     TransportError,
 )
 from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
+from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator, NewDelivery, Outcome
 from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.produce_responses import ProducerMetrics
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.producer.settings import ProducerSettings
@@ -50,7 +50,7 @@ class ProducerCore:
         *,
         clock: Clock,
         random: Callable[[], float],
-        metrics: ProducerMetrics,
+        metrics: Metrics,
         lock: AbstractContextManager[Any],
         new_delivery: NewDelivery,
         post: Callable[[Callable[[], None]], None],

@@ -9,6 +9,7 @@ record off the count again. Batches that succeed are not touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError
 
@@ -20,17 +21,18 @@ REPORT_INTERVAL_SECONDS = 30.0
 MAX_SHOWN = 5
 
 
+@dataclass(eq=False, slots=True)
 class Failure:
-    """Records of one topic that failed with one kind of error. count: those that nothing has retrieved; logged: how
-    many of them the log has reported."""
+    """Records of one topic that failed with one kind of error.
 
-    __slots__ = ("count", "error", "kind", "logged", "topic")
+    count: those whose error nothing has retrieved; logged: the number of them that the log has reported.
+    """
 
-    def __init__(self, topic: str, kind: str, error: BaseException) -> None:
-        self.topic = topic
-        self.kind = kind
-        self.error = error
-        self.count = self.logged = 0
+    topic: str
+    kind: str
+    error: BaseException
+    count: int = 0
+    logged: int = 0
 
     def retrieved(self, count: int) -> None:
         """Take records off the count."""

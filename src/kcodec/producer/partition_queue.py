@@ -15,6 +15,7 @@ or the one after it, and all before it are in the log. If all are refused, none 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kcodec.cluster.values import ProducerIdAndEpoch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import uuid
 
 
+@dataclass(eq=False, slots=True)
 class PartitionQueue:
     """The batches of a partition, oldest first.
 
@@ -44,27 +46,21 @@ class PartitionQueue:
     node:          where its last batch went.
     """
 
-    __slots__ = (
-        "batches", "bump_from", "identity", "in_flight", "is_proved", "must_renumber", "next_order", "next_sequence",
-        "node", "open", "partition", "probe", "refused", "rollback_sequence", "topic_id",
-    )  # fmt: skip
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.batches: deque[ProducerBatch] = deque()
-        self.open: ProducerBatch | None = None
-        self.next_order = 0
-        self.in_flight: list[ProducerBatch] = []
-        self.identity: ProducerIdAndEpoch = NO_PRODUCER
-        self.next_sequence = 0
-        self.is_proved = False
-        self.must_renumber = False
-        self.bump_from: ProducerIdAndEpoch | None = None
-        self.rollback_sequence = -1
-        self.probe: ProducerBatch | None = None
-        self.refused: list[ProducerBatch] = []
-        self.node: int | None = None
-        self.topic_id: uuid.UUID | None = None
+    partition: TopicPartition
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    open: ProducerBatch | None = None
+    next_order: int = 0
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+    identity: ProducerIdAndEpoch = NO_PRODUCER
+    next_sequence: int = 0
+    is_proved: bool = False
+    must_renumber: bool = False
+    bump_from: ProducerIdAndEpoch | None = None
+    rollback_sequence: int = -1
+    probe: ProducerBatch | None = None
+    refused: list[ProducerBatch] = field(default_factory=list)
+    node: int | None = None
+    topic_id: uuid.UUID | None = None
 
     @property
     def next_batch(self) -> ProducerBatch:

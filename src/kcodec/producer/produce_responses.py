@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator, Outcome
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
@@ -61,16 +62,6 @@ STALE_METADATA_CODES = frozenset({
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
 
-class ProducerMetrics(Protocol):
-    """The part of `kcodec.network.metrics.Metrics` that is used here."""
-
-    def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Something happened, `value` times."""
-
-    def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Something took so long."""
-
-
 class ProduceResponses:
     """See the module. in_flight: the partitions with something in flight. ended: called when batches ended."""
 
@@ -82,7 +73,7 @@ class ProduceResponses:
         *,
         clock: Clock,
         random: Callable[[], float],
-        metrics: ProducerMetrics,
+        metrics: Metrics,
         ended: Callable[[], None],
     ) -> None:
         self.settings = accumulator.settings

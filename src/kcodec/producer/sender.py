@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
 from kcodec.flow import Flow, Signal, call, spawn, wait
+from kcodec.network.metrics import Metrics
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdSource
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer
-from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, ProducerMetrics, Sent
+from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
 from kcodec.producer.reports import Reports
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Sender:
         *,
         clock: Clock,
         random: Callable[[], float],
-        metrics: ProducerMetrics,
+        metrics: Metrics,
     ) -> None:
         self.settings = accumulator.settings
         self.accumulator = accumulator
