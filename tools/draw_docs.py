@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from draw_states import draw_diagram, draw_meanings, draw_table
+
 from kcodec.client.admin import Admin
 from kcodec.consumer.options import ConsumerOptions
 from kcodec.network.options import ClientOptions
@@ -23,7 +25,6 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ERRORS
 from kcodec.protocol.schema import Message, Request, Response
 from kcodec.testing.kafka import ApacheKafka
-from kcodec.transactions import state
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SOURCE = DOCS.parent / "src" / "kcodec"
@@ -156,9 +157,9 @@ DRAWN: dict[str, Callable[[], str]] = {
     "consumer-options": lambda: draw_options(ConsumerOptions),
     "admin-methods": lambda: draw_methods(Admin),
     "kafka-options": lambda: draw_options(ApacheKafka),
-    "states": state.draw_table,
-    "state-meanings": state.draw_meanings,
-    "state-diagram": lambda: f"```mermaid\n{state.draw_diagram()}```\n",
+    "states": draw_table,
+    "state-meanings": draw_meanings,
+    "state-diagram": lambda: f"```mermaid\n{draw_diagram()}```\n",
 }
 
 

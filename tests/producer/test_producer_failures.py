@@ -9,7 +9,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 from kcodec.errors import BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
-from kcodec.producer.idempotent import IdempotentProducerId
+from kcodec.producer.identity import IdempotentProducerId
 from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage
 
 

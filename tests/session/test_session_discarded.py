@@ -16,7 +16,7 @@ from session_faces import BOTH_FACES, Looped, Threaded
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, EncodeError, KcodecError, ProducerFencedError
 from kcodec.session.block import SessionBlock
-from kcodec.transactions.identity import OpenTransaction
+from kcodec.transactions.open_transaction import OpenTransaction
 
 OVER = AbortableTransactionError("over", code=120, name="TRANSACTION_ABORTABLE")
 FENCED = ProducerFencedError("taken over", code=90, name="PRODUCER_FENCED")

@@ -24,8 +24,7 @@ from kcodec.network.metrics import NoMetrics
 from kcodec.network.scheduler import Scheduler
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import Delivery
-from kcodec.producer.idempotent import IdempotentProducerId, WithoutProducerId
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
 from kcodec.producer.settings import ProducerSettings
 from kcodec.protocol.messages.metadata import (
     MetadataRequest,

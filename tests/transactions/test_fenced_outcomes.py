@@ -17,7 +17,7 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import FatalTransactionError, ProducerFencedError, UnknownOutcomeError
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
-from kcodec.transactions.fencing import Ending, settle
+from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.state import State
 
 SECONDS = 20.0
@@ -86,7 +86,7 @@ def test_below_version_2_a_commit_may_be_that_of_the_one_before(is_added: bool) 
         is_over_time=lambda _: False,
         is_added=is_added,
     )
-    assert world.run(settle(world.cluster, ending, "EndTxn", 90)).is_committed is is_added
+    assert world.run(investigate(world.cluster, ending, "EndTxn", 90)).is_committed is is_added
 
 
 def test_a_commit_after_a_takeover_stays_unknown() -> None:

@@ -22,7 +22,7 @@ from kcodec.errors import (
     ProducerFencedError,
 )
 from kcodec.protocol import messages
-from kcodec.transactions.errors import Treatment, failure, treatment_of
+from kcodec.transactions.errors import TransactionDisposition, disposition_of, failure
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_each_request_of_a_zombie_is_refused(raw: RawTransaction, topic: str) ->
     answers = {name: request(raw, zombie, topic) for name, (request, _, _) in ZOMBIE.items()}
     assert answers == {name: code for name, (_, code, _) in ZOMBIE.items()}
     for _, code, api in ZOMBIE.values():
-        assert treatment_of(api, code) is Treatment.SETTLE
+        assert disposition_of(api, code) is TransactionDisposition.INVESTIGATE
         assert isinstance(failure(api, code, api, resource=raw.name).error, ProducerFencedError)
 
 
@@ -110,28 +110,28 @@ def test_what_nobody_gave_out_is_refused(raw: RawTransaction, topic: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("api", "code", "kind", "treatment"),
+    ("api", "code", "kind", "disposition"),
     [
-        ("EndTxn", 49, AbortableTransactionError, Treatment.ABORTABLE),
-        ("Produce", 49, AbortableTransactionError, Treatment.ABORTABLE),
-        ("Produce", 53, AuthorizationError, Treatment.FATAL),
-        ("Produce", 48, AbortableTransactionError, Treatment.ABORTABLE),
-        ("Produce", 120, AbortableTransactionError, Treatment.ABORTABLE),
-        ("Produce", 45, AbortableTransactionError, Treatment.ABORTABLE),
-        ("EndTxn", 48, FatalTransactionError, Treatment.FATAL),
-        ("TxnOffsetCommit", 12, AbortableTransactionError, Treatment.ABORTABLE),
-        ("TxnOffsetCommit", 25, AbortableTransactionError, Treatment.ABORTABLE),
-        ("TxnOffsetCommit", 120, AbortableTransactionError, Treatment.ABORTABLE),
-        ("AddPartitionsToTxn", 29, AuthorizationError, Treatment.ABORTABLE),
-        ("AddOffsetsToTxn", 30, AuthorizationError, Treatment.ABORTABLE),
-        ("InitProducerId", 53, AuthorizationError, Treatment.FATAL),
+        ("EndTxn", 49, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", 49, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", 53, AuthorizationError, TransactionDisposition.FATAL),
+        ("Produce", 48, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", 120, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", 45, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("EndTxn", 48, FatalTransactionError, TransactionDisposition.FATAL),
+        ("TxnOffsetCommit", 12, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("TxnOffsetCommit", 25, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("TxnOffsetCommit", 120, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("AddPartitionsToTxn", 29, AuthorizationError, TransactionDisposition.ABORT),
+        ("AddOffsetsToTxn", 30, AuthorizationError, TransactionDisposition.ABORT),
+        ("InitProducerId", 53, AuthorizationError, TransactionDisposition.FATAL),
     ],
 )
 def test_an_answer_becomes_the_right_exception(
-    api: str, code: int, kind: type[BrokerError], treatment: Treatment
+    api: str, code: int, kind: type[BrokerError], disposition: TransactionDisposition
 ) -> None:
     failed = failure(api, code, api, resource="what it is about")
-    assert (type(failed.error), failed.treatment) == (kind, treatment)
+    assert (type(failed.error), failed.disposition) == (kind, disposition)
     assert isinstance(failed.error, BrokerError)
     assert (failed.error.code, failed.error.resource) == (code, "what it is about")
 

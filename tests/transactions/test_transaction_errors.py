@@ -26,10 +26,10 @@ from kcodec.errors import (
     ProducerFencedError,
     TransactionTimedOutError,
 )
-from kcodec.producer.identity import Verdict
-from kcodec.protocol import messages
+from kcodec.offsets import TopicPartition
+from kcodec.producer.identity import BatchDisposition
 from kcodec.protocol.error_codes import broker_error
-from kcodec.transactions.partitions import _worst as worst_of
+from kcodec.transactions.requests import worst_result
 from kcodec.transactions.state import State
 
 # ------------------------------------------------------------------------------------------------------------- errors
@@ -89,13 +89,8 @@ def test_offsets_that_are_refused_say_what_about(api: str, code: int, kind: type
     [((0, 0), 0), ((55, 55), 55), ((55, 29), 29), ((29, 55), 29), ((51, 29), 29), ((29, 3), 29), ((55, 51), 51)],
 )
 def test_of_several_answers_the_one_that_says_most_counts(codes: tuple[int, ...], worst: int) -> None:
-    results = [
-        messages.AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
-        for number, code in enumerate(codes)
-    ]
-    topic = messages.AddPartitionsToTxnTopicResult(name="orders", results_by_partition=results)
-    answer = messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
-    assert worst_of(answer)[0] == worst
+    results = [(code, TopicPartition("orders", number)) for number, code in enumerate(codes)]
+    assert worst_result(results)[0] == worst
 
 
 @BOTH
@@ -167,7 +162,7 @@ def test_a_batch_whose_epoch_is_too_old_waits_until_it_is_known_why(version: int
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
     aborted_by_coordinator(world)
-    assert manager.on_error_code(ORDERS, code) is Verdict.RETRY
+    assert manager.on_error_code(ORDERS, code) is BatchDisposition.RETRY
     assert not manager.may_send(ORDERS)
     world.pass_time(0.1)
     refusal = manager.refuses()

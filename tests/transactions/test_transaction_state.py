@@ -7,6 +7,7 @@ import itertools
 import pickle
 
 import pytest
+from draw_states import draw_diagram, draw_meanings, draw_table
 
 from kcodec.errors import TransactionStateError
 from kcodec.transactions.state import (
@@ -15,9 +16,6 @@ from kcodec.transactions.state import (
     TRANSITIONS,
     Event,
     State,
-    draw_diagram,
-    draw_meanings,
-    draw_table,
     next_state,
 )
 

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from kcodec.network.client import Client
-from kcodec.producer.idempotent import IdempotentProducerId, WithoutProducerId
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
 from kcodec.producer.options import ProducerOptions
 from kcodec.transactions.manager import TransactionManager
 

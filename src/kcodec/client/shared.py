@@ -31,9 +31,8 @@ from kcodec.producer.options import ProducerOptions
 from kcodec.producer.tables import ANY_PARTITION, TableBatch
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
-from kcodec.transactions.handle_identity import HandleSource
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.shared import abort_shared, commit_shared
+from kcodec.transactions.shared import HandleSource, abort_shared, commit_shared
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 #: What the handle decides, and not a writer.

@@ -17,9 +17,9 @@ from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
-from kcodec.transactions.identity import OpenTransaction
 from kcodec.transactions.manager import TO_ABORT, TransactionManager
 from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event, State
 
 if TYPE_CHECKING:

@@ -1,49 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where records wait until they are sent: one queue of batches a partition (Kafka: RecordAccumulator).
 
-This is the one part of a producer that user threads touch, each call under the lock that the carrier gave (asyncio
-gives one that does nothing). `append` is the fast path: one look-up for the topic, one for the partition, and the
-record goes straight into the compiled builder of the partition's open batch. Compression waits for the loop's thread.
+This is the one part of a producer that user threads touch, each call under the producer's lock (in asyncio, one that
+does nothing). `append` is the fast path: one look-up for the topic, one for the partition, and the record goes straight
+into the compiled builder of the partition's open batch. Compression is left to the I/O thread.
 
-Records of a topic whose metadata is not known wait beside, and are placed by `update_topic`. Memory is counted by
-batch, `batch_size` at least, and given back when the batch is settled; where none is left, `append` answers None and
-the public class waits for `on_room`.
+Records of a topic whose metadata is not known wait in its buffer, and are placed by `update_topic`. Memory is counted
+by batch, `batch_size` at least, and released when the batch ends; where none is free, `append` returns None and the
+public class waits for `on_room`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec._fast import RecordBatchBuilder, partition_for
+from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import EncodeError
 from kcodec.flow import Clock
-from kcodec.offsets import TopicPartition
-from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
-from kcodec.producer.delivery import Callback, Delivery, TableDelivery
+from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, Callback, ProducerBatch
+from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
-from kcodec.producer.partitioner import StickyPartition
-from kcodec.producer.queues import PartitionQueue, TopicBuffer, WaitingRecord
-from kcodec.producer.sequence_probe import take_proved
+from kcodec.producer.partition_queue import PartitionQueue
+from kcodec.producer.partitioner import TopicBuffer, WaitingRecord
 from kcodec.producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Outcome = tuple[ProducerBatch, int, int, BaseException | None]
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
 
 
-class Accumulator:
-    """The buffer of one producer. Every method wants the lock to be held, unless it says otherwise.
+class Outcome(NamedTuple):
+    """What a batch ended in. base_offset, log_append_time: -1 where there is none, or it is not known."""
 
-    wake:    asks the sender to look; from any thread, cheap, called once until `take_wake`.
-    on_room: called, with the lock held, when memory was given back while somebody waits for it (`room_wanted`).
+    batch: ProducerBatch
+    base_offset: int = -1
+    log_append_time: int = -1
+    error: BaseException | None = None
+
+
+class Accumulator:
+    """The buffer of one producer. Every method needs the lock to be held, unless it says otherwise.
+
+    wake:    has the sender look; from any thread, cheap, called once until `take_wake`.
+    on_room: called, with the lock held, when memory was released while a caller waits for it (`room_wanted`).
     refusal: `send` raises it while it is set (closed, no transaction open).
-    failures, check_wait, why_waiting: as its batches need them (BatchOwner); the producer's core sets them.
+    failures, check_wait, why_waiting: as its batches need them (BatchOwner).
     check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
     """
 
@@ -57,6 +63,9 @@ class Accumulator:
         new_delivery: NewDelivery,
         wake: Callable[[], None],
         on_room: Callable[[], None],
+        failures: Failures | None,
+        check_wait: Callable[[], None],
+        why_waiting: Callable[[ProducerBatch], str | None],
     ) -> None:
         self.settings = settings
         self.lock = lock
@@ -66,10 +75,10 @@ class Accumulator:
         self.free_memory = settings.buffer_memory
         self.room_wanted = 0
         self.refusal: BaseException | None = None
-        self.failures: Failures | None = Failures()
-        self.check_wait: Callable[[], None] = _no_check
-        self.check_caller: Callable[[], None] = _no_check
-        self.why_waiting: Callable[[ProducerBatch], str | None] = _nothing_known
+        self.failures = failures
+        self.check_wait = check_wait
+        self.check_caller: Callable[[], None] = lambda: None
+        self.why_waiting = why_waiting
         self._clock = clock
         self._random = random
         self._new_delivery = new_delivery
@@ -90,11 +99,11 @@ class Accumulator:
         partition: int | None,
         timestamp: int,
     ) -> Delivery | None:
-        """Put a record into its partition's open batch; None where `buffer_memory` has no room for it now.
-        headers: as `header_pairs` gives them.
+        """Put a record into its partition's open batch; None where `buffer_memory` has no space for it now.
+        headers: as `header_pairs` returns them.
 
-        Raises EncodeError for values that make no record or one above `max_request_size`, or a partition that the topic
-        has not, and `refusal`.
+        Raise EncodeError for values that make no record or one above `max_request_size`, or a partition that the topic
+        does not have, and `refusal`.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -104,7 +113,7 @@ class Accumulator:
         if partition is None and (key is None or self._ignore_keys):
             queue = buffer.sticky_queue
         else:
-            queue = self._queue_for(buffer, key, partition)
+            queue = buffer.queue_for(key, partition)
         batch = queue.open
         if batch is not None:
             try:
@@ -124,7 +133,7 @@ class Accumulator:
     def append_batch(
         self, topic: str, partition: int, data: bytes | bytearray, records_count: int, table: TableDelivery
     ) -> bool:
-        """Put a batch that is made already behind what its partition has; False where there is no room for it now.
+        """Put a batch that is already encoded behind what its partition has; False where there is no space for it now.
 
         partition: below 0: wherever records without a key go. data: one batch; a bytearray may be numbered in place.
         The topic's metadata must be known.
@@ -135,31 +144,22 @@ class Accumulator:
         if not self._reserve(size):
             return False
         buffer = self.topics[topic]
-        queue = self._queue_for(buffer, None, partition if partition >= 0 else None)
+        queue = buffer.queue_for(None, partition if partition >= 0 else None)
         queue.open = None
         batch = self._new_batch(queue, size)
         batch.data = data
         batch.records_count, batch.table = records_count, table
         table.add(batch)
-        self.batch_closed(queue, size, buffer)
+        buffer.batch_closed(queue, size)
         return True
 
     def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
-        """A batch that will never be sent, to be failed: the table hears of it as of the others."""
+        """Return a batch that will never be sent, to be failed, as a part of the table."""
         batch = ProducerBatch(topic, partition, self.lock, owner=self)
         batch.deadline = self._clock()
         batch.records_count, batch.table = records_count, table
         table.add(batch)
         return batch
-
-    def _queue_for(self, buffer: TopicBuffer, key: Buffer | None, partition: int | None) -> PartitionQueue:
-        if partition is None:
-            if key is not None and not self._ignore_keys:
-                return buffer.queues[partition_for((key,), len(buffer.queues))[0]]  # type: ignore[index]
-            return buffer.sticky_queue
-        if 0 <= partition < len(buffer.queues):
-            return buffer.queues[partition]
-        raise _no_such_partition(buffer.topic, partition, len(buffer.queues))
 
     def _append_to_new(
         self,
@@ -171,7 +171,7 @@ class Accumulator:
         *,
         forced: bool = False,
     ) -> ProducerBatch | None:
-        """A new open batch with this record in it; None if there is no room and it is not forced."""
+        """Begin an open batch with this record in it; None if there is no space and it is not forced."""
         settings = self.settings
         builder = self.new_builder(min(settings.batch_size, settings.max_request_size))
         if not builder.has_room_for(key, value, headers):
@@ -201,7 +201,7 @@ class Accumulator:
         return batch
 
     def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
-        """A builder for a batch of at most so many bytes before compression."""
+        """Return a builder for a batch of at most so many bytes before compression."""
         settings = self.settings
         return RecordBatchBuilder(
             compression=settings.compression_type,  # type: ignore[arg-type]
@@ -210,18 +210,12 @@ class Accumulator:
         )
 
     def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue) -> None:
-        """No more records into the open batch: it is full."""
+        """Accept no more records into the open batch: it is full."""
         queue.open = None
-        self.batch_closed(queue, self.settings.batch_size, buffer)
-
-    def batch_closed(self, queue: PartitionQueue, produced: int, buffer: TopicBuffer | None = None) -> None:
-        """A batch of so many bytes takes no more records; perhaps it is time for another sticky partition."""
-        buffer = buffer or self.topics[queue.partition.topic]
-        if buffer.sticky.batch_closed(queue.partition.partition, produced):
-            buffer.change_sticky()
+        buffer.batch_closed(queue, self.settings.batch_size)
 
     def _check_size(self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
-        """EncodeError for a record that is above max_request_size, or no record at all."""
+        """Raise EncodeError for a record that is above max_request_size, or no record at all."""
         if not self._scratch.has_room_for(key, value, headers):
             size, most = _record_size(key, value, headers), self.settings.max_request_size
             reason = (
@@ -257,33 +251,24 @@ class Accumulator:
         holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
         holder.reserved = size
         self.unfinished[holder] = None
-        buffer = self.want_topic(topic)
+        buffer = self.request_topic(topic)
         buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
         return self._new_delivery(holder, 0, timestamp)
 
-    def want_topic(self, topic: str) -> TopicBuffer:
-        """The topic's buffer; the sender will ask for its metadata."""
+    def request_topic(self, topic: str) -> TopicBuffer:
+        """Return the topic's buffer; the sender will request its metadata."""
         buffer = self.topics.get(topic)
         if buffer is None:
-            sticky = StickyPartition(self.settings.batch_size, self.settings.adaptive_partitioning, self._random)
-            buffer = self.topics[topic] = TopicBuffer(topic, sticky)
+            buffer = self.topics[topic] = TopicBuffer(topic, self.settings, self._random)
         self.wake()
         return buffer
 
     def update_topic(
         self, buffer: TopicBuffer, has_leader: Sequence[bool]
     ) -> list[tuple[ProducerBatch, BaseException]]:
-        """The topic has so many partitions. Waiting records are placed; returned are those that cannot be, and why.
-
-        Fewer than before are those of another topic of this name; batches for a partition that is gone end by their
-        deadline.
-        """
-        buffer.has_leader = has_leader
-        del buffer.queues[len(has_leader) :]
-        for number in range(len(buffer.queues), len(has_leader)):
-            buffer.queues.append(PartitionQueue(TopicPartition(buffer.topic, number)))
-        if buffer.queues and not 0 <= buffer.sticky.partition < len(buffer.queues):
-            buffer.change_sticky()
+        """Take up a topic's metadata, one entry a partition. Waiting records are placed; return those that cannot be,
+        and why."""
+        buffer.update(has_leader)
         failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
             record = buffer.waiting.popleft()
@@ -296,10 +281,10 @@ class Accumulator:
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
-        """Out of the waiting room into a batch; the memory it holds goes along, more is taken even beyond the limit:
-        the record is in already."""
+        """Move a waiting record into a batch, with the memory it holds; more is reserved even beyond the limit, as the
+        record was accepted."""
         holder = record.holder
-        queue = self._queue_for(buffer, record.key, record.partition)
+        queue = buffer.queue_for(record.key, record.partition)
         batch = queue.open
         if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
             index = batch.builder.append(record.key, record.value, record.headers, record.timestamp)
@@ -324,17 +309,17 @@ class Accumulator:
             self._wake()
 
     def take_wake(self) -> None:
-        """The sender is looking now: later events wake it again."""
+        """Note that the sender is looking now: later events wake it again."""
         self._is_awake = False
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
-        """A batch of the queue, closed for senders; its bytes are not made yet."""
+        """Take a batch out of the queue, closed for user threads; it is not encoded yet."""
         queue.batches.remove(batch)
         if queue.open is batch:
             queue.open = None
             size = batch.size_in_bytes
-            self.batch_closed(queue, size)
-            if size < batch.reserved:  # it was not full: the rest of its room is free
+            self.topics[queue.partition.topic].batch_closed(queue, size)
+            if size < batch.reserved:  # it was not full: the rest of its space is free
                 self.free_memory += batch.reserved - size
                 batch.reserved = size
         batch.append = None
@@ -343,19 +328,19 @@ class Accumulator:
         return batch
 
     def take_proved(self, queue: PartitionQueue, written: ProducerBatch) -> list[ProducerBatch]:
-        """What a batch that was acknowledged proves to be written."""
-        proved = take_proved(queue, written)
+        """Take out what an acknowledged batch proves to be written."""
+        proved = queue.take_proved(written)
         if not queue.batches:
             self.active.pop(queue, None)
         return proved
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """A batch to be sent again takes its old place."""
+        """Put a batch that is to be sent again in its old position."""
         queue.put_back(batch)
         self.active[queue] = None
 
     def replace(self, queue: PartitionQueue, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """A split batch's pieces stand where it would."""
+        """Put a split batch's pieces in its position."""
         batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
         self.free_memory += batch.reserved
@@ -364,31 +349,23 @@ class Accumulator:
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, outcomes: Sequence[Outcome]) -> list[tuple[Callback, Delivery | TableDelivery]]:
-        """Batches end; returned is whom to tell (`call_all`), without the lock."""
-        told: list[tuple[Callback, Delivery | TableDelivery]] = []
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Callback]:
+        """End batches; return the callbacks to call (`call_all`), without the lock."""
+        callbacks: list[Callback] = []
         for batch, base_offset, log_append_time, error in outcomes:
             if batch.is_done:
                 continue
-            told.extend(batch.finish(base_offset, log_append_time, error))
+            callbacks.extend(batch.finish(base_offset, log_append_time, error))
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
         if self.room_wanted and outcomes:
             self._on_room()
-        return told
-
-
-def _no_check() -> None:
-    """Any caller may wait."""
-
-
-def _nothing_known(batch: ProducerBatch) -> None:
-    """Nothing is known of why the batch is not acknowledged."""
+        return callbacks
 
 
 def header_pairs(headers: Any) -> Any:
-    """Headers as a tuple, so that what runs to make them runs before the lock is taken; what is none stays as it is,
-    for the encoder to say what is wrong with it."""
+    """Return headers as a tuple, so that code that makes them runs before the lock is taken; what is invalid stays as
+    it is, for the encoder to say what is wrong with it."""
     if headers is None:
         return ()
     if isinstance(headers, Mapping):
@@ -396,15 +373,8 @@ def header_pairs(headers: Any) -> Any:
     return tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, str | bytes) else headers
 
 
-def _no_such_partition(topic: str, partition: object, count: int) -> EncodeError:
-    reason = (
-        f"topic {topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}, not {partition!r}"
-    )
-    return EncodeError(reason, field="partition", value=partition)
-
-
 def _record_size(key: Buffer | None, value: Buffer | None, headers: Any) -> int:
-    """The most bytes a record can take in a batch of its own."""
+    """Return the most bytes a record can take in a batch alone."""
     size = BATCH_OVERHEAD + RECORD_OVERHEAD + _length(key) + _length(value)
     return size + sum(HEADER_OVERHEAD + len(name) + _length(content) for name, content in headers)
 

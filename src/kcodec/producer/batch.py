@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch on its way to one partition: filled by senders, closed and numbered by the sender, kept until it is settled.
+"""A batch on its way to one partition: filled by user threads, closed and numbered by the sender, kept until it ends.
 
-The bytes are made once. A retry sends them again as they are: encoding anew could cut or compress differently, and a
+The bytes are made once. A retry sends them again as they are: encoding again could cut or compress differently, and a
 broker that remembers a sequence never looks at what is behind it. Only a new identity rewrites the header, in a copy,
 as a request that holds the old bytes may still be on its way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from kcodec._fast import RecordBatchBuilder, batches
 from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.producer.failures import Failure, Failures
 from kcodec.producer.identity import NO_PRODUCER
 from kcodec.record.rewrite import set_producer_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kcodec.producer.delivery import Callback, Delivery, TableDelivery
-    from kcodec.producer.failures import BatchOwner, Failure
 
 #: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
 RECORD_OVERHEAD = 36
@@ -30,20 +27,53 @@ BATCH_OVERHEAD = 61
 LAST_SEQUENCE = 0x7FFFFFFF
 #: In place of an index: all records of a batch.
 WHOLE = -1
+#: A function, and the delivery that it is called with once that is done.
+Callback = tuple[Callable[[Any], object], Any]
 
 
+class BatchOwner(Protocol):
+    """What a batch, and through it a Delivery, needs of its producer: `kcodec.producer.accumulator.Accumulator`.
+
+    failures:    where records that fail are counted; None in transactions, whose commit raises the error.
+    check_wait:  raises RuntimeError where the caller must not wait for a record.
+    why_waiting: why a batch is not acknowledged yet, as far as it is known.
+    """
+
+    failures: Failures | None
+    check_wait: Callable[[], None]
+    why_waiting: Callable[[ProducerBatch], str | None]
+
+
+class BatchTable(Protocol):
+    """What a batch needs of its table, under the lock: `kcodec.producer.delivery.TableDelivery`."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a caller waits for the table, or a callback is there."""
+        ...
+
+    def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
+        """Take the pieces of a split batch in its place."""
+        ...
+
+    def ended(self) -> Sequence[Callback]:
+        """Note that one batch ended; return the callbacks to call if it was the last."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
 class ProducerBatch:
-    """Records of one partition that share one fate.
+    """Records of one partition that share one outcome.
 
-    order:     where it stands among the batches of its partition; a tuple, as pieces of a split batch take its place.
+    order:     its position among the batches of its partition; a tuple, as pieces of a split batch take its place.
     reserved:  bytes of `buffer_memory` it holds.
     created, deadline:   of the producer's clock; past the deadline it fails.
     attempts:  times it was sent; not_before: not again before this time.
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
     last_error: of the last attempt.
-    uncertain: an attempt went unanswered, so it may be in the log.
-    is_fixed:  it may be in the log in a way that nobody can find out any more: it fails rather than get other numbers.
-    callbacks: whom to tell at the end, under the lock; table: what it is a part of.
+    uncertain: an attempt got no response, so it may be in the log.
+    is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
+    callbacks: to be called at the end, each with the index of its record, under the lock; table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
     owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
@@ -51,46 +81,34 @@ class ProducerBatch:
                retrieved (WHOLE for all of a table's batch).
     """
 
-    __slots__ = (
-        "append", "attempts", "base_offset", "base_sequence", "builder", "callbacks", "created", "data", "deadline",
-        "error", "failure", "identity", "is_done", "is_fixed", "last_error", "lock", "log_append_time", "not_before",
-        "order", "owner", "partition", "pieces", "records_count", "reserved", "retrieved", "table", "topic",
-        "uncertain",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        lock: AbstractContextManager[Any],
-        *,
-        order: tuple[int, ...] = (),
-        owner: BatchOwner | None = None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.lock = lock
-        self.order = order
-        self.owner = owner
-        self.builder: RecordBatchBuilder | None = None
-        self.append: Callable[..., int] | None = None
-        self.data: bytes | bytearray | None = None
-        self.records_count = 0
-        self.reserved = 0
-        self.created = self.deadline = self.not_before = 0.0
-        self.attempts = 0
-        self.identity = NO_PRODUCER
-        self.base_sequence = -1
-        self.uncertain = self.is_fixed = False
-        self.callbacks: list[tuple[Callback, Delivery]] = []
-        self.table: TableDelivery | None = None
-        self.pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
-        self.is_done = False
-        self.error: BaseException | None = None
-        self.last_error: BaseException | None = None
-        self.base_offset = self.log_append_time = -1
-        self.failure: Failure | None = None
-        self.retrieved: set[int] | None = None
+    topic: str
+    partition: int
+    lock: AbstractContextManager[Any]
+    order: tuple[int, ...] = ()
+    owner: BatchOwner | None = None
+    builder: RecordBatchBuilder | None = None
+    append: Callable[..., int] | None = None
+    data: bytes | bytearray | None = None
+    records_count: int = 0
+    reserved: int = 0
+    created: float = 0.0
+    deadline: float = 0.0
+    not_before: float = 0.0
+    attempts: int = 0
+    identity: ProducerIdAndEpoch = NO_PRODUCER
+    base_sequence: int = -1
+    uncertain: bool = False
+    is_fixed: bool = False
+    callbacks: list[tuple[int, Callback]] = field(default_factory=list)
+    table: BatchTable | None = None
+    pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
+    is_done: bool = False
+    error: BaseException | None = None
+    last_error: BaseException | None = None
+    base_offset: int = -1
+    log_append_time: int = -1
+    failure: Failure | None = None
+    retrieved: set[int] | None = None
 
     @property
     def is_numbered(self) -> bool:
@@ -132,7 +150,7 @@ class ProducerBatch:
     def move_to(self, batch: ProducerBatch, index: int) -> None:
         """Under the lock: this one record is in another batch now, at that index."""
         self.pieces = ((0, batch, index),)
-        batch.callbacks += self.callbacks
+        batch.callbacks += [(index, callback) for _, callback in self.callbacks]
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
         """Batches with the same records in the same order, none above `most_bytes` before compression unless it is a
@@ -171,15 +189,14 @@ class ProducerBatch:
             placed.append((first, piece, 0))
             first += piece.records_count
         self.pieces = tuple(placed)
-        for callback, delivery in self.callbacks:
-            delivery.current_batch.callbacks.append((callback, delivery))
+        for index, callback in self.callbacks:
+            piece, at = self.place_of(index)
+            piece.callbacks.append((at, callback))
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(
-        self, base_offset: int, log_append_time: int, error: BaseException | None
-    ) -> Sequence[tuple[Callback, Delivery | TableDelivery]]:
-        """Under the lock: the outcome, for good; returned is whom to tell. The bytes are let go."""
+    def finish(self, base_offset: int, log_append_time: int, error: BaseException | None) -> Sequence[Callback]:
+        """Under the lock: set the outcome, for good, and return the callbacks to call. The bytes are released."""
         if error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer
         else:
@@ -187,8 +204,8 @@ class ProducerBatch:
         self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
         self.is_done = True
         self.builder = self.append = self.data = None
-        told, self.callbacks = self.callbacks, []
-        return told if self.table is None else [*told, *self.table.ended()]
+        callbacks, self.callbacks = [callback for _, callback in self.callbacks], []
+        return callbacks if self.table is None else [*callbacks, *self.table.ended()]
 
     # Failures that nothing has retrieved
 
@@ -206,7 +223,7 @@ class ProducerBatch:
             self.retrieved = {WHOLE} if self.table.is_awaited else set()
             count = 0 if self.table.is_awaited else self.records_count
         else:
-            self.retrieved = {delivery.current_index for _, delivery in self.callbacks}
+            self.retrieved = {index for index, _ in self.callbacks}
             count = self.records_count - len(self.retrieved)
         self.failure = self.owner.failures.add(self.topic, error, count)
 

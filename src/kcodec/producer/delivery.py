@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a send gives back: a `Delivery` ends in the record's place in the log, or in an error that names the partition.
+"""What a send returns: a `Delivery` ends in the record's offset in the log, or in an error that names the partition.
 
 A Delivery knows its batch and its index in it; the outcome belongs to the batch, so acknowledging a batch of a thousand
-records is one assignment, and a Delivery that nobody keeps costs nothing more. Where a record moved to another batch,
+records is one assignment, and a Delivery that is not kept costs nothing more. Where a record moved to another batch,
 the one it left says where (`ProducerBatch.pieces`). Waiting is left to the public classes:
 `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
 
@@ -15,18 +15,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from kcodec.producer.batch import WHOLE
-
-if TYPE_CHECKING:
-    from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.batch import WHOLE, Callback, ProducerBatch
 
 log = logging.getLogger("kcodec.producer")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record lies (Kafka: RecordMetadata).
+    """Where a record is stored (Kafka: RecordMetadata).
 
     offset:    in the partition; -1 where the broker did not say: acks=0, or a repeat it has no details of any more.
     timestamp: ms: the record's own, or the broker's where the topic has message.timestamp.type=LogAppendTime.
@@ -39,7 +36,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where a batch of a table lies: its first record's offset, and how many records follow from there on."""
+    """Where a batch of a table is stored: its first record's offset, and how many records follow from there on."""
 
     topic: str
     partition: int
@@ -47,14 +44,11 @@ class BatchMetadata(NamedTuple):
     records_count: int
 
 
-Callback = Callable[[Any], object]
-
-
-def call_all(callbacks: Sequence[tuple[Callback, Delivery | TableDelivery]]) -> None:
-    """Tell those who wait. What a callback raises goes to the log."""
-    for callback, delivery in callbacks:
+def call_all(callbacks: Sequence[Callback]) -> None:
+    """Call them, without the lock. What a callback raises goes to the log."""
+    for function, delivery in callbacks:
         try:
-            callback(delivery)
+            function(delivery)
         except Exception:
             log.exception("a callback of a delivery to %s failed", delivery.topic)
 
@@ -80,16 +74,6 @@ class Delivery:
         return batch, index
 
     @property
-    def current_batch(self) -> ProducerBatch:
-        """For the accumulator, under its lock: the batch it is in."""
-        return self._where()[0]
-
-    @property
-    def current_index(self) -> int:
-        """For the batch, under the lock: its index there."""
-        return self._where()[1]
-
-    @property
     def topic(self) -> str:
         """The topic's name."""
         return self._batch.topic
@@ -102,7 +86,7 @@ class Delivery:
 
     @property
     def offset(self) -> int | None:
-        """The record's offset once it is acknowledged; -1: not told, None: not acknowledged."""
+        """The record's offset once it is acknowledged; -1: not known, None: not acknowledged."""
         batch, index = self._where()
         if not batch.is_done or batch.error is not None:
             return None
@@ -132,7 +116,7 @@ class Delivery:
         """Whether it ended, either way."""
         return self._where()[0].is_done
 
-    def add_done_callback(self, callback: Callback) -> None:
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback` with this Delivery when it is done, at once if it is.
 
         It runs on the I/O thread of the producer (asyncio: in its event loop), or at once in the caller's thread if the
@@ -142,19 +126,19 @@ class Delivery:
         with self._batch.lock:
             batch, index = self._where()
             if not batch.is_done:
-                batch.callbacks.append((callback, self))
+                batch.callbacks.append((index, (callback, self)))
                 return
             batch.retrieve(index)
         callback(self)
 
-    def drop_done_callback(self, callback: Callback) -> bool:
-        """For callers that waited and go away without the error. False: it is done, and has called `callback`."""
+    def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
+        """For callers that waited and leave without the error. False: it is done, and has called `callback`."""
         with self._batch.lock:
             batch, index = self._where()
             if batch.is_done:
                 batch.not_retrieved(index)
                 return False
-            batch.callbacks.remove((callback, self))
+            batch.callbacks.remove((index, (callback, self)))
             return True
 
     def why_waiting(self) -> str:
@@ -198,7 +182,7 @@ class TableDelivery:
         self._lock = lock
         self._batches: list[ProducerBatch] = []
         self._missing = 1  # the table itself, until `seal`
-        self._callbacks: list[tuple[Callback, TableDelivery]] = []
+        self._callbacks: list[Callback] = []
 
     @property
     def error(self) -> BaseException | None:
@@ -230,7 +214,7 @@ class TableDelivery:
         """Whether all of it ended, either way."""
         return self._missing == 0
 
-    def add_done_callback(self, callback: Callback) -> None:
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """As `Delivery.add_done_callback`, once for the table."""
         with self._lock:
             self._retrieve()
@@ -239,7 +223,7 @@ class TableDelivery:
                 return
         callback(self)
 
-    def drop_done_callback(self, callback: Callback) -> bool:
+    def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
         """As `Delivery.drop_done_callback`."""
         with self._lock:
             is_done = not self._missing
@@ -264,7 +248,7 @@ class TableDelivery:
                 return
 
     def outcome(self) -> list[BatchMetadata]:
-        """Where its batches lie, in the order they were sent; the first one's error is raised. Only once it is done."""
+        """Where its batches are stored, in the order sent; the first one's error is raised. Only once it is done."""
         error = self.error
         if error is not None:
             raise error
@@ -284,16 +268,16 @@ class TableDelivery:
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1
 
-    def ended(self) -> Sequence[tuple[Callback, TableDelivery]]:
-        """For the accumulator, under its lock: one batch ended. Whom to tell, if it was the last."""
+    def ended(self) -> Sequence[Callback]:
+        """For the accumulator, under its lock: one batch ended. Return the callbacks to call if it was the last."""
         self._missing -= 1
         return () if self._missing else self._callbacks
 
     def seal(self) -> None:
         """For the producer: all of it is in the buffer, or will never be."""
         with self._lock:
-            told = self.ended()
-        call_all(told)
+            callbacks = self.ended()
+        call_all(callbacks)
 
     def __repr__(self) -> str:
         error = self._first_error()

@@ -8,13 +8,10 @@ record off the count again. Batches that succeed are not touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError
-
-if TYPE_CHECKING:
-    from kcodec.producer.batch import ProducerBatch
 
 #: Seconds between a failure and its line in the log: until then a program may retrieve the error.
 REPORT_DELAY_SECONDS = 1.0
@@ -24,17 +21,18 @@ REPORT_INTERVAL_SECONDS = 30.0
 MAX_SHOWN = 5
 
 
+@dataclass(eq=False, slots=True)
 class Failure:
-    """Records of one topic that failed with one kind of error. count: those that nothing has retrieved; logged: how
-    many of them the log has reported."""
+    """Records of one topic that failed with one kind of error.
 
-    __slots__ = ("count", "error", "kind", "logged", "topic")
+    count: those whose error nothing has retrieved; logged: the number of them that the log has reported.
+    """
 
-    def __init__(self, topic: str, kind: str, error: BaseException) -> None:
-        self.topic = topic
-        self.kind = kind
-        self.error = error
-        self.count = self.logged = 0
+    topic: str
+    kind: str
+    error: BaseException
+    count: int = 0
+    logged: int = 0
 
     def retrieved(self, count: int) -> None:
         """Take records off the count."""
@@ -117,25 +115,11 @@ class Failures:
         return f"{total} not delivered, and nothing has retrieved the error: {_shown(lines)}"
 
 
-class BatchOwner(Protocol):
-    """What a batch, and through it a Delivery, needs of its producer: `kcodec.producer.accumulator.Accumulator`.
-
-    failures:    where records that fail are counted; None in transactions, whose commit raises the error.
-    check_wait:  raises RuntimeError where the caller must not wait for a record.
-    why_waiting: why a batch is not acknowledged yet, as far as it is known.
-    """
-
-    failures: Failures | None
-    check_wait: Callable[[], None]
-    why_waiting: Callable[[ProducerBatch], str | None]
-
-
 def records_text(count: int) -> str:
     """Return "1 record" or "7 records"."""
     return f"{count} record" if count == 1 else f"{count} records"
 
 
-def _shown(lines: Iterable[str]) -> str:
-    found = list(lines)
-    more = f"; and {len(found) - MAX_SHOWN} more topics or kinds of error" if len(found) > MAX_SHOWN else ""
-    return "; ".join(found[:MAX_SHOWN]) + more
+def _shown(lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - MAX_SHOWN} more topics or kinds of error" if len(lines) > MAX_SHOWN else ""
+    return "; ".join(lines[:MAX_SHOWN]) + more

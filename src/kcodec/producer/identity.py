@@ -1,48 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which identity a producer writes: what the sender asks, and what it tells, whoever hands the identity out.
+"""The identity that a producer writes under: (producer id, epoch), how it is obtained, and when it changes.
 
-A broker knows a writer by (producer id, epoch) and numbers its batches per partition (KIP-98). The `Sender` owns the
-sequence numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and judges the errors that
-concern it. Three sources: `IdempotentProducerId` and `WithoutProducerId` of `kcodec.producer.idempotent`, and the
-transaction manager of a transactional producer.
+A broker knows a writer by its identity and numbers its batches per partition (KIP-98). The `Sender` owns the sequence
+numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and decides on the errors that concern
+it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, the transaction manager of a transactional
+producer, and the handle of a shared transaction.
 
 How the two work together:
 
 - Before each batch of a partition the sender looks at `refuses()`, then `current`, then `may_send(partition)`. Where
   one says no, the batch stays in the buffer and the sender comes back when `changed` is set.
-- A partition takes up a new `current` when none of its batches is unsettled; its sequence numbers then restart at 0,
-  and its first batch under that identity goes out alone.
+- A partition takes up a new `current` when no batch of it is in flight; its sequence numbers then restart at 0, and its
+  first batch under that identity goes out alone.
 - A numbered batch that failed leaves a gap. If it was certainly not written, the sender renumbers what follows it under
-  the same identity; if not, what follows may be answered with 45, which the source then judges. A transaction in which
-  a batch failed with `possibly_written` cannot go on under this identity: its manager changes `current` first.
+  the same identity; if not, the response to what follows may be OUT_OF_ORDER_SEQUENCE_NUMBER, on which the source then
+  decides. A transaction in which a batch failed with `possibly_written` cannot continue under this identity: its
+  manager changes `current` first.
 - Every batch that was numbered ends in exactly one `on_success` or `on_failure`.
-- On `Verdict.BUMP` the source sees to it that `current` changes (at once, or later with `changed`). The sender waits
-  until no request of that partition is outstanding, renumbers its kept batches from 0 under the new identity and sends
-  them again.
+- On `BatchDisposition.BUMP` the source sees to it that `current` changes (at once, or later with `changed`). The sender
+  waits until no request of that partition is outstanding, renumbers its kept batches from 0 under the new identity and
+  sends them again.
 
-All of it is called on the loop's thread, between two yields of a flow; no method may block or yield.
+All of it is called on the I/O thread, between two yields of a flow; no method may block or yield, except the flows.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kcodec.flow import Signal
+from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
+from kcodec.flow import ANY_NODE, Flow, Signal, call, sleep, wait
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code, note_final
 
+log = logging.getLogger("kcodec.producer")
 #: The highest epoch a producer id can have; at it the next bump is a new id from InitProducerId.
 HIGHEST_EPOCH = 32767
-
-
+#: Upper bound of a request's version where none is needed.
+HIGHEST_VERSION = 32767
+#: Java sends this where there is no transaction to time out.
+NO_TRANSACTION_TIMEOUT_MS = 2_147_483_647
 #: Of batches without one: neither numbered nor checked for duplicates.
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+#: Errors of Produce about the producer, not about the partition or the records: its sequence, id, epoch, transaction or
+#: transactional id. The source decides on them. A broker checks all of it before it appends.
+IDENTITY_ERRORS = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
 
 
-class Verdict(Enum):
-    """What is to become of a batch that a broker refused because of who sent it."""
+class BatchDisposition(Enum):
+    """What is to become of a batch that a broker refused because of the identity it was written under."""
 
     #: Send it again as it is: same identity, same sequence, same bytes.
     RETRY = "retry"
@@ -52,62 +75,188 @@ class Verdict(Enum):
     BUMP = "bump"
 
 
-class ProducerIdSource(Protocol):
-    """Who a sender writes as.
+class BufferedRecords(Protocol):
+    """What a source needs of the producer's core, to end a transaction. lock: the producer's."""
 
-    transactional_id: goes into every ProduceRequest; None outside transactions.
-    changed:          set whenever an answer of `current`, `may_send` or `refuses` may have changed.
+    lock: AbstractContextManager[Any]
+
+    def flush(self, timeout: float | None = None) -> Flow[None]:
+        """Wait until everything sent so far has ended, in a result or an error. Raise DeliveryTimeoutError only."""
+        ...
+
+    def abort_buffered(self, error: BaseException) -> None:
+        """Fail what is not in flight."""
+        ...
+
+    def refuse_sends(self, error: BaseException | None) -> None:
+        """Have `send` raise this from now on; None: it accepts records."""
+        ...
+
+
+class ProducerIdSource:
+    """The identity that a sender writes under. The methods here are those of a producer without any.
+
+    transactional_id: is part of every ProduceRequest; None outside transactions.
+    changed:          set whenever the result of `current`, `may_send` or `refuses` may have changed.
+    last_error:       why the last request for an identity failed; None if none did.
+    open:             the open transaction, or the last one; None outside transactions.
     """
 
-    transactional_id: str | None
-    changed: Signal
+    transactional_id: str | None = None
+    last_error: BaseException | None = None
+    open: object = None
+
+    def __init__(self) -> None:
+        self.changed = Signal()
+
+    def attach(self, records: BufferedRecords) -> None:
+        """Accept the producer's core; called once."""
+
+    def run(self) -> Flow[None]:
+        """Obtain and renew the identity; runs next to the sender for as long as the producer lives."""
+        yield from ()
+
+    def close_flow(self, timeout: float | None) -> Flow[None]:
+        """End what is open, as the producer closes."""
+        yield from ()
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """The identity to write under now; None: not to be had yet, the sender holds its batches back."""
-        ...
+        """The identity to write under now; None: not available yet, the sender holds its batches back."""
+        return NO_PRODUCER
 
     def produce_highest_version(self) -> int:
-        """The highest version a ProduceRequest may have: 11 in the transaction flow before KIP-890, else 32767."""
-        ...
+        """Return the highest version a ProduceRequest may have: the old transaction flow (before KIP-890) bounds it."""
+        return HIGHEST_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether `current` may write to the partition now; asked when a batch would go out next.
+        """Return whether `current` may write to the partition now; called when a batch would go out next.
 
-        The old transaction flow answers False, asks for AddPartitionsToTxn and sets `changed` when it is answered.
+        The old transaction flow returns False, sends AddPartitionsToTxn and sets `changed` when that has its response.
         """
-        ...
+        return True
 
     def refuses(self) -> BaseException | None:
-        """An error that every batch still in the buffer fails with (fatal, fenced, abortable); None: go on.
+        """Return an error that every batch still in the buffer fails with (fatal, fenced, abortable); None: continue.
 
         Batches that are in flight are waited for, not failed.
         """
-        ...
+        return None
 
     def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
-        """A batch was acknowledged (a duplicate of its own retry included). last_sequence: -1 if it is not numbered."""
-        ...
+        """Note an acknowledged batch (a duplicate of its own retry included). last_sequence: -1 if not numbered."""
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """A batch failed for good; a transaction can then only be aborted.
+        """Note a batch that failed for good; a transaction can then only be aborted.
 
         possibly_written: a request with it may have been, or may yet be, acted on. Also called, with False, for batches
         that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's metadata did
-        not come: their partition is -1 where the record did not name one.
+        not arrive: their partition is -1 where the record did not name one.
         """
-        ...
 
     def on_unanswered(self, api: str) -> None:
-        """A request ("Produce") that may have been sent got no answer: cut off or timed out; its copy may arrive late.
+        """Note a request ("Produce") that may have been sent and got no response; its copy may arrive late.
 
         In the old transaction flow that spends the epoch.
         """
-        ...
 
-    def on_error_code(self, partition: TopicPartition, code: int) -> Verdict:
-        """A broker answered with 45, 47, 48, 49, 53, 59, 90 or 120, for the earliest unsettled batch of the partition.
+    def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
+        """Decide on one of IDENTITY_ERRORS, for the earliest unfinished batch of the partition."""
+        return BatchDisposition.FAIL
 
-        Codes that are about the partition and not about the producer (6, 3, 19, 7 ...) are the sender's own business.
-        """
-        ...
+
+class WithoutProducerId(ProducerIdSource):
+    """`enable_idempotence=False`: batches are not numbered, and a repeat may be in the log twice, or out of order."""
+
+
+class IdempotentProducerId(ProducerIdSource):
+    """A producer id from any broker, whose epoch is raised here when a sequence is broken (KIP-360: without a request).
+
+    Above epoch 32767, and where a broker says that the epoch or the id is invalid, a new id is requested.
+    request_timeout: seconds for InitProducerId; backoff(attempt, random): seconds before it is repeated.
+    """
+
+    def __init__(
+        self, *, request_timeout: float, backoff: Callable[[int, float], float], random: Callable[[], float]
+    ) -> None:
+        super().__init__()
+        self._request_timeout = request_timeout
+        self._backoff = backoff
+        self._random = random
+        self._current: ProducerIdAndEpoch | None = None
+        self._error: BaseException | None = None
+        self._requested = Signal()
+
+    def run(self) -> Flow[None]:
+        """Request ids, for as long as the producer lives."""
+        attempt = 0
+        while True:
+            if self._current is not None or self._error is not None:
+                attempt = 0
+                yield from wait(self._requested)
+                continue
+            yield from self._init_producer_id()
+            if self._current is None and self._error is None:
+                yield from sleep(self._backoff(attempt, self._random()))
+                attempt += 1
+
+    def _init_producer_id(self) -> Flow[None]:
+        """Send one InitProducerId. After an error that may pass, the caller sends the next one."""
+        from kcodec.protocol.messages.transactions import InitProducerIdRequest
+
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
+        try:
+            reply = yield from call(ANY_NODE, request, timeout=self._request_timeout)
+        except (AuthenticationError, UnsupportedError) as error:
+            self._error = error
+        except TransportError as error:
+            log.info("no producer id yet: %s", error)
+            self.last_error = error
+            return
+        else:
+            response = reply.message
+            code = error_code(response.error_code)
+            doing = f"InitProducerId at broker {reply.node_id}"
+            if code == ErrorCode.NONE:
+                self._current = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+                log.debug("producer id %d, epoch %d", *self._current)
+            elif code == ErrorCode.UNKNOWN_SERVER_ERROR or code.retriable:
+                self.last_error = broker_error(code, doing)
+                log.info("no producer id yet: %s", code.name)
+                return
+            else:
+                self._error = broker_error(code, doing)
+                note_final(self._error)
+        self.changed.set()
+
+    @property
+    def current(self) -> ProducerIdAndEpoch | None:
+        """The identity; None while one is requested."""
+        return self._current
+
+    def refuses(self) -> BaseException | None:
+        """Return why no id is available, ever: the brokers do not know idempotence, or do not permit it."""
+        return self._error
+
+    def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
+        """Continue with the next epoch where the broker lost or never had what came before, or else with a new id."""
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            self._bump()
+        elif code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+            self._reset()
+        else:
+            return BatchDisposition.FAIL
+        return BatchDisposition.BUMP
+
+    def _bump(self) -> None:
+        if self._current is None:
+            return
+        if self._current.producer_epoch >= HIGHEST_EPOCH:
+            self._reset()
+            return
+        self._current = self._current._replace(producer_epoch=self._current.producer_epoch + 1)
+        self.changed.set()
+
+    def _reset(self) -> None:
+        self._current = None
+        self._requested.set()

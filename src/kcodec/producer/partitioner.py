@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To which partition a record goes, as Java's producer decides (BuiltInPartitioner; KIP-480, KIP-794).
+"""The partitions of a topic, and which one a record goes to, as Java's producer decides (BuiltInPartitioner; KIP-480,
+KIP-794).
 
 A record with a key goes where murmur2 of the key says. Records without one stick to one partition until `batch_size`
 bytes went there, so that batches fill up; the next one is drawn at random, by how short its queue is where adaptive
@@ -9,12 +10,24 @@ partitioning is on, and never one without a leader while another has one.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec._fast import partition_for
+from kcodec.errors import EncodeError
+from kcodec.offsets import TopicPartition
+from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.partition_queue import PartitionQueue
+from kcodec.producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:
-    """A partition out of `available` (numbers of partitions), by how short its queue is.
+    """Draw a partition out of `available` (numbers of partitions), by how short its queue is.
 
     queue_sizes: batches that wait, one entry for each of `available`. The likelihood of one is the longest queue plus
     one, less its own (BuiltInPartitioner.updatePartitionLoadStats).
@@ -24,32 +37,79 @@ def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random:
     return available[min(bisect_right(weights, random() * weights[-1]), len(available) - 1)]
 
 
-class StickyPartition:
-    """The partition that records without a key go to at the moment.
+class WaitingRecord(NamedTuple):
+    """A record whose topic's metadata is not known yet; `holder` represents its batch."""
 
-    batch_size: bytes after which it changes. adaptive: short queues are drawn more often.
-    random: 0 <= random() < 1. Not safe for threads: the accumulator asks under its lock.
+    holder: ProducerBatch
+    key: Buffer | None
+    value: Buffer | None
+    headers: Any
+    partition: int | None
+    timestamp: int
+
+
+class TopicBuffer:
+    """A topic's queues by partition number, none before its metadata is known, and the records that wait for that.
+
+    sticky_queue: where records without a key go at the moment; it exists as soon as there are queues.
+    is_requested: whether the sender requested the metadata.
+    random: 0 <= random() < 1. Used under the accumulator's lock.
     """
 
-    __slots__ = ("_adaptive", "_batch_size", "_produced", "_random", "partition")
+    __slots__ = (
+        "_ignore_keys", "_is_adaptive", "_random", "_sticky_bytes", "_sticky_limit", "has_leader", "is_requested",
+        "queues", "sticky_queue", "topic", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, batch_size: int, adaptive: bool, random: Callable[[], float]) -> None:
-        self._batch_size = max(batch_size, 1)
-        self._adaptive = adaptive
+    def __init__(self, topic: str, settings: ProducerSettings, random: Callable[[], float]) -> None:
+        self.topic = topic
+        self.queues: list[PartitionQueue] = []
+        self.has_leader: Sequence[bool] = ()
+        self.sticky_queue: PartitionQueue
+        self.waiting: deque[WaitingRecord] = deque()
+        self.is_requested = False
+        self._ignore_keys = settings.ignore_keys
+        self._is_adaptive = settings.adaptive_partitioning
         self._random = random
-        self._produced = 0
-        self.partition = -1
+        self._sticky_bytes = 0
+        self._sticky_limit = max(settings.batch_size, 1)
 
-    def batch_closed(self, partition: int, produced: int) -> bool:
-        """A batch was closed with so many bytes; whether it is time for another partition."""
-        if partition != self.partition:
-            return False
-        self._produced += produced
-        return self._produced >= self._batch_size
+    def update(self, has_leader: Sequence[bool]) -> None:
+        """Take up the topic's metadata, one entry a partition.
 
-    def change(self, queue_sizes: Sequence[int], has_leader: Sequence[bool]) -> None:
-        """Draw the next partition; both arguments hold one entry a partition, queue_sizes the batches that wait."""
-        available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
-        sizes = [queue_sizes[number] if self._adaptive else 0 for number in available]
-        self._produced = 0
-        self.partition = draw_partition(sizes, available, self._random)
+        Fewer partitions than before are those of another topic of this name; batches for a partition that is gone end
+        by their deadline.
+        """
+        is_new = not self.queues
+        self.has_leader = has_leader
+        del self.queues[len(has_leader) :]
+        for number in range(len(self.queues), len(has_leader)):
+            self.queues.append(PartitionQueue(TopicPartition(self.topic, number)))
+        if self.queues and (is_new or self.sticky_queue.partition.partition >= len(self.queues)):
+            self._change_sticky()
+
+    def queue_for(self, key: Buffer | None, partition: int | None) -> PartitionQueue:
+        """Return the queue that a record goes to. Raise EncodeError if the topic does not have the partition."""
+        if partition is None:
+            if key is not None and not self._ignore_keys:
+                return self.queues[partition_for((key,), len(self.queues))[0]]  # type: ignore[index]
+            return self.sticky_queue
+        count = len(self.queues)
+        if 0 <= partition < count:
+            return self.queues[partition]
+        reason = f"topic {self.topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}"
+        raise EncodeError(f"{reason}, not {partition!r}", field="partition", value=partition)
+
+    def batch_closed(self, queue: PartitionQueue, produced: int) -> None:
+        """Note that a batch of so many bytes accepts no more records; it may be time for another sticky partition."""
+        if queue is self.sticky_queue:
+            self._sticky_bytes += produced
+            if self._sticky_bytes >= self._sticky_limit and self.queues:
+                self._change_sticky()
+
+    def _change_sticky(self) -> None:
+        """Draw the next partition for records without a key."""
+        available = [number for number, led in enumerate(self.has_leader) if led] or list(range(len(self.has_leader)))
+        sizes = [len(self.queues[number].batches) if self._is_adaptive else 0 for number in available]
+        self._sticky_bytes = 0
+        self.sticky_queue = self.queues[draw_partition(sizes, available, self._random)]

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of batches that were sent: the request, its answer, and for each batch success, repetition or failure.
+"""What becomes of batches that were sent: the response to Produce, and for each batch success, repetition or failure.
 
 Rules: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KIP-360 (epoch bump), KIP-467 (which
-records were refused), KIP-951 (the new leader in the answer), and what a real broker answers:
+records were refused), KIP-951 (the new leader in the response), and how a real broker responds:
 
-- 0 and 46 are success: a repeated batch is answered with the offset it has.
-- 45 to a batch that may be written is looked into before it is believed: `kcodec.producer.sequence_probe`.
-- 45 (sequence), 47, 48, 49, 53, 59, 90, 120 are about the producer: its `ProducerIdSource` judges, but only for the
-  earliest unsettled batch of the partition; what follows a gap is just sent again, with the bytes it had.
-- 10 and 18 split a batch of several records, which may keep its sequence numbers as it is certainly not written.
+- NONE and DUPLICATE_SEQUENCE_NUMBER are success: the response to a repeated batch has the offset of the first copy.
+- OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that may be written is investigated before it is believed: the sequence probe
+  of `kcodec.producer.partition_queue`.
+- IDENTITY_ERRORS are about the producer: its `ProducerIdSource` decides, but only for the earliest unfinished batch of
+  the partition; what follows a gap is just sent again, with the bytes it had.
+- MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE split a batch of several records, which may keep its sequence numbers as
+  it is certainly not written.
 - What Kafka calls retriable is sent again after a pause, until `retries` or `delivery_timeout` end it.
 """
 
@@ -16,53 +18,52 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
-from kcodec.flow import Flow, call
+from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator, Outcome
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.delivery import call_all
-from kcodec.producer.identity import ProducerIdSource, Verdict
-from kcodec.producer.produce_requests import LAST_VERSION_WITH_NAMES, produce_request, record_errors
-from kcodec.producer.queues import PartitionQueue
-from kcodec.producer.sequence_probe import begin_probe, lower_probe
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdSource
+from kcodec.producer.partition_queue import PartitionQueue
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 if TYPE_CHECKING:
     from kcodec.flow import Clock, Reply
 
 log = logging.getLogger("kcodec.producer")
-
-#: A broker remembers the last five batches of a producer in a partition: a repeat of one of them is recognised.
-IN_FLIGHT_WINDOW = 5
-NO_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, OUT_OF_ORDER, DUPLICATE = 0, 10, 18, 45, 46
-#: Errors about the producer: see the module.
-IDENTITY_CODES = frozenset({OUT_OF_ORDER, 47, 48, 49, 53, 59, 90, 120})
-#: Answers that a broker gives before it appends: the batch is certainly not written. All others may come after the
-#: append: time-out, too few replicas, and what a broker says that lost the partition, or its disk, while the written
-#: batch waited for replicas (3, 6, 7, 20, 56: DelayedProduce).
-CERTAIN_CODES = frozenset({2, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 76, 87, 89, 100}) | IDENTITY_CODES
+#: The last version of Produce that names topics; later ones have their ids (KIP-516).
+LAST_VERSION_WITH_NAMES = 12
+#: Records of a batch that the text of an error names; the others are counted.
+MAX_RECORDS_NAMED = 8
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+#: Errors that a broker returns before it appends: the batch is certainly not written. All others may come after the
+#: append: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, and those of a broker that lost the partition, or its
+#: disk, while the written batch waited for replicas: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+#: KAFKA_STORAGE_ERROR (Kafka: DelayedProduce).
+CERTAIN_CODES = IDENTITY_ERRORS | TOO_LARGE | {
+    ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_TIMESTAMP, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.INVALID_RECORD,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_ID,
+}  # fmt: skip
 #: Retriable errors that say that our metadata is out of date.
-STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
+STALE_METADATA_CODES = frozenset({
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LISTENER_NOT_FOUND,
+    ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+})  # fmt: skip
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
 
-class ProducerMetrics(Protocol):
-    """The part of `kcodec.network.metrics.Metrics` that is used here."""
-
-    def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Something happened, `value` times."""
-
-    def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Something took so long."""
-
-
-class Settlement:
-    """See the module. flying: the partitions with something in flight. ended: called when batches ended."""
+class ProduceResponses:
+    """See the module. in_flight: the partitions with something in flight. ended: called when batches ended."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Settlement:
         *,
         clock: Clock,
         random: Callable[[], float],
-        metrics: ProducerMetrics,
+        metrics: Metrics,
         ended: Callable[[], None],
     ) -> None:
         self.settings = accumulator.settings
@@ -83,87 +84,67 @@ class Settlement:
         self.random = random
         self.metrics = metrics
         self.ended = ended
-        self.flying: dict[PartitionQueue, None] = {}
+        self.in_flight: dict[PartitionQueue, None] = {}
 
-    # The request
+    # The response
 
-    def produce(self, node: int, sent: Sent) -> Flow[None]:
-        """One request with these batches, and what becomes of each."""
-        settings = self.settings
-        request, lowest, highest = produce_request(sent, settings, self.source.transactional_id)
-        try:
-            reply = yield from call(
-                node,
-                request,
-                timeout=settings.request_timeout,
-                lowest=lowest,
-                highest=min(highest, self.source.produce_highest_version()),
-                expects_reply=settings.acks != 0,
-            )
-        except (TransportError, UnsupportedError) as error:
-            self._unanswered(sent, error)
-        else:
-            self._answered(node, sent, reply)
-
-    def _unanswered(self, sent: Sent, error: BaseException) -> None:
-        """No answer: whether a batch was written is open if the request may have left."""
-        possibly_sent = isinstance(error, TransportError) and error.possibly_sent
-        if possibly_sent:
+    def unanswered(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
+        """Handle a request without a response: whether a batch was written is open if the request may have left."""
+        if isinstance(error, TransportError) and error.possibly_sent:
             self.source.on_unanswered("Produce")
         for queue, batch in sent:
             self._land(queue, batch)
-            queue.is_proved = False
-            batch.uncertain = batch.uncertain or possibly_sent
-            if not possibly_sent:
-                batch.attempts -= 1
-            if batch.is_done:
-                self._lose_probe(queue, batch)
-                continue
-            if isinstance(error, AuthenticationError | UnsupportedError):
-                self.fail(queue, batch, error)
-            else:
-                self._retry(queue, batch, error)
+            self._without_result(queue, batch, error)
         self.cluster.request_update(f"a Produce request got no answer: {error}")
 
-    def _answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
+    def answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
+        """Handle the response of a broker; None: it sends none, as acks is 0."""
         outcomes: list[Outcome] = []
-        answers: dict[tuple[Any, int], Any] = {}
+        results: dict[tuple[Any, int], Any] = {}
         if reply is not None:
             by_id = reply.version > LAST_VERSION_WITH_NAMES
             if reply.version >= 10:
                 self.cluster.learn_brokers(reply.message.node_endpoints)
             for topic in reply.message.responses:
-                for answer in topic.partition_responses:
-                    answers[topic.topic_id if by_id else topic.name, answer.index] = answer
+                for result in topic.partition_responses:
+                    results[topic.topic_id if by_id else topic.name, result.index] = result
         for queue, batch in sent:
             self._land(queue, batch)
             if reply is None:
-                outcomes.append((batch, -1, -1, None))
+                outcomes.append(Outcome(batch))
                 continue
-            answer = answers.get((queue.topic_id if by_id else batch.topic, batch.partition))
-            if answer is None:
+            result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
+            if result is None:
                 error = TransportError(f"broker {node} answered Produce without {queue.partition}", possibly_sent=True)
-                self._unanswered_one(queue, batch, error)
-            elif answer.error_code in (NO_ERROR, DUPLICATE):
+                self._without_result(queue, batch, error)
+            elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 outcomes += self._proved(queue, batch)
                 self._succeeded(queue, batch)
-                outcomes.append((batch, answer.base_offset, answer.log_append_time_ms, None))
+                outcomes.append(Outcome(batch, result.base_offset, result.log_append_time_ms))
             else:
-                self._refused(queue, batch, answer, node)
+                self._refused(queue, batch, result, node)
         self.finish(outcomes)
 
-    def _unanswered_one(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
-        queue.is_proved, batch.uncertain = False, True
+    def _without_result(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: TransportError | UnsupportedError
+    ) -> None:
+        possibly_sent = isinstance(error, TransportError) and error.possibly_sent
+        queue.is_proved = False
+        batch.uncertain = batch.uncertain or possibly_sent
+        if not possibly_sent:
+            batch.attempts -= 1
         if batch.is_done:
             self._lose_probe(queue, batch)
+        elif isinstance(error, AuthenticationError | UnsupportedError):
+            self.fail(queue, batch, error)
         else:
             self._retry(queue, batch, error)
 
     def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Its request is over."""
+        """Note that its request is over."""
         queue.in_flight.remove(batch)
         if not queue.in_flight:
-            self.flying.pop(queue, None)
+            self.in_flight.pop(queue, None)
 
     # One batch
 
@@ -176,7 +157,7 @@ class Settlement:
             self.source.on_success(queue.partition, batch.records_count, last)
 
     def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Outcome]:
-        """The batch is written, and with it what stands before it; at which offset nobody tells."""
+        """Return what an acknowledged batch proves to be written, at offsets that are not known."""
         queue.forget_probe()
         if not batch.is_numbered or not queue.batches or queue.batches[0].order > batch.order:
             return []
@@ -184,66 +165,70 @@ class Settlement:
             proved = self.accumulator.take_proved(queue, batch)
         for written in proved:
             self._succeeded(queue, written)
-        return [(written, -1, -1, None) for written in proved]
+        return [Outcome(written) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """The batch will not tell any more whether those before it are written."""
+        """Give up a probe: the batch cannot show any more whether those before it are written."""
         if queue.probe is batch:
             for other in (*queue.refused, *queue.batches):
                 other.is_fixed = other.is_fixed or other.uncertain
             queue.forget_probe()
 
-    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: Any, node: int) -> None:
-        """An error code: retry, split, renumber or fail."""
-        code = answer.error_code
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, result: Any, node: int) -> None:
+        """Handle an error code: retry, split, renumber or fail."""
+        code = error_code(result.error_code)
         queue.is_proved = False
         batch.uncertain = batch.uncertain or code not in CERTAIN_CODES
         if code in STALE_METADATA_CODES:
-            self._learn_leader(queue, answer)
+            self._learn_leader(queue, code, result.current_leader)
         if batch.is_done:  # it was past its deadline while the request was under way
-            if code != OUT_OF_ORDER or queue.probe is not batch or not lower_probe(queue):
+            is_gap = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if not is_gap or queue.probe is not batch or not queue.lower_probe():
                 self._lose_probe(queue, batch)
             return
         # Permissions are given on a topic, and on a transactional id.
-        resource: object = {29: queue.partition.topic, 53: self.source.transactional_id}.get(code, queue.partition)
-        doing = f"Produce of {queue.partition} to broker {node}" if code in (29, 53) else f"Produce to broker {node}"
-        error = broker_error(code, doing, resource=resource, message=record_errors(answer))
-        if code in IDENTITY_CODES and batch.is_numbered:
-            self._judge(queue, batch, code, error)
-        elif code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) and batch.records_count > 1:
+        resource: object = {
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED: queue.partition.topic,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: self.source.transactional_id,
+        }.get(code)
+        doing = f"Produce to broker {node}" if resource is None else f"Produce of {queue.partition} to broker {node}"
+        message = _record_errors(result)
+        error = broker_error(code, doing, resource=resource or queue.partition, message=message)
+        if code in IDENTITY_ERRORS and batch.is_numbered:
+            self._decide(queue, batch, code, error)
+        elif code in TOO_LARGE and batch.records_count > 1:
             self._split(queue, batch)
-        elif error_code(code).retriable:
+        elif code.retriable:
             self._retry(queue, batch, error)
         else:
             self.fail(queue, batch, error)
 
-    def _learn_leader(self, queue: PartitionQueue, answer: Any) -> None:
-        leader = answer.current_leader
+    def _learn_leader(self, queue: PartitionQueue, code: ErrorCode, leader: Any) -> None:
         if leader.leader_id >= 0:
             self.cluster.learn_leader(*queue.partition, leader.leader_id, leader.leader_epoch)
-        self.cluster.request_update(f"{queue.partition}: {error_code(answer.error_code).name}")
+        self.cluster.request_update(f"{queue.partition}: {code.name}")
 
-    def _look_into_gap(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
-        """45: the batch that has to be judged for it; None: it is expected, or looked into first."""
-        unsettled = (*queue.in_flight, *list(queue.batches)[:1])
-        is_earliest = not any(other.order < batch.order for other in unsettled)
+    def _investigate_gap(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
+        """Return the batch to decide on after OUT_OF_ORDER_SEQUENCE_NUMBER; None: it is expected, or probed first."""
+        unfinished = (*queue.in_flight, *list(queue.batches)[:1])
+        is_earliest = not any(other.order < batch.order for other in unfinished)
         if queue.probe is batch:
             self._put_back(queue, batch)
             queue.refused.append(batch)
-            if lower_probe(queue):
+            if queue.lower_probe():
                 return None
-            with self.accumulator.lock:  # nothing of all that was written: that goes for the first
+            with self.accumulator.lock:  # nothing of all that was written, nor was the first
                 return self.accumulator.take(queue, queue.batches[0])
         is_expected = queue.must_renumber or not is_earliest
-        if is_expected or (batch.uncertain and not queue.in_flight and begin_probe(queue, batch)):
+        if is_expected or (batch.uncertain and not queue.in_flight and queue.begin_probe(batch)):
             self._put_back(queue, batch)
             return None
         return batch
 
-    def _judge(self, queue: PartitionQueue, batch: ProducerBatch, code: int, error: BaseException) -> None:
-        """An error about the producer."""
-        if code == OUT_OF_ORDER:
-            found = self._look_into_gap(queue, batch)
+    def _decide(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode, error: BaseException) -> None:
+        """Handle an error about the producer."""
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            found = self._investigate_gap(queue, batch)
             if found is None:
                 return
             batch = found
@@ -254,12 +239,12 @@ class Settlement:
             self._put_back(queue, batch)
             return
         if self.source.transactional_id is None and queue.identity != self.source.current:
-            verdict = Verdict.BUMP  # the identity changed already, on account of another partition
+            disposition = BatchDisposition.BUMP  # the identity changed already, on account of another partition
         else:
-            verdict = self.source.on_error_code(queue.partition, code)
-        if verdict is Verdict.FAIL:
+            disposition = self.source.on_error_code(queue.partition, code)
+        if disposition is BatchDisposition.FAIL:
             self.fail(queue, batch, error)
-        elif verdict is Verdict.RETRY:
+        elif disposition is BatchDisposition.RETRY:
             self._retry(queue, batch, error)
         else:
             log.info("%s; going on under a new producer epoch", error)
@@ -271,7 +256,7 @@ class Settlement:
             self._put_back(queue, batch)
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
-        """Again after a pause, if `retries` allow; the deadline ends it otherwise."""
+        """Send again after a pause, if `retries` allow; the deadline ends it otherwise."""
         batch.last_error = error
         if batch.attempts > self.settings.retries:
             self.fail(queue, batch, error)
@@ -287,7 +272,7 @@ class Settlement:
             self.accumulator.put_back(queue, batch)
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Half as large, at most: `batch_size` alone would give the same batch again (Kafka: ProducerBatch.split)."""
+        """Split in halves or less: `batch_size` alone would give the same batch again (Kafka: ProducerBatch.split)."""
         most = max(min(self.settings.batch_size, batch.size_in_bytes // 2), 1)
         pieces = batch.split(lambda: self.accumulator.new_builder(self.settings.max_request_size), most)
         log.info(
@@ -298,7 +283,7 @@ class Settlement:
             self.accumulator.replace(queue, batch, pieces)
 
     def renumber(self, queue: PartitionQueue) -> bool:
-        """Number the kept batches anew, as nothing is in flight; under the lock. False: the new identity is awaited."""
+        """Renumber the kept batches, as nothing is in flight; under the lock. False: there is no new identity yet."""
         identity = self.source.current
         kept = [batch for batch in queue.batches if batch.is_numbered]
         if queue.bump_from is not None:
@@ -320,7 +305,7 @@ class Settlement:
     # Endings
 
     def expire(self, queue: PartitionQueue | None, batch: ProducerBatch) -> None:
-        """Its time is up; if its request is under way, what comes of that is no longer told."""
+        """End a batch at its deadline; if its request is under way, the outcome of that is no longer reported."""
         settings, topic = self.settings, batch.topic
         if queue is None:
             reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
@@ -343,7 +328,7 @@ class Settlement:
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
     ) -> None:
-        """For good, and the source is told, whether the batch ever was in a queue or not. A gap in the partition's
+        """Fail a batch for good and notify the source, whether it ever was in a queue or not. A gap in the partition's
         sequence is closed where that is safe: if nothing of the batch was written."""
         if batch.is_done:
             return
@@ -356,12 +341,12 @@ class Settlement:
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
         self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
-        self.finish([(batch, -1, -1, error)])
+        self.finish([Outcome(batch, error=error)])
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Batches end; their deliveries are told."""
+        """End batches and call the callbacks of their deliveries."""
         now = self.clock()
-        outcomes = [outcome for outcome in outcomes if not outcome[0].is_done]
+        outcomes = [outcome for outcome in outcomes if not outcome.batch.is_done]
         for batch, _, _, error in outcomes:
             if error is None:
                 self.metrics.count("producer.records", batch.records_count)
@@ -369,12 +354,23 @@ class Settlement:
             else:
                 self.metrics.count("producer.failures")
         with self.accumulator.lock:
-            told = self.accumulator.finish(outcomes)
-        call_all(told)
+            callbacks = self.accumulator.finish(outcomes)
+        call_all(callbacks)
         if outcomes:
             self.ended()
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Whether a sequence number lies before another, both near each other on the ring of 2^31."""
+    """Return whether a sequence number is before another, both near each other on the ring of 2^31."""
     return sequence >= 0 and 0 < (other - sequence) & LAST_SEQUENCE < 1 << 30
+
+
+def _record_errors(result: Any) -> str | None:
+    """Return what the broker says in words, and of which records of the batch (KIP-467)."""
+    named = [
+        f"record {one.batch_index}" + (f": {one.batch_index_error_message}" if one.batch_index_error_message else "")
+        for one in result.record_errors[:MAX_RECORDS_NAMED]
+    ]
+    if len(result.record_errors) > MAX_RECORDS_NAMED:
+        named.append(f"and {len(result.record_errors) - MAX_RECORDS_NAMED} more")
+    return " - ".join(part for part in (result.error_message, "; ".join(named)) if part) or None

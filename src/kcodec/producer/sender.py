@@ -3,49 +3,54 @@
 
 One round: take up new metadata, end what is past its time, then give each broker requests with at most one batch a
 partition, up to `max_in_flight` requests. Between rounds it waits for the nearest time at which something is due, or
-for an event: a record, an answer, metadata, an identity.
+for an event: a record, a response, metadata, an identity.
 
 What keeps a partition in order and free of duplicates:
 
 - Batches go out oldest first, and one to be repeated takes its old place before all that were never sent.
-- A numbered batch keeps identity, sequence and bytes until it is settled. A broker answers 45 to all that follow a gap,
-  so of several in flight the earliest unsettled one says what happened; the others are just sent again.
+- A numbered batch keeps identity, sequence and bytes until it ends. A broker refuses all that follow a gap as out of
+  order, so of several in flight the earliest unfinished one says what happened; the others are just sent again.
 - At most five numbered batches of a partition are in flight (a broker remembers five), and a second one only when the
   partition `is_proved`: a partition that lost its state, or moved, would take any sequence as the first.
-- Nothing follows to a new leader while an answer of the old one is outstanding.
+- Nothing follows to a new leader while a response of the old one is outstanding.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kcodec.cluster.metadata import Cluster
-from kcodec.errors import DeliveryTimeoutError, KcodecError
-from kcodec.flow import Flow, Signal, spawn, wait
+from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
+from kcodec.flow import Flow, Signal, call, spawn, wait
+from kcodec.network.metrics import Metrics
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
-from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.produce_responses import IN_FLIGHT_WINDOW, Settlement
-from kcodec.producer.queues import PartitionQueue, TopicBuffer
+from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdSource
+from kcodec.producer.partition_queue import PartitionQueue
+from kcodec.producer.partitioner import TopicBuffer
+from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
 from kcodec.producer.reports import Reports
 
 if TYPE_CHECKING:
     from kcodec.flow import Clock
-    from kcodec.producer.queues import PartitionQueue, TopicBuffer
-from kcodec.producer.produce_responses import ProducerMetrics
 
 log = logging.getLogger("kcodec.producer")
+#: The first version of Produce that is sent, and the first that may have zstd (KIP-110).
+FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 3, 7
+#: A broker remembers the last five batches of a producer in a partition: a repeat of one of them is recognized.
+IN_FLIGHT_WINDOW = 5
 #: A topic in use is named to the cluster this often, so that its metadata stays fresh (Cluster forgets idle topics).
 TOPIC_WANTED_SECONDS = 60.0
 _FOREVER = float("inf")
 
 
 class Sender:
-    """The sending half of one producer. Everything here runs on the loop's thread.
+    """The sending half of one producer. Everything here runs on the I/O thread.
 
-    progress: set whenever batches end. urgent: how many flushes want everything sent without lingering.
+    progress: set whenever batches end. urgent: the number of flushes that need everything sent without lingering.
+    responses: what ends batches.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class Sender:
         *,
         clock: Clock,
         random: Callable[[], float],
-        metrics: ProducerMetrics,
+        metrics: Metrics,
     ) -> None:
         self.settings = accumulator.settings
         self.accumulator = accumulator
@@ -66,7 +71,7 @@ class Sender:
         self.urgent = 0
         self.is_stopped = False
         self.progress = Signal()
-        self._settlement = Settlement(
+        self.responses = ProduceResponses(
             accumulator, cluster, source, clock=clock, random=random, metrics=metrics, ended=self._batches_ended
         )
         self._reports = Reports(accumulator)
@@ -74,13 +79,12 @@ class Sender:
         self._is_woken = False
         self._is_metadata_new = True
         self._loads: dict[int, int] = {}
-        self._flying = self._settlement.flying
         self._named: dict[str, float] = {}
 
     # Events
 
     def wake(self) -> None:
-        """Have the next round begin at once."""
+        """Begin the next round at once."""
         self._is_woken = True
         self._signal.set()
 
@@ -119,13 +123,13 @@ class Sender:
             self.source.changed.drop_waiter(self._identity_changed)
 
     def _round(self) -> Flow[float]:
-        """Do what is due; the result is how long nothing will be, as far as time goes."""
+        """Do what is due; return the seconds until something is due next."""
         now = self.clock()
         with self.accumulator.lock:
             self.accumulator.take_wake()
-            unknown = [buffer for buffer in self.accumulator.topics.values() if not buffer.is_asked_for]
+            unknown = [buffer for buffer in self.accumulator.topics.values() if not buffer.is_requested]
         for buffer in unknown:
-            buffer.is_asked_for = True
+            buffer.is_requested = True
             yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
         if self._is_metadata_new:
             self._is_metadata_new = False
@@ -133,7 +137,7 @@ class Sender:
         expiry = self._expire(now)
         refusal = self.source.refuses()
         if refusal is not None:
-            self.fail_buffered(refusal)
+            self.fail_buffered(lambda _: refusal)
         pause = min(expiry, self._reports.look(now))
         while True:
             requests, next_due = self._drain(now)
@@ -144,17 +148,52 @@ class Sender:
                 self._loads[node] = self._loads.get(node, 0) + 1
                 yield from spawn(self._produce(node, taken), "produce")
 
-    def _produce(self, node: int, taken: list[tuple[PartitionQueue, ProducerBatch]]) -> Flow[None]:
+    def _produce(self, node: int, sent: Sent) -> Flow[None]:
+        """Send one request with these batches, and handle its response."""
+        request, lowest, highest = self._request(sent)
         try:
-            yield from self._settlement.produce(node, taken)
+            reply = yield from call(
+                node,
+                request,
+                timeout=self.settings.request_timeout,
+                lowest=lowest,
+                highest=min(highest, self.source.produce_highest_version()),
+                expects_reply=self.settings.acks != 0,
+            )
+        except (TransportError, UnsupportedError) as error:
+            self.responses.unanswered(sent, error)
+        else:
+            self.responses.answered(node, sent, reply)
         finally:
             self._loads[node] -= 1
             self.wake()
 
+    def _request(self, sent: Sent) -> tuple[Any, int, int]:
+        """Return the request, its lowest and its highest version: one with names, if a topic's id is not known."""
+        from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+        topics: dict[str, Any] = {}
+        highest = HIGHEST_VERSION
+        for queue, batch in sent:
+            if (topic := topics.get(batch.topic)) is None:
+                topic_id = queue.topic_id or NO_UUID
+                topic = topics[batch.topic] = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
+                if topic_id == NO_UUID:
+                    highest = LAST_VERSION_WITH_NAMES
+            topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
+        request = ProduceRequest(
+            transactional_id=self.source.transactional_id,
+            acks=self.settings.acks,
+            timeout_ms=int(self.settings.request_timeout * 1000),
+            topic_data=list(topics.values()),
+        )
+        lowest = FIRST_VERSION_WITH_ZSTD if self.settings.compression_type == "zstd" else FIRST_VERSION
+        return request, lowest, highest
+
     # Topics
 
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
-        """Have the metadata of a topic; records that wait for it fail with what a broker says of it."""
+        """Obtain the metadata of a topic; records that wait for it fail with what a broker says of it."""
         while self.cluster.partitions(buffer.topic) is None:
             refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
@@ -166,17 +205,19 @@ class Sender:
                     refused = [(record.holder, error) for record in buffer.waiting]
                     buffer.waiting.clear()
             with self.accumulator.lock:
-                if not buffer.waiting and not buffer.queues:  # nobody wants it any more: the next one asks anew
+                if (
+                    not buffer.waiting and not buffer.queues
+                ):  # nothing needs it any more: the next record requests it again
                     self.accumulator.topics.pop(buffer.topic, None)
             for holder, failure in refused:
-                self._settlement.fail(None, holder, failure)
+                self.responses.fail(None, holder, failure)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
         self._is_metadata_new = True
         self.wake()
 
     def take_up_metadata(self) -> None:
-        """New partitions, new leaders, perhaps another topic of the same name."""
+        """Take up new partitions, new leaders, perhaps another topic of the same name."""
         failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -191,7 +232,7 @@ class Sender:
                         queue.topic_id, queue.is_proved = topic_id, False
                         queue.forget_probe()
         for holder, error in failed:
-            self._settlement.fail(None, holder, error)
+            self.responses.fail(None, holder, error)
 
     def _name_topic(self, topic: str, now: float) -> None:
         if now - self._named.get(topic, -_FOREVER) > TOPIC_WANTED_SECONDS:
@@ -201,7 +242,7 @@ class Sender:
     # Time
 
     def _expire(self, now: float) -> float:
-        """End what is past its deadline; the result is the next deadline."""
+        """End what is past its deadline; return the next deadline."""
         nearest = _FOREVER
         late: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
@@ -215,20 +256,20 @@ class Sender:
                     late.append((queue, self.accumulator.take(queue, queue.batches[0])))
                 if queue.batches:
                     nearest = min(nearest, queue.batches[0].deadline)
-        for queue in self._flying:
+        for queue in self.responses.in_flight:
             for batch in queue.in_flight:
                 if not batch.is_done and batch.deadline <= now:
                     late.append((queue, batch))
                 elif not batch.is_done:
                     nearest = min(nearest, batch.deadline)
         for expired_queue, batch in late:
-            self._settlement.expire(expired_queue, batch)
+            self.responses.expire(expired_queue, batch)
         return nearest
 
     # Draining
 
     def _drain(self, now: float) -> tuple[dict[int, list[tuple[PartitionQueue, ProducerBatch]]], float]:
-        """One request for each broker that can take one now, and when the next batch will be due."""
+        """Return one request for each broker that can take one now, and when the next batch will be due."""
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
         nearest = _FOREVER
@@ -248,7 +289,7 @@ class Sender:
                 if not self.source.may_send(queue.partition):
                     continue
                 sizes[node] = sizes.get(node, 0) + size
-                requests.setdefault(node, []).append((queue, self._take(queue, node)))
+                requests.setdefault(node, []).append((queue, self._take(queue)))
                 if queue in active:  # the others come first next time
                     del active[queue]
                     active[queue] = None
@@ -259,8 +300,8 @@ class Sender:
         return requests, nearest
 
     def _due(self, queue: PartitionQueue, now: float) -> float:
-        """When the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""
-        if queue.must_renumber and (queue.in_flight or not self._settlement.renumber(queue)):
+        """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""
+        if queue.must_renumber and (queue.in_flight or not self.responses.renumber(queue)):
             return _FOREVER
         batch = queue.next_batch
         identity = self.source.current
@@ -280,11 +321,11 @@ class Sender:
         return now
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Whether there is no reason to linger."""
+        """Return whether there is no reason to linger."""
         return queue.open is not batch or self.urgent > 0 or self.accumulator.room_wanted > 0
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
-        """Where the queue's next batch goes; None: not now."""
+        """Return the broker that the queue's next batch goes to; None: not now."""
         node = self.cluster.leader(*queue.partition)
         if node is None:
             self.cluster.topics_wanted([queue.partition.topic])
@@ -297,11 +338,11 @@ class Sender:
             queue.forget_probe()
         return node
 
-    def _take(self, queue: PartitionQueue, node: int) -> ProducerBatch:
+    def _take(self, queue: PartitionQueue) -> ProducerBatch:
         batch = self.accumulator.take(queue, queue.next_batch)
         batch.attempts += 1
         queue.in_flight.append(batch)
-        self._flying[queue] = None
+        self.responses.in_flight[queue] = None
         return batch
 
     def _seal(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -315,15 +356,8 @@ class Sender:
 
     # Endings
 
-    def fail_one(self, batch: ProducerBatch, error: BaseException) -> None:
-        """A batch that is in no queue fails."""
-        self._settlement.fail(None, batch, error)
-
-    def fail_buffered(self, error: BaseException) -> None:
-        """What is not in flight fails: records that wait for metadata, batches, also those to be repeated."""
-        self._fail_buffered(lambda _: error)
-
-    def _fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
+    def fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
+        """Fail what is not in flight: records that wait for metadata, batches, also those to be repeated."""
         failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -333,20 +367,16 @@ class Sender:
                 while queue.batches:
                     failed.append((queue, self.accumulator.take(queue, queue.batches[0])))
         for queue_of, batch in failed:
-            self._settlement.fail(queue_of, batch, error_of(batch))
+            self.responses.fail(queue_of, batch, error_of(batch))
 
-    def fail_all(self, error: BaseException) -> None:
-        """Everything that has not ended fails, in flight or not."""
-        self.fail_each(lambda _: error)
-
-    def fail_each(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
-        """As `fail_all`, each batch with an error of its own."""
-        self._fail_buffered(error_of)
-        for queue in list(self._flying):
+    def fail_all(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
+        """Fail everything that has not ended, in flight or not."""
+        self.fail_buffered(error_of)
+        for queue in list(self.responses.in_flight):
             for batch in queue.in_flight:
                 if not batch.is_done:
-                    self._settlement.fail(queue, batch, error_of(batch))
+                    self.responses.fail(queue, batch, error_of(batch))
         with self.accumulator.lock:
             left = list(self.accumulator.unfinished)
         for batch in left:
-            self._settlement.fail(None, batch, error_of(batch))
+            self.responses.fail(None, batch, error_of(batch))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kcodec.consumer.assignment import PartitionState
 from kcodec.errors import TransactionStateError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.transactions.identity import OpenTransaction
+from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event
 
 

@@ -27,8 +27,8 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.session.block import SessionBlock
 from kcodec.session.group_session_timeout import group_session_timeout
 from kcodec.session.safety import SessionTimes, check_times, has_kip447
-from kcodec.transactions.identity import OpenTransaction
 from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import State
 
 Partitions = Iterable[TopicPartition]

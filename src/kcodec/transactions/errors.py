@@ -11,23 +11,27 @@ from enum import Enum
 
 from kcodec.errors import (
     AbortableTransactionError,
+    AuthorizationError,
     BrokerError,
+    EncodeError,
     FatalTransactionError,
     ProducerFencedError,
     TransactionTimedOutError,
 )
-from kcodec.protocol.error_codes import broker_error, error_code
+from kcodec.offsets import TopicPartition
+from kcodec.producer.identity import IDENTITY_ERRORS
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 
-class Treatment(Enum):
+class TransactionDisposition(Enum):
     """What is to become of the transaction and its producer."""
 
-    #: Abort, then go on.
-    ABORTABLE = "abortable"
+    #: Abort, then continue.
+    ABORT = "abort"
     #: Close the producer.
     FATAL = "fatal"
-    #: The epoch is too old: another instance took over, or the coordinator's time-out; to be found out.
-    SETTLE = "settle"
+    #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
+    INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
     UNANSWERED = "unanswered"
     #: The deadline came before EndTxn was sent.
@@ -40,50 +44,76 @@ class Failed(Exception):
     """Inside flows: what failed, and what it means. The public API raises `error`. is_committed: another process
     committed it."""
 
-    def __init__(self, treatment: Treatment, error: BaseException, *, is_committed: bool = False) -> None:
+    def __init__(
+        self, disposition: TransactionDisposition, error: BaseException, *, is_committed: bool = False
+    ) -> None:
         super().__init__(str(error))
-        self.treatment = treatment
+        self.disposition = disposition
         self.error = error
         self.is_committed = is_committed
 
 
-_ABORTABLE, _FATAL, _SETTLE = Treatment.ABORTABLE, Treatment.FATAL, Treatment.SETTLE
-
-#: 47 INVALID_PRODUCER_EPOCH and 90 PRODUCER_FENCED everywhere; 52 comes only from a coordinator to a leader.
-FENCED_CODES = frozenset({47, 90})
-#: 53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 31 CLUSTER_AUTHORIZATION_FAILED, 35 UNSUPPORTED_VERSION,
-#: 43 UNSUPPORTED_FOR_MESSAGE_FORMAT, 48 INVALID_TXN_STATE.
-_EVERYWHERE: dict[int | None, Treatment] = {
-    **dict.fromkeys((31, 35, 43, 48, 53), _FATAL),
-    **dict.fromkeys(FENCED_CODES, _SETTLE),
+_ABORT, _FATAL, _INVESTIGATE = (
+    TransactionDisposition.ABORT,
+    TransactionDisposition.FATAL,
+    TransactionDisposition.INVESTIGATE,
+)
+#: Of every request. TRANSACTION_COORDINATOR_FENCED comes only from a coordinator to a leader.
+FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+#: After these errors of Produce an epoch of the old flow is not used for another transaction, as it is not certain what
+#: the partition has seen of this one. All but one of the errors about the producer: without the permission on the
+#: transactional id nothing is appended, and the producer is finished (Kafka: TransactionManager.
+#: maybeTransitionToErrorState, which bumps the epoch after no fatal error).
+EPOCH_SPENDING_CODES = IDENTITY_ERRORS - {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+_OF_EVERY_REQUEST: dict[int | None, TransactionDisposition] = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _FATAL,
+    ErrorCode.UNSUPPORTED_VERSION: _FATAL,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: _FATAL,
+    ErrorCode.INVALID_TXN_STATE: _FATAL,
+    **dict.fromkeys(FENCED_CODES, _INVESTIGATE),
 }
 
-#: Request -> code -> treatment; None: of every other code.
-TREATMENTS: dict[str, dict[int | None, Treatment]] = {
+#: Request -> code -> disposition; None: of every other code.
+DISPOSITIONS: dict[str, dict[int | None, TransactionDisposition]] = {
     # Nothing is open; what is refused now would be refused again.
-    "InitProducerId": {**_EVERYWHERE, None: _FATAL},
-    # 29 TOPIC_AUTHORIZATION_FAILED, 49 INVALID_PRODUCER_ID_MAPPING, 120 TRANSACTION_ABORTABLE ...
-    "AddPartitionsToTxn": {**_EVERYWHERE, None: _ABORTABLE},
-    # 30 GROUP_AUTHORIZATION_FAILED, 120 ...
-    "AddOffsetsToTxn": {**_EVERYWHERE, None: _ABORTABLE},
-    # 22 ILLEGAL_GENERATION, 25 UNKNOWN_MEMBER_ID, 82 FENCED_INSTANCE_ID, 110 and 113 of KIP-848: the generation fences.
-    "TxnOffsetCommit": {**_EVERYWHERE, None: _ABORTABLE},
-    "EndTxn": {**_EVERYWHERE, 49: _ABORTABLE, 59: _ABORTABLE, 120: _ABORTABLE, None: _FATAL},
-    # 48 on Produce: the epoch was spent on another transaction; an abort gives a new one.
-    "Produce": {**_EVERYWHERE, 48: _ABORTABLE, None: _ABORTABLE},
+    "InitProducerId": {**_OF_EVERY_REQUEST, None: _FATAL},
+    # TOPIC_AUTHORIZATION_FAILED, INVALID_PRODUCER_ID_MAPPING, TRANSACTION_ABORTABLE ...
+    "AddPartitionsToTxn": {**_OF_EVERY_REQUEST, None: _ABORT},
+    # GROUP_AUTHORIZATION_FAILED, TRANSACTION_ABORTABLE ...
+    "AddOffsetsToTxn": {**_OF_EVERY_REQUEST, None: _ABORT},
+    # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH and STALE_MEMBER_EPOCH of KIP-848:
+    # the generation fences.
+    "TxnOffsetCommit": {**_OF_EVERY_REQUEST, None: _ABORT},
+    "EndTxn": {
+        **_OF_EVERY_REQUEST,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: _ABORT,
+        ErrorCode.UNKNOWN_PRODUCER_ID: _ABORT,
+        ErrorCode.TRANSACTION_ABORTABLE: _ABORT,
+        None: _FATAL,
+    },
+    # INVALID_TXN_STATE on Produce: the epoch was spent on another transaction; an abort gives a new one.
+    "Produce": {**_OF_EVERY_REQUEST, ErrorCode.INVALID_TXN_STATE: _ABORT, None: _ABORT},
 }
-_KINDS: dict[Treatment, type[BrokerError]] = {
-    Treatment.ABORTABLE: AbortableTransactionError,
-    Treatment.FATAL: FatalTransactionError,
-    Treatment.SETTLE: ProducerFencedError,
+_KINDS: dict[TransactionDisposition, type[BrokerError]] = {
+    _ABORT: AbortableTransactionError,
+    _FATAL: FatalTransactionError,
+    _INVESTIGATE: ProducerFencedError,
 }
-_REMEDIES = {Treatment.ABORTABLE: "abort", Treatment.FATAL: "recreate", Treatment.SETTLE: "stop"}
-_AUTHORIZATION = frozenset({29, 30, 31, 53})
+_REMEDIES = {_ABORT: "abort", _FATAL: "recreate", _INVESTIGATE: "stop"}
+_AUTHORIZATION = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 
 
-def treatment_of(request: str, code: int) -> Treatment:
-    """By the table."""
-    rows = TREATMENTS[request]
+def disposition_of(request: str, code: int) -> TransactionDisposition:
+    """Look the code up in the table."""
+    rows = DISPOSITIONS[request]
     return rows.get(code, rows[None])
 
 
@@ -93,20 +123,10 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
     A missing permission is an AuthorizationError whose remedy is "stop", also where an abort leaves the producer
     usable: the same call fails again until the permission is granted.
     """
-    treatment = treatment_of(request, code)
-    if code in _AUTHORIZATION:
-        return Failed(treatment, broker_error(code, doing, resource=resource, message=message, remedy="stop"))
-    return Failed(
-        treatment,
-        broker_error(
-            code,
-            doing,
-            resource=resource,
-            message=message,
-            remedy=_REMEDIES[treatment],
-            kind=_KINDS[treatment],
-        ),
-    )
+    disposition = disposition_of(request, code)
+    remedy, kind = ("stop", None) if code in _AUTHORIZATION else (_REMEDIES[disposition], _KINDS[disposition])
+    error = broker_error(code, doing, resource=resource, message=message, remedy=remedy, kind=kind)
+    return Failed(disposition, error)
 
 
 def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
@@ -135,50 +155,71 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: 
     )
 
 
-def was_committed(doing: str, code: int, transactional_id: str) -> AbortableTransactionError:
-    """The coordinator has committed the transaction of this epoch, whatever the response to the last request said."""
-    return AbortableTransactionError(
+def abortable(
+    text: str, code: int, resource: object, kind: type[BrokerError] = AbortableTransactionError
+) -> BrokerError:
+    """Return an error with this text after which the transaction is to be aborted."""
+    return kind(text, code=code, name=error_code(code).name, remedy="abort", resource=resource)
+
+
+def was_committed(doing: str, code: int, transactional_id: str) -> BrokerError:
+    """Return the error for a transaction that the coordinator committed, whatever the last response said."""
+    text = (
         f"{doing}: DescribeTransactions says that the transaction of transactional_id {transactional_id!r} was "
-        "committed; begin the next one",
-        code=code,
-        name=error_code(code).name,
-        remedy="abort",
-        resource=transactional_id,
+        "committed; begin the next one"
     )
+    return abortable(text, code, transactional_id)
 
 
-def ended_elsewhere(doing: str, code: int, transactional_id: str, how: str) -> AbortableTransactionError:
+def ended_elsewhere(doing: str, code: int, transactional_id: str, how: str) -> BrokerError:
     """Return the error for a transaction that another process with its handle has ended."""
-    return AbortableTransactionError(
+    text = (
         f"{doing}: the transaction of transactional_id {transactional_id!r} was {how} by another process that has "
-        "its handle",
-        code=code,
-        name=error_code(code).name,
-        remedy="abort",
-        resource=transactional_id,
+        "its handle"
     )
+    return abortable(text, code, transactional_id)
 
 
-def timed_out(doing: str, code: int, transactional_id: str, timeout_ms: int) -> TransactionTimedOutError:
-    """The coordinator ended the transaction."""
-    return TransactionTimedOutError(
+def timed_out(doing: str, code: int, transactional_id: str, timeout_ms: int) -> BrokerError:
+    """Return the error for a transaction that the coordinator ended."""
+    text = (
         f"{doing}: the transaction of transactional_id {transactional_id!r} was open for longer than "
         f"transaction_timeout_ms={timeout_ms}, so the coordinator aborted it; no other producer took over. Abort, and "
-        "begin again with fewer records in a transaction or a greater transaction_timeout_ms",
-        code=code,
-        name=error_code(code).name,
-        remedy="abort",
-        resource=transactional_id,
+        "begin again with fewer records in a transaction or a greater transaction_timeout_ms"
     )
+    return abortable(text, code, transactional_id, TransactionTimedOutError)
 
 
 def timeout_refused(transactional_id: str, timeout_ms: int) -> FatalTransactionError:
-    """Error 50 of InitProducerId, in words."""
+    """Return the error for INVALID_TRANSACTION_TIMEOUT of InitProducerId."""
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
     return FatalTransactionError(
         f"InitProducerId of {transactional_id!r}: the broker refuses transaction_timeout_ms={timeout_ms}: it must be "
         "above 0 and at most the broker's transaction.max.timeout.ms (900000 unless it was changed)",
-        code=50,
-        name="INVALID_TRANSACTION_TIMEOUT",
+        code=code,
+        name=code.name,
         remedy="stop",
         resource=transactional_id,
     )
+
+
+def not_written(who: str, partition: TopicPartition, error: BaseException) -> BaseException:
+    """Return the error that blocks the commit of `who` after a record was not written because of `error`."""
+    kept = (AbortableTransactionError, AuthorizationError, TransactionTimedOutError, ProducerFencedError)
+    if isinstance(error, kept):
+        return error
+    where = str(partition) if partition.partition >= 0 else f"topic {partition.topic!r}"
+    text = f"the transaction of {who!r} cannot be committed: a record for {where} was not written: {error}"
+    blocked = abortable(text, code_of(error), partition)
+    blocked.__cause__ = error
+    return blocked
+
+
+def code_of(error: BaseException) -> int:
+    """Return Kafka's code that says best why a record was not written."""
+    if isinstance(error, BrokerError):
+        return error.code
+    if isinstance(error, EncodeError):
+        is_too_large = error.field in {"max_request_size", "buffer_memory"}
+        return ErrorCode.MESSAGE_TOO_LARGE if is_too_large else ErrorCode.INVALID_RECORD
+    return ErrorCode.REQUEST_TIMED_OUT

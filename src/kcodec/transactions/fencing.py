@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an epoch is too old, or a transaction gone: asked of the coordinator, as the error code does not tell.
+"""Why an epoch is too old, or a transaction gone: DescribeTransactions (KIP-664) says it, as the error code does not.
 
 A time-out of the coordinator raises the epoch by one and leaves the transaction aborted. Another instance that takes
 the transactional id over raises it by two, or by one where nothing was open; on its way there it leaves, for some
@@ -9,21 +9,112 @@ transaction version 2 the end of a transaction keeps the epoch, from version 2 o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.errors import AbortableTransactionError
+from kcodec.errors import AbortableTransactionError, AuthenticationError, DecodeError, TransportError
 from kcodec.flow import Flow
-from kcodec.protocol.error_codes import broker_error
-from kcodec.transactions.errors import Failed, Treatment, ended_elsewhere, fenced, timed_out, was_committed
-from kcodec.transactions.initialize import TransactionDescription, describe_transaction
+from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.transactions.errors import (
+    Failed,
+    TransactionDisposition,
+    ended_elsewhere,
+    fenced,
+    timed_out,
+    was_committed,
+)
+from kcodec.transactions.requests import CoordinatorCall
 
-INVALID_TXN_STATE = 48
+log = logging.getLogger("kcodec.transactions")
 ONGOING = "Ongoing"
 #: Longest wait for the response of DescribeTransactions, and never past the deadline of the call that met the error.
-SETTLE_SECONDS = 3.0
+INVESTIGATION_SECONDS = 3.0
+
+
+class TransactionStatus(NamedTuple):
+    """What the coordinator says of a transactional id.
+
+    state:      Kafka's name, "Ongoing".
+    timeout_ms: transaction_timeout_ms of its last InitProducerId.
+    start_ms:   wall clock of the broker when the transaction began, -1 where none is open.
+    partitions: topic -> its partitions in the open transaction, internal topics included.
+    """
+
+    state: str
+    producer: ProducerIdAndEpoch
+    timeout_ms: int
+    start_ms: int
+    partitions: dict[str, list[int]]
+
+    def is_one_past(self, producer: ProducerIdAndEpoch) -> bool:
+        """Return whether the epoch is one higher than this one: the transaction was ended, and no other producer took
+        the id over."""
+        return self.producer == (producer.producer_id, producer.producer_epoch + 1)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the markers of its end are being written."""
+        return self.state in {"PrepareCommit", "PrepareAbort"}
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the last transaction was aborted, or is being."""
+        return self.state in {"PrepareAbort", "CompleteAbort", "PrepareEpochFence"}
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the last transaction was committed, or is being."""
+        return self.state in {"PrepareCommit", "CompleteCommit"}
+
+    def has_ended(self, producer: ProducerIdAndEpoch, is_new_flow: bool) -> bool:
+        """Return whether the last transaction of this (id, epoch) was committed or aborted, by EndTxn or by time-out.
+
+        Old flow: an end keeps the epoch, a time-out raises it; so this holds for an epoch that had one transaction.
+        """
+        if self.is_one_past(producer):
+            return self.is_aborted or (is_new_flow and self.is_committed)
+        return not is_new_flow and self.producer == producer and (self.is_committed or self.is_aborted)
+
+
+def describe_transaction(
+    cluster: Cluster, transactional_id: str, deadline: float, *, is_quiet: bool = False
+) -> Flow[TransactionStatus | None]:
+    """Return what the coordinator says; None where it is not available (a broker before 3.0, no permission, no
+    response), which is logged at INFO, or at DEBUG if `is_quiet`."""
+    level = logging.DEBUG if is_quiet else logging.INFO
+    from kcodec.protocol.messages.transactions import DescribeTransactionsRequest
+
+    doing = f"DescribeTransactions of {transactional_id!r}"
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    coordinator = CoordinatorCall(cluster, "transaction", transactional_id, doing, deadline)
+    try:
+        reply = yield from coordinator.send(request, lambda message: int(_state_of(message).error_code))
+        found = _state_of(reply.message)
+    except AuthenticationError:
+        raise
+    except (TransportError, Failed, DecodeError) as error:
+        log.log(level, "%s: %s", doing, error)
+        return None
+    if found.error_code:
+        log.log(level, "%s: error %d", doing, found.error_code)
+        return None
+    return TransactionStatus(
+        found.transaction_state,
+        ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
+        found.transaction_timeout_ms,
+        found.transaction_start_time_ms,
+        {topic.topic: list(topic.partitions) for topic in found.topics},
+    )
+
+
+def _state_of(message: Any) -> Any:
+    if not message.transaction_states:
+        raise DecodeError("the response to DescribeTransactions lacks the requested transactional id")
+    return message.transaction_states[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +125,10 @@ class Ending:
     is_new_flow:   whether it was written in the flow of transaction version 2.
     is_shared:     whether others may have its handle, and end it.
     timeout_ms:    its time-out, for the text of errors where the coordinator does not say.
-    is_over_time:  whether it was open for longer, by whatever clock there is.
-    on_unanswered: called for each copy of EndTxn that got no answer.
-    is_commit_unanswered: a copy of EndTxn (commit) went unanswered in an earlier call.
-    is_init_unanswered:   a copy of our own InitProducerId did, it may come late and fence us.
+    is_over_time:  returns whether it was open for longer, by the clock that there is.
+    on_unanswered: called for each copy of EndTxn that got no response.
+    is_commit_unanswered: a copy of EndTxn (commit) of an earlier call got no response.
+    is_init_unanswered:   a copy of our own InitProducerId did not, it may arrive late and fence us.
     is_added:      partitions, records or offsets of this very transaction were acknowledged, so that the coordinator
                    knows of it.
     """
@@ -47,43 +138,43 @@ class Ending:
     is_new_flow: bool
     is_shared: bool
     timeout_ms: int
-    is_over_time: Callable[[TransactionDescription | None], bool]
+    is_over_time: Callable[[TransactionStatus | None], bool]
     on_unanswered: Callable[[], None] = lambda: None
     is_commit_unanswered: bool = False
     is_init_unanswered: bool = False
     is_added: bool = False
 
 
-def settle(cluster: Cluster, ending: Ending, doing: str, code: int, deadline: float | None = None) -> Flow[Failed]:
-    """Return what the code (47, 48, 90, 120) means for this transaction: timed out, committed, ended elsewhere, empty,
-    or fenced.
+def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadline: float | None = None) -> Flow[Failed]:
+    """Return what INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_TXN_STATE or TRANSACTION_ABORTABLE means for this
+    transaction: timed out, committed, ended elsewhere, empty, or fenced.
 
     deadline: of the call that met the error, by the cluster's clock; None in the background.
     """
     who = ending.transactional_id
-    until = cluster.clock() + SETTLE_SECONDS
+    until = cluster.clock() + INVESTIGATION_SECONDS
     found = yield from describe_transaction(cluster, who, until if deadline is None else min(until, deadline))
     by_another = fenced(doing, code, who, is_init_unanswered=ending.is_init_unanswered)
     if found is None:
         if ending.is_over_time(None):
-            return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, ending.timeout_ms))
-        return Failed(Treatment.FATAL, by_another)
+            return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, ending.timeout_ms))
+        return Failed(TransactionDisposition.FATAL, by_another)
     if found.is_one_past(ending.producer) and found.is_aborted and ending.is_over_time(found):
-        return Failed(Treatment.ABORTABLE, timed_out(doing, code, who, found.timeout_ms))
+        return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, found.timeout_ms))
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
         error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
-        return Failed(Treatment.ABORTABLE, error, is_committed=found.is_committed)
+        return Failed(TransactionDisposition.ABORT, error, is_committed=found.is_committed)
     if _is_committed(found, ending):
-        return Failed(Treatment.ABORTABLE, was_committed(doing, code, who), is_committed=True)
+        return Failed(TransactionDisposition.ABORT, was_committed(doing, code, who), is_committed=True)
     if found.producer != ending.producer:
-        return Failed(Treatment.FATAL, by_another)
+        return Failed(TransactionDisposition.FATAL, by_another)
     # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
-    is_empty = code == INVALID_TXN_STATE and found.state != ONGOING
+    is_empty = code == ErrorCode.INVALID_TXN_STATE and found.state != ONGOING
     plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)
-    return Failed(Treatment.EMPTY if is_empty else Treatment.ABORTABLE, plain)
+    return Failed(TransactionDisposition.EMPTY if is_empty else TransactionDisposition.ABORT, plain)
 
 
-def _is_committed(found: TransactionDescription, ending: Ending) -> bool:
+def _is_committed(found: TransactionStatus, ending: Ending) -> bool:
     """Return whether the coordinator committed this very transaction.
 
     The epoch alone does not say so. Below transaction version 2 it names all transactions since InitProducerId, and

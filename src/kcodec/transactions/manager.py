@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of a transactional producer: initialize, begin, offsets, commit, abort (Kafka: TransactionManager).
+"""A transactional producer: its identity and state, and the calls of its application (Kafka: TransactionManager).
 
-Which flow a transaction speaks is settled at its begin by the finalized feature transaction.version, never by the
-versions a broker offers: below level 2 a broker offers the new ones all the same and answers them with errors for ever.
+The sender sees a `ProducerIdSource`. The calls are flows: initialize, begin, offsets, commit, abort. Next to them a
+background flow runs: AddPartitionsToTxn for the records that wait for it (old flow), why an epoch is too old, the
+warning before a transaction's time is over.
+
+Which flow a transaction speaks is decided at its begin by the finalized feature transaction.version, never by the
+versions a broker offers: below level 2 a broker offers the new ones all the same and responds to them with errors
+forever.
 """
 
 from __future__ import annotations
@@ -12,45 +17,275 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 
 from kcodec.arguments import partitions_of
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import (
-    AbortableTransactionError,
+    BrokerError,
     DeliveryTimeoutError,
     KcodecError,
     TransactionStateError,
+    UnknownOutcomeError,
+    UnsupportedError,
 )
-from kcodec.flow import Flow, wait
+from kcodec.flow import Flow, Signal, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.protocol.error_codes import error_code
-from kcodec.transactions.background import MARKERS_SECONDS, TransactionBackground
-from kcodec.transactions.end import Ended, end_transaction
-from kcodec.transactions.errors import Failed, Treatment
+from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdSource
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.end import end_transaction
+from kcodec.transactions.errors import (
+    EPOCH_SPENDING_CODES,
+    FENCED_CODES,
+    Failed,
+    TransactionDisposition,
+    abortable,
+    code_of,
+    disposition_of,
+    failure,
+    not_written,
+)
+from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.handle import TransactionHandle
-from kcodec.transactions.identity import (
+from kcodec.transactions.initialize import init_producer_id
+from kcodec.transactions.markers import MarkerProbe
+from kcodec.transactions.offsets import Offsets, add_offsets, commit_offsets
+from kcodec.transactions.open_transaction import (
     NEW_FLOW_LEVEL,
-    REQUEST_TIMED_OUT,
+    OLD_FLOW_PRODUCE_VERSION,
+    WARNING_SHARE,
     OpenTransaction,
 )
-from kcodec.transactions.initialize import init_producer_id
-from kcodec.transactions.offsets import Offsets, add_offsets, commit_offsets
-from kcodec.transactions.requests import HIGHEST_VERSION
-from kcodec.transactions.state import Event, State, next_state
+from kcodec.transactions.partitions import add_partitions
+from kcodec.transactions.state import RAISES_KEPT_ERROR, Event, State, illegal, next_state
 
-#: From so many batches on a transaction is a large one.
+log = logging.getLogger("kcodec.transactions")
+#: A transaction with at least this number of batches is a large one.
 LARGE_BATCHES = 16
 #: States in which something is open that only an abort ends.
 TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
-log = logging.getLogger("kcodec.transactions")
+#: States in which records are written.
+_WRITING = frozenset({State.IN_TRANSACTION, State.COMMITTING})
+_EVENTS = {
+    TransactionDisposition.ABORT: Event.ABORTABLE,
+    TransactionDisposition.FATAL: Event.FATAL,
+    TransactionDisposition.UNANSWERED: Event.UNANSWERED,
+    TransactionDisposition.INTERRUPTED: Event.INTERRUPTED,
+    # Records were acknowledged and the coordinator knows nothing of them.
+    TransactionDisposition.EMPTY: Event.FATAL,
+}
 
 
-class TransactionManager(TransactionBackground):
-    """See the module. Calls are flows; timeout: seconds, `max_block` without one."""
+class TransactionManager(ProducerIdSource):
+    """See the module. Calls are flows; timeout: seconds, `max_block` without one (Kafka: max.block.ms).
+
+    state, kept_error: by `kcodec.transactions.state`.
+    producer:          the last (id, epoch) we had, also when it may not be used any more.
+    open:              the transaction that is open, or the last one.
+    changed:           set whenever a response to the sender may have changed; wake: the background flow has to look.
+    is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was for one.
+    highest_level:     of transaction.version; lower, to speak as with older brokers.
+    """
+
+    open: OpenTransaction | None
+
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, transaction_timeout_ms: int = 60_000, max_block: float = 60.0
+    ) -> None:
+        super().__init__()
+        if not isinstance(transactional_id, str) or not transactional_id:
+            raise ValueError("transactional_id must be a string that is not empty")
+        self.cluster = cluster
+        self.transactional_id = self.who = transactional_id
+        self.transaction_timeout_ms = transaction_timeout_ms
+        self.max_block = max_block
+        self.highest_level = NEW_FLOW_LEVEL
+        self.records: BufferedRecords | None = None
+        self.wake = Signal()
+        self.state = State.UNINITIALIZED
+        self.kept_error: BaseException | None = None
+        self.producer: ProducerIdAndEpoch | None = None
+        self.open = None
+        self.is_epoch_spent = self.is_epoch_used = self.is_init_unanswered = False
+        self.markers = MarkerProbe(cluster, transactional_id)
+
+    # States
+
+    @property
+    def level(self) -> int:
+        """Level of transaction.version that the next transaction is spoken by."""
+        return min(self.cluster.transaction_version, self.highest_level)
+
+    def attach(self, records: BufferedRecords) -> None:
+        """Accept the producer's core; called once."""
+        self.records = records
+        self._announce()
+
+    def call(self, event: Event) -> None:
+        """Begin a call of the application: move, or raise the kept error or TransactionStateError."""
+        if event in RAISES_KEPT_ERROR.get(self.state, ()) and self.kept_error is not None:
+            raise self.kept_error.with_traceback(None)
+        self.move(event)
+
+    def move(self, event: Event, error: BaseException | None = None) -> None:
+        """Move to where the event leads; `error` is kept if the state it leads to keeps one."""
+        before = self.state
+        self.state = next_state(before, event, f"the producer with transactional_id {self.who!r}")
+        if self.state in RAISES_KEPT_ERROR:
+            if error is not None and (self.state is not before or self.kept_error is None):
+                self.kept_error = error
+            self._note_lost()
+        else:
+            self.kept_error = None
+        if self.state is not before:
+            log.debug("%s: %s -> %s (%s)", self.who, before.name, self.state.name, event.name)
+            self._announce()
+
+    def _note_lost(self) -> None:
+        """Rule the commit out after an error, unless others have the handle, or a copy of EndTxn is on its way."""
+        transaction = self.open
+        if transaction is None or transaction.is_shared or transaction.is_commit_unanswered:
+            return
+        if transaction.committed is None:
+            transaction.committed = False
+
+    def _announce(self) -> None:
+        """Let the sender, and `send`, know of a new state."""
+        if self.records is not None:
+            self.records.refuse_sends(self._refusal())
+        self.changed.set()
+        self.wake.set()
+
+    def _refusal(self) -> BaseException | None:
+        if self.state is State.IN_TRANSACTION:
+            return None
+        if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
+            return self.kept_error
+        return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.who!r}")
+
+    @property
+    def now_open(self) -> OpenTransaction:
+        """The transaction of a state that has one."""
+        if self.open is None:
+            raise TransactionStateError("no transaction was begun", state=self.state.name, event="SEND")
+        return self.open
+
+    def note_sent(self, transaction: OpenTransaction) -> None:
+        """Note that a request of the transaction goes out: EndTxn is due, the coordinator's clock runs."""
+        transaction.is_sent = True
+        if transaction.sent_at is None:
+            transaction.sent_at = self.cluster.clock()
+            self.wake.set()
+
+    def ending(self, transaction: OpenTransaction) -> Ending:
+        """Return the transaction, as the flows that end or investigate it need it."""
+
+        def is_over_time(_: object) -> bool:
+            return transaction.seconds_open(self.cluster.clock()) >= self.transaction_timeout_ms / 1000
+
+        def on_unanswered() -> None:
+            transaction.is_end_unanswered = True
+            transaction.is_commit_unanswered |= self.state is State.COMMITTING
+            self.on_unanswered("EndTxn")
+
+        return Ending(
+            transactional_id=self.who,
+            producer=transaction.producer,
+            is_new_flow=transaction.is_new_flow,
+            is_shared=transaction.is_shared,
+            timeout_ms=self.transaction_timeout_ms,
+            is_over_time=is_over_time,
+            on_unanswered=on_unanswered,
+            is_commit_unanswered=transaction.is_commit_unanswered,
+            is_init_unanswered=self.is_init_unanswered,
+            is_added=transaction.is_known,
+        )
+
+    # For the sender: ProducerIdSource
+
+    @property
+    def current(self) -> ProducerIdAndEpoch | None:
+        """See ProducerIdSource."""
+        if self.state in {State.UNINITIALIZED, State.INITIALIZING, State.UNKNOWN_OUTCOME}:
+            return None
+        return self.producer
+
+    def produce_highest_version(self) -> int:
+        """See ProducerIdSource."""
+        return HIGHEST_VERSION if self.open is None or self.open.is_new_flow else OLD_FLOW_PRODUCE_VERSION
+
+    def may_send(self, partition: TopicPartition) -> bool:
+        """See ProducerIdSource."""
+        transaction = self.open
+        if transaction is None or self.state not in _WRITING or transaction.to_investigate is not None:
+            return False
+        if transaction.is_new_flow and self.markers.holds_back():
+            self.wake.set()
+            return False
+        if transaction.is_new_flow or partition in transaction.added:
+            self.note_sent(transaction)
+            return True
+        transaction.to_add.add(partition)
+        self.wake.set()
+        return False
+
+    def refuses(self) -> BaseException | None:
+        """See ProducerIdSource."""
+        if self.state is State.ABORTING:
+            return TransactionStateError(
+                f"the transaction of {self.who!r} was aborted before this record was written",
+                state=self.state.name,
+                event=Event.SEND.name,
+            )
+        return self.kept_error
+
+    def on_success(self, partition: TopicPartition, records_count: int = 0, last_sequence: int = -1) -> None:
+        """See ProducerIdSource."""
+        transaction = self.open
+        if transaction is None:
+            return
+        transaction.note_batch(partition, records_count, last_sequence)
+        if transaction.batches == 1:
+            self.markers.note_first_batch(transaction.seconds_open(self.cluster.clock()))
+
+    def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
+        """See ProducerIdSource. In the old flow the next transaction gets a new epoch where it is not certain what the
+        partition has seen of this one."""
+        transaction = self.open
+        if transaction is None:
+            return
+        code = code_of(error)
+        if not transaction.is_new_flow and (possibly_written or code in EPOCH_SPENDING_CODES):
+            self.is_epoch_spent = True
+        if self.state not in {*_WRITING, State.ABORTABLE_ERROR}:
+            return
+        if isinstance(error, BrokerError) and disposition_of("Produce", code) is TransactionDisposition.FATAL:
+            is_own = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            resource = self.who if is_own else partition
+            self.move(Event.FATAL, failure("Produce", code, f"Produce to {partition}", resource=resource).error)
+        else:
+            self.move(Event.ABORTABLE, not_written(self.who, partition, error))
+
+    def on_unanswered(self, api: str) -> None:
+        """See ProducerIdSource: in the old flow a late copy could join the next transaction of the same epoch."""
+        if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
+            log.info("%s: %s got no response, so the epoch is not used for another transaction", self.who, api)
+            self.is_epoch_spent = True
+
+    def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
+        """See ProducerIdSource. Why an epoch is too old is investigated first; the batch waits for that."""
+        transaction = self.open
+        if transaction is None or self.state not in _WRITING or code not in FENCED_CODES:
+            return BatchDisposition.FAIL
+        if transaction.to_investigate is None:
+            transaction.to_investigate = f"Produce to {partition} of {self.who!r}", code
+            self.wake.set()
+        return BatchDisposition.RETRY
 
     # Before a transaction
 
     def initialize(self, timeout: float | None = None) -> Flow[None]:
-        """InitProducerId: take the transactional id over; or, the second time, a new epoch while it still is ours.
+        """Send InitProducerId: take the transactional id over; or, the second time, a new epoch while it still is ours.
 
-        Raises ProducerFencedError, AuthorizationError, FatalTransactionError; DeliveryTimeoutError and
+        Raise ProducerFencedError, AuthorizationError, FatalTransactionError; DeliveryTimeoutError and
         AuthenticationError, after which it can be called again.
         """
         self.call(Event.INITIALIZE)
@@ -73,14 +308,17 @@ class TransactionManager(TransactionBackground):
         self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
 
-    def _left(self, deadline: float) -> float:
-        return max(deadline - self.cluster.clock(), 0.0)
-
     def _init_unanswered(self) -> None:
         self.is_init_unanswered = True
 
+    def _deadline(self, timeout: float | None) -> float:
+        return self.cluster.clock() + (self.max_block if timeout is None else timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self.cluster.clock(), 0.0)
+
     def abandon(self, transaction: OpenTransaction) -> None:
-        """Its block is over, with or without a confirmed abort: the next begin ends the transaction."""
+        """Note that its block is over, with or without a confirmed abort: the next begin ends the transaction."""
         transaction.is_abandoned = True
 
     def begin(self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()) -> Flow[OpenTransaction]:
@@ -89,9 +327,9 @@ class TransactionManager(TransactionBackground):
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
             yield from self.abort(self._left(deadline))
         is_new_flow = self.level >= NEW_FLOW_LEVEL
-        wanted = set(partitions_of(partitions))
+        to_add = set(partitions_of(partitions))
         before = self.open if self.state is State.READY and self.is_epoch_used else None
-        if before is not None and (before.is_new_flow is not is_new_flow or (wanted and not is_new_flow)):
+        if before is not None and (before.is_new_flow is not is_new_flow or (to_add and not is_new_flow)):
             # The feature is at another level now, and the epoch belongs to the other flow; or others will write under
             # an epoch whose sequence numbers this producer has begun to use.
             self.move(Event.NOT_INITIALIZED)
@@ -103,16 +341,16 @@ class TransactionManager(TransactionBackground):
             assert self.producer is not None
             transaction = self.open = OpenTransaction(self.producer, is_new_flow)
             self.is_epoch_used = True
-        self.tell()
-        if wanted and not is_new_flow:
-            transaction.wanted |= wanted
+        self._announce()
+        if to_add and not is_new_flow:
+            transaction.to_add |= to_add
             self.wake.set()
-            yield from self._until_added(transaction, wanted, deadline)
+            yield from self._until_added(transaction, to_add, deadline)
         return transaction
 
     def begin_at_once(self) -> OpenTransaction | None:
-        """`begin` where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
-        not wait for the loop's thread. None: it takes the flow."""
+        """Begin where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
+        not wait for the I/O thread. None: it takes the flow `begin`."""
         last = self.open
         is_new_flow = self.level >= NEW_FLOW_LEVEL
         if self.state is not State.READY or self.producer is None:
@@ -126,9 +364,9 @@ class TransactionManager(TransactionBackground):
             self.records.refuse_sends(None)
         return transaction
 
-    def _until_added(self, transaction: OpenTransaction, wanted: set[TopicPartition], deadline: float) -> Flow[None]:
+    def _until_added(self, transaction: OpenTransaction, to_add: set[TopicPartition], deadline: float) -> Flow[None]:
         try:
-            while not wanted <= transaction.added:
+            while not to_add <= transaction.added:
                 left = deadline - self.cluster.clock()
                 if self.kept_error is not None:
                     raise self.kept_error.with_traceback(None)
@@ -178,7 +416,7 @@ class TransactionManager(TransactionBackground):
         *,
         highest_version: int = HIGHEST_VERSION,
     ) -> Flow[None]:
-        """Commit offsets of a group with the transaction. No error but an illegal call leaves it fit to commit.
+        """Commit offsets of a group with the transaction. Only after an illegal call can it still be committed.
 
         highest_version: of TxnOffsetCommit, in the old flow; to speak as with an older broker.
         """
@@ -191,9 +429,9 @@ class TransactionManager(TransactionBackground):
         try:
             yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
         except Failed as failed:
-            settled = yield from self._settled(failed, transaction, deadline)
-            self.fail(settled)
-            raise settled.error from None
+            found = yield from self._investigated(failed, transaction, deadline)
+            self._fail(found)
+            raise found.error from None
         except (KcodecError, GeneratorExit) as error:
             why = str(error) or "the call was interrupted"
             self._give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
@@ -234,8 +472,8 @@ class TransactionManager(TransactionBackground):
     def commit(self, timeout: float | None = None) -> Flow[None]:
         """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and sends the same EndTxn again.
 
-        Raises the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError when EndTxn
-        was not sent, UnknownOutcomeError when it was and nobody answered.
+        Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError when EndTxn
+        was not sent, UnknownOutcomeError when it was and got no response.
         """
         is_repeat = self.state is State.UNKNOWN_OUTCOME
         self.call(Event.COMMIT)
@@ -248,14 +486,14 @@ class TransactionManager(TransactionBackground):
                     raise self.kept_error.with_traceback(None)
             yield from self._end(transaction, is_commit=True, deadline=deadline)
         except GeneratorExit:
-            self._given_up_end(transaction, Event.UNANSWERED)
+            self._interrupt_end(transaction)
             raise
         except DeliveryTimeoutError as late:
             self._advise(late)
             raise
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
-        """Drop what is not sent, wait for what is under way, then EndTxn. A fatal error is raised again."""
+        """Drop what is not sent, wait for what is under way, then send EndTxn. A fatal error is raised again."""
         self.call(Event.ABORT)
         transaction, deadline = self.now_open, self._deadline(timeout)
         try:
@@ -266,7 +504,7 @@ class TransactionManager(TransactionBackground):
             yield from self._flush(transaction, deadline)
             yield from self._end(transaction, is_commit=False, deadline=deadline)
         except GeneratorExit:
-            self._given_up_end(transaction, Event.UNANSWERED)
+            self._interrupt_end(transaction)
             raise
         except DeliveryTimeoutError as late:
             self._advise(late)
@@ -290,87 +528,73 @@ class TransactionManager(TransactionBackground):
             raise
 
     def _end(self, transaction: OpenTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
-        """EndTxn, where one is due; the state moves with what came of it."""
-        ended = Ended(transaction.producer, False)
+        """Send EndTxn, where one is due; the state moves with its outcome."""
+        following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
             try:
-                ended = yield from self._ask_end(transaction, is_commit, deadline)
+                following = yield from self._send_end(transaction, is_commit, deadline)
             except Failed as failed:
-                if failed.treatment is Treatment.UNANSWERED and not is_commit:
+                if failed.disposition is TransactionDisposition.UNANSWERED and not is_commit:
                     transaction.committed = False
                 if failed.is_committed:
                     transaction.committed = True
                     self.move(Event.ENDED_EPOCH_SPENT)
                 else:
-                    self.fail(failed)
+                    self._fail(failed)
                 raise failed.error from None
         transaction.committed = is_commit
-        self.producer = ended.producer or self.producer
-        if transaction.is_sent and transaction.is_new_flow and self.may_probe:
-            self._expect_markers(transaction)
+        self.producer = following or self.producer
+        if transaction.is_sent and transaction.is_new_flow:
+            self.markers.expect(transaction.batches >= LARGE_BATCHES)
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
-        if ended.producer is None or self.is_epoch_spent or is_old_and_shared:
+        if following is None or self.is_epoch_spent or is_old_and_shared:
             self.move(Event.ENDED_EPOCH_SPENT)
         else:
             self.move(Event.COMMITTED if is_commit else Event.ABORTED)
 
-    def _expect_markers(self, transaction: OpenTransaction) -> None:
-        """The markers follow the EndTxn response: records that follow wait for them if that proved useful."""
-        if self.skipped_probes:
-            self.skipped_probes -= 1
-        else:
-            self.markers_awaited_until = self.cluster.clock() + MARKERS_SECONDS
-            # A thread that writes much holds the interpreter's lock while responses arrive: where one large transaction
-            # follows another, the request is sent before the records are. (For small ones it costs more.)
-            self.is_probe_wanted = self.follows_at_once and transaction.batches >= LARGE_BATCHES
-
-    def _ask_end(self, transaction: OpenTransaction, is_commit: bool, deadline: float) -> Flow[Ended]:
+    def _send_end(
+        self, transaction: OpenTransaction, is_commit: bool, deadline: float
+    ) -> Flow[ProducerIdAndEpoch | None]:
         ending = self.ending(transaction)
         if transaction.is_new_flow and self.cluster.transaction_version < NEW_FLOW_LEVEL:
             # Below that level a coordinator responds to EndTxn of the new flow with UNSUPPORTED_VERSION, and to each
             # request after it with CONCURRENT_TRANSACTIONS.
             if is_commit:
-                raise Failed(Treatment.ABORTABLE, self._blocked("transaction.version was lowered while it was open"))
-            return Ended(None, False)
+                why = "transaction.version was lowered while it was open"
+                raise Failed(TransactionDisposition.ABORT, self._blocked(why))
+            return None
         try:
             return (yield from end_transaction(self.cluster, ending, is_commit, deadline))
         except Failed as failed:
-            if failed.treatment is not Treatment.EMPTY or transaction.receipt or transaction.groups:
+            if failed.disposition is not TransactionDisposition.EMPTY or transaction.receipt or transaction.groups:
                 raise
         # A shared transaction that no writer wrote to. The abort raises the epoch: a late writer is refused and cannot
         # write to the next transaction.
         log.info("%s: no writer wrote to the shared transaction, there is nothing to commit", self.who)
         return (yield from end_transaction(self.cluster, ending, False, deadline))
 
-    # What stays
-
-    def _blocked(self, why: str) -> AbortableTransactionError:
-        return AbortableTransactionError(
-            f"the transaction of {self.who!r} cannot be committed: {why}",
-            code=REQUEST_TIMED_OUT,
-            name=error_code(REQUEST_TIMED_OUT).name,
-            remedy="abort",
-            resource=self.who,
-        )
+    def _blocked(self, why: str) -> BrokerError:
+        text = f"the transaction of {self.who!r} cannot be committed: {why}"
+        return abortable(text, ErrorCode.REQUEST_TIMED_OUT, self.who)
 
     def _advise(self, error: BaseException) -> None:
-        """A call that was late left a transaction that can only be aborted: say so."""
+        """Set the remedy of a call that was late and left a transaction that can only be aborted."""
         if isinstance(error, DeliveryTimeoutError) and self.state is State.ABORTABLE_ERROR:
             error.remedy = "abort"
 
     def _give_up(self, why: str) -> None:
-        """A call ended without what it was for: the transaction can only be aborted."""
+        """Note that a call ended without a result: the transaction can only be aborted."""
         if self.state is State.IN_TRANSACTION:
             self.move(Event.ABORTABLE, self._blocked(why))
 
-    def _given_up_end(self, transaction: OpenTransaction, sent: Event) -> None:
-        """A commit or an abort was cancelled."""
+    def _interrupt_end(self, transaction: OpenTransaction) -> None:
+        """Note that a commit or an abort was cancelled."""
         if self.state in {State.COMMITTING, State.ABORTING}:
-            event = sent if transaction.is_end_unanswered else Event.INTERRUPTED
+            event = Event.UNANSWERED if transaction.is_end_unanswered else Event.INTERRUPTED
             self.move(event, self._blocked("the call that was to end it was interrupted"))
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
-        """The producer closes: what is open is aborted. Errors are logged, as no caller can act on them any more."""
+        """Abort what is open, as the producer closes. Errors are logged, as no caller can act on them any more."""
         if self.state not in TO_ABORT:
             return
         log.info("%s: close aborts the transaction that is open", self.who)
@@ -378,3 +602,109 @@ class TransactionManager(TransactionBackground):
             yield from self.abort(timeout)
         except KcodecError as error:
             log.warning("the transaction that was open at close was not aborted: %s", error)
+
+    # Errors
+
+    def _fail(self, failed: Failed) -> None:
+        """Move by what failed; INVESTIGATE has been investigated before."""
+        error = failed.error
+        if (
+            failed.disposition is TransactionDisposition.FATAL
+            and isinstance(error, UnknownOutcomeError)
+            and error.__cause__
+        ):
+            # The call says that the outcome is unknown; all calls after it, why the producer is finished.
+            error = error.__cause__
+        self.move(_EVENTS[failed.disposition], error)
+
+    def _investigated(
+        self, failed: Failed, transaction: OpenTransaction, deadline: float | None = None
+    ) -> Flow[Failed]:
+        if failed.disposition is not TransactionDisposition.INVESTIGATE:
+            return failed
+        code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
+        doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
+        return (yield from investigate(self.cluster, self.ending(transaction), doing, code, deadline))
+
+    # The background
+
+    def run(self) -> Flow[None]:
+        """Send AddPartitionsToTxn, find out why an epoch is too old, log the warning."""
+        while True:
+            if self.markers.is_requested:
+                yield from self.markers.run()
+                self.changed.set()
+            transaction = self.open
+            if transaction is not None and self.state in _WRITING:
+                self._warn_if_late(transaction)
+                if transaction.to_investigate is not None:
+                    yield from self._investigate_produce(transaction)
+                    continue
+                if transaction.to_add:
+                    yield from self._add_partitions(transaction)
+                    continue
+            if not self.markers.is_requested:
+                yield from wait(self.wake, self._seconds_to_warning())
+
+    def _investigate_produce(self, transaction: OpenTransaction) -> Flow[None]:
+        assert transaction.to_investigate is not None
+        doing, code = transaction.to_investigate
+        failed = yield from investigate(self.cluster, self.ending(transaction), doing, code)
+        if self.open is transaction and self.state in _WRITING:
+            self._fail(failed)
+        transaction.to_investigate = None
+
+    def _add_partitions(self, transaction: OpenTransaction) -> Flow[None]:
+        partitions = frozenset(transaction.to_add)
+        self.note_sent(transaction)
+        transaction.requests += 1
+        try:
+            yield from self._add(transaction, partitions)
+        finally:
+            transaction.requests -= 1
+            self.changed.set()
+
+    def _add(self, transaction: OpenTransaction, partitions: frozenset[TopicPartition]) -> Flow[None]:
+        def is_over() -> bool:
+            return self.open is not transaction or self.state not in _WRITING
+
+        try:
+            yield from add_partitions(
+                self.cluster,
+                self.who,
+                transaction.producer,
+                partitions,
+                self._deadline(None),
+                on_unanswered=lambda: self.on_unanswered("AddPartitionsToTxn"),
+                is_over=is_over,
+            )
+        except Failed as failed:
+            found = yield from self._investigated(failed, transaction)
+            if not is_over():
+                self._fail(found)
+        except UnsupportedError as error:
+            if not is_over():
+                self.move(Event.FATAL, error)
+        except KcodecError as error:
+            # The records that wait for it have their deadlines, and end the transaction.
+            log.warning("%s", error)
+            yield from sleep(self.cluster.times.backoff(0, self.cluster.random.random()))
+        else:
+            transaction.added |= partitions
+            transaction.to_add -= partitions
+
+    def _seconds_to_warning(self) -> float | None:
+        if self.open is None or self.state not in _WRITING:
+            return None
+        return self.open.seconds_to_warning(self.cluster.clock(), self.transaction_timeout_ms)
+
+    def _warn_if_late(self, transaction: OpenTransaction) -> None:
+        if self._seconds_to_warning() == 0.0:
+            transaction.is_warned = True
+            log.warning(
+                "the transaction of %r has been open for %.0f %% of transaction_timeout_ms=%d: "
+                "at 100 %% the coordinator aborts it",
+                self.who,
+                WARNING_SHARE * 100,
+                self.transaction_timeout_ms,
+            )

@@ -8,7 +8,7 @@ transaction. From transaction version 2 on TxnOffsetCommit (version 5) adds the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
@@ -16,18 +16,25 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.transactions.errors import Failed, failure
-from kcodec.transactions.requests import HIGHEST_VERSION, OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
+from kcodec.producer.identity import HIGHEST_VERSION
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.errors import failure
+from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF, CoordinatorCall, worst_result
 
 #: The first version of TxnOffsetCommit that adds the group by itself, and the first that names a generation.
 NEW_FLOW_VERSION, GENERATION_VERSION = 5, 3
-_AUTHORIZATION_OF_TOPIC, _AUTHORIZATION_OF_GROUP, _AUTHORIZATION_OF_ID = 29, 30, 53
+#: About the group, its generation, member or instance; not about one partition.
+GROUP_CODES = frozenset({
+    ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+})  # fmt: skip
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadata:
-    """What a caller gave: ConsumerGroupMetadata, or a group id, of which a warning says what it does not protect."""
+    """Return the ConsumerGroupMetadata of an argument; after a group id a warning says what it does not protect."""
     if isinstance(group, str):
         warnings.warn(
             f"offsets of group {group!r} are committed by its id alone: no generation fences them, so after a "
@@ -52,11 +59,11 @@ def add_offsets(
     deadline: float,
     on_unanswered: Callable[[], None],
 ) -> Flow[None]:
-    """AddOffsetsToTxn: the old flow, once a group and transaction. Raises Failed, DeliveryTimeoutError."""
+    """Send AddOffsetsToTxn: the old flow, once a group and transaction. Raise Failed, DeliveryTimeoutError."""
     from kcodec.protocol.messages.transactions import AddOffsetsToTxnRequest
 
     doing = f"AddOffsetsToTxn of {transactional_id!r} for group {group_id!r}"
-    asked = CoordinatorCall(
+    coordinator = CoordinatorCall(
         cluster,
         "transaction",
         transactional_id,
@@ -71,10 +78,10 @@ def add_offsets(
         producer_epoch=producer.producer_epoch,
         group_id=group_id,
     )
-    reply = yield from asked.ask(request, lambda message: int(message.error_code))
+    reply = yield from coordinator.send(request, lambda message: int(message.error_code))
     code = reply.message.error_code
     if code:
-        resource = group_id if code == _AUTHORIZATION_OF_GROUP else transactional_id
+        resource = group_id if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else transactional_id
         raise failure("AddOffsetsToTxn", code, doing, resource=resource)
 
 
@@ -90,10 +97,10 @@ def commit_offsets(
     on_unanswered: Callable[[], None],
     highest_version: int = HIGHEST_VERSION,
 ) -> Flow[None]:
-    """TxnOffsetCommit, asked of the group's coordinator. Raises Failed (resource: group, topic or partition),
-    DeliveryTimeoutError, DecodeError for an answer that leaves some out."""
+    """Send TxnOffsetCommit to the group's coordinator. Raise Failed (resource: group, topic or partition),
+    DeliveryTimeoutError, DecodeError for a response that leaves some out."""
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
-    asked = CoordinatorCall(
+    coordinator = CoordinatorCall(
         cluster,
         "group",
         group.group_id,
@@ -106,12 +113,19 @@ def commit_offsets(
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
     highest = NEW_FLOW_VERSION if is_new_flow else min(NEW_FLOW_VERSION - 1, highest_version)
     request = _request(transactional_id, producer, offsets, group)
-    reply = yield from asked.ask(request, lambda message: _worst(message)[0], lowest=lowest, highest=highest)
-    code, partition = _worst(reply.message)
+    reply = yield from coordinator.send(
+        request, lambda message: worst_result(_results(message))[0], lowest=lowest, highest=highest
+    )
+    results = list(_results(reply.message))
+    code, partition = worst_result(results)
     if code:
-        raise _refused(code, doing, transactional_id, group, partition)
-    told = reply.message.topics
-    if missing := offsets.keys() - {(topic.name, each.partition_index) for topic in told for each in topic.partitions}:
+        resources: dict[int, object] = {
+            **dict.fromkeys(GROUP_CODES, group.group_id),
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED: partition and partition.topic,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: transactional_id,
+        }
+        raise failure("TxnOffsetCommit", code, doing, resource=resources.get(code, partition))
+    if missing := offsets.keys() - {partition for _, partition in results}:
         raise DecodeError(f"{doing}: the response has no result for {min(missing)}")
 
 
@@ -146,25 +160,7 @@ def _request(
     )
 
 
-def _worst(message: Any) -> tuple[int, TopicPartition | None]:
-    """The first code that says something; one that passes only if there is no other."""
-    worst: tuple[int, TopicPartition | None] = 0, None
+def _results(message: Any) -> Iterator[tuple[int, TopicPartition]]:
     for topic in message.topics:
-        for part in topic.partitions:
-            if part.error_code and (not worst[0] or (worst[0] in PASSING and part.error_code not in PASSING)):
-                worst = part.error_code, TopicPartition(topic.name, part.partition_index)
-    return worst
-
-
-def _refused(
-    code: int, doing: str, transactional_id: str, group: ConsumerGroupMetadata, partition: TopicPartition | None
-) -> Failed:
-    resource: object = partition
-    if code == _AUTHORIZATION_OF_TOPIC and partition is not None:
-        resource = partition.topic
-    elif code == _AUTHORIZATION_OF_ID:
-        resource = transactional_id
-    elif code == _AUTHORIZATION_OF_GROUP or code in (22, 25, 27, 82, 110, 113):
-        # The generation, the member, the instance: of the group, not of one partition.
-        resource = group.group_id
-    return failure("TxnOffsetCommit", code, doing, resource=resource)
+        for result in topic.partitions:
+            yield result.error_code, TopicPartition(topic.name, result.partition_index)

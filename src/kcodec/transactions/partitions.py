@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """AddPartitionsToTxn: below transaction version 2 it comes before a transaction's first write to a partition.
 
-Versions above 3 are between brokers. One partition that is refused lets the broker leave the others alone (55
-OPERATION_NOT_ATTEMPTED): they are asked for again without it.
+Versions above 3 are between brokers. If one partition is refused, the broker leaves the others alone
+(OPERATION_NOT_ATTEMPTED): they are requested again without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
@@ -15,10 +15,10 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
-from kcodec.transactions.errors import Failed, failure
-from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF, PASSING, CoordinatorCall
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.errors import failure
+from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF, CoordinatorCall, worst_result
 
-OPERATION_NOT_ATTEMPTED = 55
 HIGHEST_CLIENT_VERSION = 3
 
 
@@ -30,12 +30,12 @@ def add_partitions(
     deadline: float,
     *,
     on_unanswered: Callable[[], None],
-    is_over: Callable[[], bool] = lambda: False,
+    is_over: Callable[[], bool],
 ) -> Flow[None]:
-    """Add all of them. Raises Failed (resource: the partition, or the topic for a missing permission),
-    DeliveryTimeoutError, DecodeError for an answer that leaves some out; whatever `is_over` stops."""
+    """Add all of them. Raise Failed (resource: the partition, or the topic for a missing permission),
+    DeliveryTimeoutError, DecodeError for a response that leaves some out, and the last error if `is_over`."""
     doing = f"AddPartitionsToTxn of {transactional_id!r}"
-    asked = CoordinatorCall(
+    coordinator = CoordinatorCall(
         cluster,
         "transaction",
         transactional_id,
@@ -45,27 +45,21 @@ def add_partitions(
         is_over=is_over,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
-    wanted = set(partitions)
-    request = _request(transactional_id, producer, wanted)
-    reply = yield from asked.ask(request, _first_error, highest=HIGHEST_CLIENT_VERSION)
-    code, partition = _worst(reply.message)
+    requested = set(partitions)
+    request = _request(transactional_id, producer, requested)
+    reply = yield from coordinator.send(
+        request, lambda message: worst_result(_results(message))[0], highest=HIGHEST_CLIENT_VERSION
+    )
+    results = list(_results(reply.message))
+    code, partition = worst_result(results)
     if code:
-        raise refused(code, doing, transactional_id, partition)
-    told = reply.message.results_by_topic_v3_and_below
-    if missing := wanted - {
-        (topic.name, each.partition_index) for topic in told for each in topic.results_by_partition
-    }:
+        resources: dict[int, object] = {
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: transactional_id,
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED: partition and partition.topic,
+        }
+        raise failure("AddPartitionsToTxn", code, doing, resource=resources.get(code) or partition)
+    if missing := requested - {partition for _, partition in results}:
         raise DecodeError(f"{doing}: the response has no result for {min(missing)}")
-
-
-def refused(code: int, doing: str, transactional_id: str, partition: TopicPartition | None) -> Failed:
-    """The error of one partition."""
-    resource: object = partition or transactional_id
-    if code == 53:
-        resource = transactional_id
-    elif code == 29 and partition is not None:
-        resource = partition.topic
-    return failure("AddPartitionsToTxn", code, doing, resource=resource)
 
 
 def _request(transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> Any:
@@ -82,17 +76,7 @@ def _request(transactional_id: str, producer: ProducerIdAndEpoch, partitions: It
     )
 
 
-def _worst(message: Any) -> tuple[int, TopicPartition | None]:
-    """The first code that says something: one that passes, or 55, only if there is no other."""
-    worst: tuple[int, TopicPartition | None] = 0, None
+def _results(message: Any) -> Iterator[tuple[int, TopicPartition]]:
     for topic in message.results_by_topic_v3_and_below:
         for result in topic.results_by_partition:
-            code = result.partition_error_code
-            says_little = worst[0] == OPERATION_NOT_ATTEMPTED or (worst[0] in PASSING and code not in PASSING)
-            if code and (not worst[0] or (says_little and code != OPERATION_NOT_ATTEMPTED)):
-                worst = code, TopicPartition(topic.name, result.partition_index)
-    return worst
-
-
-def _first_error(message: Any) -> int:
-    return _worst(message)[0]
+            yield result.partition_error_code, TopicPartition(topic.name, result.partition_index)

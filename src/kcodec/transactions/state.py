@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call a transactional producer allows when: one table of states and events, and how it is drawn.
+"""Which call a transactional producer allows when: one table of states and events.
 
-Rule 1: the table is all there is. `next_state` looks a pair up; a pair that is not there is a `TransactionStateError`
+Rule 1: the table is complete. `next_state` looks a pair up; a pair that is not there is a `TransactionStateError`
 with a remedy, and nothing changes.
 Rule 2: an error that made a transaction impossible is kept, and the calls of `RAISES_KEPT_ERROR` raise that one: it
 says more than "illegal state".
@@ -151,7 +151,7 @@ def remedy(state: State, event: Event) -> str:
 
 
 def illegal(state: State, event: Event, who: str = "this producer") -> TransactionStateError:
-    """The error for a pair that is not in the table; it is not raised."""
+    """Return the error for a pair that is not in the table; it is not raised."""
     return TransactionStateError(
         f"{event.value} is not possible, as {who} is in state {state.name} ({state.value}): {remedy(state, event)}",
         state=state.name,
@@ -160,7 +160,7 @@ def illegal(state: State, event: Event, who: str = "this producer") -> Transacti
 
 
 def next_state(state: State, event: Event, who: str = "this producer") -> State:
-    """Where `event` leads from `state`. Raises TransactionStateError for a pair that is not in the table.
+    """Return where `event` leads from `state`. Raise TransactionStateError for a pair that is not in the table.
 
     who: is named in the error.
     """
@@ -168,39 +168,3 @@ def next_state(state: State, event: Event, who: str = "this producer") -> State:
     if following is None:
         raise illegal(state, event, who)
     return following
-
-
-def _outcome(state: State, event: Event) -> str:
-    following = TRANSITIONS[state].get(event)
-    if following is not None:
-        return following.name
-    return "raises the kept error" if event in RAISES_KEPT_ERROR.get(state, ()) else ""
-
-
-def draw_table() -> str:
-    """The table in Markdown, for the documentation: a row a state, a column an event that it allows."""
-    lines = ["| state | event | then |", "| --- | --- | --- |"]
-    for state in State:
-        outcomes = [(event, _outcome(state, event)) for event in Event]
-        lines += [f"| {state.name} | {event.name} | {outcome} |" for event, outcome in outcomes if outcome]
-    return "\n".join(lines) + "\n"
-
-
-def draw_meanings() -> str:
-    """What the states and events of `draw_table` stand for, in Markdown."""
-    lines = ["| name | what it is |", "| --- | --- |"]
-    lines += [f"| {member.name} | {member.value} |" for members in (State, Event) for member in members]
-    return "\n".join(lines) + "\n"
-
-
-def draw_diagram() -> str:
-    """The table as a Mermaid state diagram; an arrow between the same two states carries all its events."""
-    arrows: dict[tuple[State, State], list[str]] = {}
-    for state, transitions in TRANSITIONS.items():
-        for event, following in transitions.items():
-            if event is not Event.FATAL:
-                arrows.setdefault((state, following), []).append(event.name)
-    lines = ["stateDiagram-v2", f"    [*] --> {State.UNINITIALIZED.name}"]
-    lines += [f"    {start.name} --> {end.name}: {', '.join(events)}" for (start, end), events in arrows.items()]
-    lines.append(f"    note right of {State.FATAL_ERROR.name}: FATAL leads here from everywhere")
-    return "\n".join(lines) + "\n"

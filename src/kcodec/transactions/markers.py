@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the end markers of the last transaction are written, so that records of the next one need not wait for them.
+
+The markers follow the response to EndTxn. A leader that is to add a partition to the next transaction before they are
+there waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks again; DescribeTransactions tells sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.errors import KcodecError
+from kcodec.flow import Flow, join, sleep, spawn
+from kcodec.transactions.fencing import describe_transaction
+from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF
+
+log = logging.getLogger("kcodec.transactions")
+#: Later than this after EndTxn it does not pay to look whether its markers are written: a leader waits no longer.
+MARKERS_SECONDS = 0.020
+#: After this number of probes in a row that found the markers written, the given number is skipped, unless a leader is
+#: slow.
+NEEDLESS_PROBES, SKIPPED_PROBES = 4, 32
+#: A first batch that took longer may have waited at a leader for the markers of the transaction before.
+WAITED_SECONDS = 0.018
+
+
+class MarkerProbe:
+    """The probes of one transactional id, for the new flow. is_requested: `run` is to be called."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self.is_requested = False
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._is_available = True
+        self._until = 0.0
+        self._follows_at_once = False
+        self._needless = self._skipped = 0
+
+    def expect(self, is_large: bool) -> None:
+        """Note the end of a transaction: records that follow wait for its markers if that proved useful."""
+        if not self._is_available:
+            return
+        if self._skipped:
+            self._skipped -= 1
+            return
+        self._until = self._cluster.clock() + MARKERS_SECONDS
+        # A thread that writes much holds the interpreter's lock while responses arrive: where one large transaction
+        # follows another, the request is sent before the records are. (For small ones it costs more.)
+        self.is_requested = self._follows_at_once and is_large
+
+    def holds_back(self) -> bool:
+        """Return whether the last transaction ended so recently that its markers may not be written yet."""
+        if not self._until:
+            return False
+        self._follows_at_once = self._cluster.clock() < self._until
+        if self._follows_at_once:
+            self.is_requested = True
+        else:
+            self._until = 0.0
+        return self._follows_at_once
+
+    def note_first_batch(self, seconds: float) -> None:
+        """Skip no more probes if the first batch of a transaction waited at a leader."""
+        if self._skipped and seconds > WAITED_SECONDS:
+            self._needless = self._skipped = 0
+
+    def run(self) -> Flow[None]:
+        """Wait until the markers are written, or it is late anyway."""
+        probe = yield from spawn(self._probe(), "whether markers are written")
+        try:
+            yield from join(probe, max(self._until - self._cluster.clock(), 0.0))
+        except (TimeoutError, KcodecError) as error:
+            log.debug("%s: the end of the last transaction is not awaited: %s", self._transactional_id, error)
+        self._until, self.is_requested = 0.0, False
+
+    def _probe(self) -> Flow[None]:
+        cluster = self._cluster
+        pause, is_needless = OWN_CONCURRENT_BACKOFF / 2, True
+        if self._until - cluster.clock() > MARKERS_SECONDS - pause:  # the response to EndTxn came at this moment
+            yield from sleep(pause)
+        while cluster.clock() < self._until:
+            # Not cut short: a request that is given up costs its connection.
+            deadline = cluster.clock() + cluster.times.request
+            found = yield from describe_transaction(cluster, self._transactional_id, deadline, is_quiet=True)
+            if found is None:
+                self._is_available = False
+            if found is None or not found.is_ending:
+                break
+            is_needless = False
+            yield from sleep(pause)
+            pause *= 2
+        self._needless = self._needless + 1 if is_needless else 0
+        if self._needless >= NEEDLESS_PROBES:
+            self._needless, self._skipped = 0, SKIPPED_PROBES

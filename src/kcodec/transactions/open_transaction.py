@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transaction of a producer: what was sent and acknowledged of it, and whether it was committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.offsets import TopicPartition
+
+#: The last version of Produce that does not add its partitions to the transaction (KIP-890).
+OLD_FLOW_PRODUCE_VERSION = 11
+#: The level of the feature transaction.version from which on the new flow is spoken.
+NEW_FLOW_LEVEL = 2
+#: The share of transaction_timeout_ms after which an open transaction is worth a warning.
+WARNING_SHARE = 0.8
+
+
+@dataclass(eq=False, slots=True)
+class OpenTransaction:
+    """One transaction, from its begin on; its caller keeps it when it is over.
+
+    producer:    the (id, epoch) it is written under.
+    is_new_flow: the flow of transaction version 2, decided at the begin.
+    added:       partitions that the coordinator knows of (old flow); to_add: those the sender waits for.
+    groups:      consumer groups whose offsets the coordinator knows of.
+    is_sent:     a request of it may have reached a broker: it takes an EndTxn.
+    is_shared:   its handle was read: others may write into it, and end it.
+    requests:    the number under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
+    batches:     the number acknowledged.
+    sent_at:     when the first request went out: the coordinator's clock starts after that.
+    receipt:     partition -> records acknowledged, last sequence.
+    is_abandoned: its caller is gone: the next begin aborts what is left of it.
+    to_investigate: the request and the code that say that the epoch is too old, until it is known why.
+    committed:   True, False, or None: open, or unknown.
+    """
+
+    producer: ProducerIdAndEpoch
+    is_new_flow: bool
+    added: set[TopicPartition] = field(default_factory=set)
+    to_add: set[TopicPartition] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    is_sent: bool = False
+    is_shared: bool = False
+    is_commit_unanswered: bool = False
+    is_end_unanswered: bool = False
+    is_warned: bool = False
+    is_abandoned: bool = False
+    requests: int = 0
+    batches: int = 0
+    sent_at: float | None = None
+    receipt: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    to_investigate: tuple[str, int] | None = None
+    committed: bool | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether partitions, records or offsets of it were acknowledged, so that the coordinator knows of it."""
+        return bool(self.added or self.groups or self.receipt)
+
+    def note_batch(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
+        """Count an acknowledged batch."""
+        self.batches += 1
+        records = self.receipt.get(partition, (0, -1))[0]
+        self.receipt[partition] = records + records_count, last_sequence
+
+    def seconds_open(self, now: float) -> float:
+        """Return the time since its first request; 0 before it."""
+        return 0.0 if self.sent_at is None else now - self.sent_at
+
+    def seconds_to_warning(self, now: float, timeout_ms: int) -> float | None:
+        """Return the time until a warning that the coordinator's time-out is near is due; None: none is."""
+        if self.sent_at is None or self.is_warned:
+            return None
+        return max(self.sent_at + WARNING_SHARE * timeout_ms / 1000 - now, 0.0)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of a transactional producer for the documentation, drawn from `kcodec.transactions.state`."""
+
+from __future__ import annotations
+
+from kcodec.transactions.state import RAISES_KEPT_ERROR, TRANSITIONS, Event, State
+
+
+def _outcome(state: State, event: Event) -> str:
+    following = TRANSITIONS[state].get(event)
+    if following is not None:
+        return following.name
+    return "raises the kept error" if event in RAISES_KEPT_ERROR.get(state, ()) else ""
+
+
+def draw_table() -> str:
+    """Return the table in Markdown: a row for each event that a state allows."""
+    lines = ["| state | event | then |", "| --- | --- | --- |"]
+    for state in State:
+        outcomes = [(event, _outcome(state, event)) for event in Event]
+        lines += [f"| {state.name} | {event.name} | {outcome} |" for event, outcome in outcomes if outcome]
+    return "\n".join(lines) + "\n"
+
+
+def draw_meanings() -> str:
+    """Return what the states and events of `draw_table` mean, in Markdown."""
+    lines = ["| name | what it is |", "| --- | --- |"]
+    lines += [f"| {member.name} | {member.value} |" for members in (State, Event) for member in members]
+    return "\n".join(lines) + "\n"
+
+
+def draw_diagram() -> str:
+    """Return the table as a Mermaid state diagram; an arrow between the same two states carries all its events."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for state, transitions in TRANSITIONS.items():
+        for event, following in transitions.items():
+            if event is not Event.FATAL:
+                arrows.setdefault((state, following), []).append(event.name)
+    lines = ["stateDiagram-v2", f"    [*] --> {State.UNINITIALIZED.name}"]
+    lines += [f"    {start.name} --> {end.name}: {', '.join(events)}" for (start, end), events in arrows.items()]
+    lines.append(f"    note right of {State.FATAL_ERROR.name}: FATAL leads here from everywhere")
+    return "\n".join(lines) + "\n"
