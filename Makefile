@@ -60,10 +60,11 @@ broker-jars: $(VENV)/.demo-spark java
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
 
-lint: $(VENV)/.dev  ## ruff and cython-lint
+lint: $(VENV)/.dev  ## ruff, cython-lint, and whether the sync API is what its asyncio source says
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
+	@$(PY) tools/async_to_sync.py --check
 
 types: build  ## mypy --strict, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
