@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sync API is what tools/async_to_sync.py makes of the asyncio API, and each construct of a source is understood."""
+"""The sync API is what tools/async_to_sync.py makes of the asyncio API; each construct of a source is understood."""
 
 from __future__ import annotations
 
