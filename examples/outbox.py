@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.client import Admin, Consumer, Producer
-from kcodec.client.transaction import Transaction
+from kcodec.client import Admin, Consumer, Producer, Transaction
 from kcodec.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -11,7 +11,7 @@ import pytest
 from session_script import Script
 from transaction_script import HANG, ORDERS, World, begun, make_manager, write
 
-from kcodec.client.transaction import TransactionBlock
+from kcodec.client import Producer, Transaction
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.end import SessionEnd
@@ -20,11 +20,13 @@ from kcodec.transactions.state import State
 TIMEOUT = 3.0
 
 
-class Block(TransactionBlock):
+class Block(Transaction):
     """The block of a producer without its I/O thread."""
 
     def __init__(self, manager: Any) -> None:
-        super().__init__(manager, (), TIMEOUT)
+        producer = Producer.__new__(Producer)
+        producer._manager = lambda: manager  # type: ignore[method-assign]
+        super().__init__(producer, (), TIMEOUT)
         self._open = manager.open
 
     def end(self, error: BaseException | None = None) -> Any:

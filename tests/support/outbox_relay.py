@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "examples
 
 import outbox
 
-from kcodec.client import Producer
-from kcodec.client.transaction import Transaction
+from kcodec.client import Producer, Transaction
 
 # In the order of a relay's way; "committing" is anywhere in the few milliseconds of a commit.
 STEPS = ("initialised", "opened", "read", "sent", "offsets", "committing", "committed", "forgotten")

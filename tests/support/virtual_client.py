@@ -65,8 +65,7 @@ class VirtualTime:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Replace what the public classes use of the real world."""
-        from kcodec.client import admin, consumer, producer, session, shared
-        from kcodec.client import admin_base as face
+        from kcodec.client import admin, consumer, producer, session, shared, waiting
 
         world = self
         clock = SimpleNamespace(monotonic=lambda: self.now, time_ns=time.time_ns, time=time.time)
@@ -92,11 +91,11 @@ class VirtualTime:
         threads = SimpleNamespace(Event=Event, Lock=threading.Lock, Condition=threading.Condition)
         for module in (producer, consumer, session, admin, shared):
             patch.setattr(module, "Carrier", lambda client: VirtualCarrier(world, client))
-        for module in (client_module, producer, session, face, shared):
+        for module in (client_module, producer, consumer, session, admin, shared):
             patch.setattr(module, "Client", Client)
-        for module in (producer, consumer, session):
+        for module in (producer, consumer, session, waiting):
             patch.setattr(module, "time", clock)
-        patch.setattr(producer, "threading", threads)
+        patch.setattr(waiting, "threading", threads)
 
 
 class VirtualCarrier:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         RecordMetadata,
         TableDelivery,
         TopicDeliveryError,
+        Transaction,
     )
     from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         abort_transaction,
         commit_transaction,
     )
-    from kcodec.client.transaction import Transaction
     from kcodec.errors import AdminError
     from kcodec.network.metrics import Metrics
     from kcodec.security import Security
@@ -72,7 +72,7 @@ _EXPORTS = {
     "SessionTransaction": "kcodec.client.session",
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
-    "Transaction": "kcodec.client.transaction",
+    "Transaction": "kcodec.client.producer",
     "TransactionHandle": "kcodec.client.shared",
     "TransactionWriter": "kcodec.client.shared",
     "WriterReceipt": "kcodec.client.shared",

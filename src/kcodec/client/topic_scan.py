@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec import _fast
 from kcodec.arguments import numbers_of
-from kcodec.client.topic_base import TopicReading
+from kcodec.client.topic_reading import TopicReading
 from kcodec.client.topic_records import TopicRecords
 from kcodec.reading.predicate import HIGHEST, Box, boxes_of
 from kcodec.reading.ranges import Places

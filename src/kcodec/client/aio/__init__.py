@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         RecordMetadata,
         TableDelivery,
         TopicDeliveryError,
+        Transaction,
     )
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         commit_transaction,
     )
     from kcodec.client.aio.topic_records import read_topic
-    from kcodec.client.aio.transaction import Transaction
 
 _EXPORTS = {
     "Admin": "kcodec.client.aio.admin",
@@ -41,7 +41,7 @@ _EXPORTS = {
     "SessionTransaction": "kcodec.client.aio.session",
     "TableDelivery": "kcodec.client.aio.producer",
     "TopicDeliveryError": "kcodec.client.aio.producer",
-    "Transaction": "kcodec.client.aio.transaction",
+    "Transaction": "kcodec.client.aio.producer",
     "TransactionHandle": "kcodec.client.aio.shared",
     "TransactionWriter": "kcodec.client.aio.shared",
     "WriterReceipt": "kcodec.client.aio.shared",

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin for asyncio: each method runs a flow of `kcodec.admin.flows`, awaited."""
+"""Admin of the asyncio API: each method runs a flow of `kcodec.admin.flows`."""
 
 from __future__ import annotations
 
-import warnings
+import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.admin import flows
-from kcodec.client.admin_base import asking_of
-from kcodec.client.methods import dress
+from kcodec.client.aio.waiting import ClientBase
+from kcodec.client.flows import document
 from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
-from kcodec.network.option_names import NotPickled, refuse_positional
+from kcodec.network.asyncio_loop import AsyncioLoop
+from kcodec.network.client import Client
+from kcodec.network.option_names import refuse_positional
+from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.security import SECURITY_OPTIONS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,11 +27,12 @@ def _method(flow: Callable[Concatenate[Asking, P], Flow[T]]) -> Callable[Concate
     async def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(flow(self._asking, *args, **kwargs))
 
-    dress(method, flow)
+    document(method, flow)
     return method
 
 
-class Admin(NotPickled):
+class Admin(ClientBase):
+    # SYNC: "of a cluster, for asyncio." -> "of a cluster, from any thread."
     """Topics, configurations, groups, offsets, transactions and permissions of a cluster, for asyncio.
 
     async with Admin(bootstrap_servers="localhost:9092") as admin:
@@ -44,28 +48,26 @@ class Admin(NotPickled):
 
     def __init__(self, *positional: Never, **options: Any) -> None:
         refuse_positional(positional, "Admin")
-        self._client, self._asking = asking_of(options)
-        self._carrier = Carrier(self._client)
-
-    async def _run(self, flow: Flow[T]) -> T:
-        return await self._carrier.run(flow)
+        left = dict(options)
+        taken = ClientOptions.take(left)
+        refuse_unknown(left, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
+        self._client = Client(taken)
+        self._carrier = AsyncioLoop(self._client)
+        cluster = self._client.cluster
+        cluster.allow_auto_topic_creation = False
+        self._asking = Asking(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close the connections; calls under way end with TransportError. Idempotent."""
         await self._carrier.close(timeout)
 
     async def __aenter__(self) -> Self:
-        return self
+        return self  # it connects with the first call
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and carrier.loop is not None and not carrier.is_closed:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return f"<Admin {', '.join(map(str, self._client.options.addresses))}>"

@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer for asyncio: `kcodec.consumer.core` carried by the running loop."""
+# SYNC: "in the task" -> "on the thread"
+"""The consumer of the asyncio API. `kcodec.consumer.core` fetches, commits and keeps its place in the group.
+
+That goes on in the background. Records are decoded in the task that polls, and the functions given to `subscribe` are
+called there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
+import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import nullcontext
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar
 
 from kcodec._fast import AsyncRecordIterator
-from kcodec.client.consumer_base import ConsumerViews, OnCommitted, core_of, options_of, start
-from kcodec.client.methods import dress
-from kcodec.consumer.callbacks import Callback
+from kcodec.client.aio.waiting import ClientBase, CoreLock
+from kcodec.client.flows import document, run_in_background
 from kcodec.consumer.core import ConsumerCore
-from kcodec.consumer.options import checked_subscription
+from kcodec.consumer.options import checked_subscription, take_options
 from kcodec.flow import Flow, join, spawn
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
-from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.network.asyncio_loop import AsyncioLoop
+from kcodec.network.client import Client
+from kcodec.network.option_names import refuse_positional
+from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
-#: One wait of a poll without a time-out.
+OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
+#: One wait of a poll without a timeout.
 LONG_SECONDS = 3600.0
-#: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
-SUSPEND_SECONDS = 0.05
+if True:  # ASYNC
+    #: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
+    SUSPEND_SECONDS = 0.05
 
 
 def _method(
@@ -43,37 +47,57 @@ def _method(
     async def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(flow(self._core, *args, **kwargs))
 
-    dress(method, flow)
+    document(method, flow)
     return method
 
 
-class Consumer(NotPickled, ConsumerViews):
-    """Reads records; for one asyncio loop, and to be made and used in it.
+class Consumer(ClientBase):
+    # SYNC: "Use it in one event loop, that of its first call." -> "One thread polls; all else may be called from any."
+    # SYNC: "They may be coroutine functions." -> ""
+    """Reads records. Use it in one event loop, that of its first call.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
             await consumer.subscribe(["orders"])
-            async for record in consumer:
-                print(record.topic, record.partition, record.offset, record.key, record.value)
+            while True:
+                for record in await consumer.poll(1.0):
+                    print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options and rules: `kcodec.client.Consumer`. Functions given to `subscribe` may be coroutine functions.
+    Options: `kcodec.consumer.options.ConsumerOptions`, those of every client
+    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    suggestion, impossible ones a ValueError. read_committed is the default.
+
+    `async for record in consumer` reads record by record. Automatic commits carry completed records: those before the
+    last request. A rebalance waits for the next `poll`, or the next record of a loop. The functions given to
+    `subscribe` are called within these, `unsubscribe` and `close`, and may call the consumer, all but these. They may
+    be coroutine functions.
+
+    A block that ends with an exception does not commit the current record of a loop, or the last poll.
     """
 
     def __init__(self, *positional: Never, **options: Any) -> None:
         refuse_positional(positional, "Consumer")
-        self._options, self._client = options_of(options)
-        self._carrier = Carrier(self._client)
-        self._core = core_of(self._options, self._client, nullcontext(), self._carrier.post)
-        self._is_polling = self._is_started = False
-        self._suspended_at = 0.0
+        self._options, client_options = take_options(options)
+        self._client = Client(client_options)
+        self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
+        self._carrier = AsyncioLoop(self._client)
+        self._polling = threading.Lock()
+        self._core = ConsumerCore(
+            self._options.settings(client_options),
+            self._client.cluster,
+            metrics=client_options.metrics,
+            lock=CoreLock(),
+            post=self._carrier.post,
+            now=lambda: time.time_ns() // 1_000_000,
+        )
+        self._client.on_crash.append(self._core.crash)
+        self._max_poll_records = self._options.max_poll_records
+        if True:  # ASYNC
+            self._suspended_at = 0.0
+        else:
+            self._start()
 
-    def _start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            self._carrier.post(partial(start, self._core, self._client))
-
-    async def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        self._start()
-        return await self._carrier.run(flow, timeout)
+    def _begin(self) -> None:
+        run_in_background(self._client, self._core, {"consumer": self._core.run()})
 
     # What to read
 
@@ -86,35 +110,73 @@ class Consumer(NotPickled, ConsumerViews):
         on_assigned: Callable[[frozenset[TopicPartition]], Any] | None = None,
         on_lost: Callable[[frozenset[TopicPartition]], Any] | None = None,
     ) -> None:
-        """As `kcodec.client.Consumer.subscribe`."""
+        """Have the group give out the partitions of these topics, or of all whose whole name a pattern matches (with
+        group_protocol="consumer" the broker matches it, by RE2).
+
+        on_revoked:  partitions that are about to be given away; commit what was processed of them.
+        on_assigned: partitions that are new; seek here, if anywhere.
+        on_lost:     partitions that others may own already: nothing can be committed. Without it, on_revoked is called.
+
+        Replaces the subscription there was. Raises ValueError after `assign`, or without a group_id.
+        """
         names, text = checked_subscription(topics, pattern)
         await self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
         """Give all partitions away, and leave the group."""
-        await self._run_telling(self._core.unsubscribe(timeout), timeout)
+        await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are read now."""
+        with self._core.assignment.lock:
+            return frozenset(self._core.assignment.partitions)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to, by name."""
+        return self._core.subscription.topics
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """What `pause` holds back."""
+        with self._core.assignment.lock:
+            return frozenset(name for name, state in self._core.assignment.partitions.items() if state.is_paused)
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many batches that could not be read were passed over (on_error="skip")."""
+        return self._core.fetcher.buffer.skipped_batches
 
     # Reading
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """As `kcodec.client.Consumer.poll`."""
-        return await self._poll(timeout, lambda: self._core.take(self._options.max_poll_records))
+        """Up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
+
+        Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`: each poll does so
+        until a `seek`, or on_error="skip"; BrokerError, AuthorizationError and TransportError for what keeps a
+        partition or the group from being read; what a function given to `subscribe` raised.
+        """
+        return await self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """As `kcodec.client.Consumer.poll_arrow`. Decoding takes the loop's thread."""
+        # SYNC: "Decoding takes the event loop's thread." -> ""
+        """All rows of one fetch response for one partition, as Arrow columns (`columns`), straight from the core;
+        of no rows after `timeout` seconds. Give it to pyarrow, polars, duckdb. Raises as `poll`.
+        Decoding takes the event loop's thread."""
         return await self._poll(timeout, self._core.take_arrow)
 
     async def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
-        if self._is_polling:
+        if not self._polling.acquire(blocking=False):
+            # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is under way: one task polls a consumer, and none of the functions it calls")
-        self._is_polling = True
         try:
-            self._start()
+            if True:  # ASYNC
+                if self._must_start():
+                    self._start()
             if self._carrier.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
-            if time.monotonic() - self._suspended_at > SUSPEND_SECONDS:
-                await asyncio.sleep(0)
-                self._suspended_at = time.monotonic()
+            if True:  # ASYNC
+                if time.monotonic() - self._suspended_at > SUSPEND_SECONDS:
+                    await asyncio.sleep(0)
+                    self._suspended_at = time.monotonic()
             self._core.begin_poll()
             try:
                 deadline = None if timeout is None else time.monotonic() + timeout
@@ -124,42 +186,40 @@ class Consumer(NotPickled, ConsumerViews):
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
                     callback = await self._run(self._core.wait_for_work(left))
                     if callback is not None:
-                        await self._tell(callback)
+                        await self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         return take()
             except BaseException:
                 self._core.take_back()  # the application is not given what was taken for this poll
                 raise
         finally:
-            self._is_polling = False
+            self._polling.release()
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over the records without end; see `kcodec.client.Consumer.__iter__`."""
+        """Iterate over the records without end, and raise what `poll` raises.
+
+        The position moves record by record: `seek`, `pause`, `unsubscribe`, a rebalance and `close` take effect before
+        the next record. `commit` includes the current record; an automatic commit includes it once the next record is
+        requested, or the consumer closes without an exception. Records that a loop leaves are delivered first by the
+        next loop, `poll` or `poll_arrow`.
+        """
         return AsyncRecordIterator(self._next_delivery)
 
     async def _next_delivery(self) -> Delivery:
         while True:
-            found = await self._poll(None, lambda: self._core.take_delivery(self._options.max_poll_records))
+            found = await self._poll(None, lambda: self._core.take_delivery(self._max_poll_records))
             if found is not None:
                 return found
 
-    async def _tell(self, callback: Callback) -> None:
-        self._core.callbacks.begin(callback)
-        try:
-            called = callback.call()
-            if inspect.isawaitable(called):
-                await called
-        finally:
-            self._carrier.post(callback.complete)
-
-    async def _run_telling(self, flow: Flow[T], timeout: float | None) -> T:
+    async def _run_with_callbacks(self, flow: Flow[T], timeout: float | None) -> T:
+        # SYNC: "in this task" -> "on this thread"
         """Run a call and the callbacks that it causes, these in this task. The error of a callback is raised when the
         call has ended: a group is left also if `on_revoked` fails."""
         task = await self._run(spawn(flow, "call"))
         failure: Exception | None = None
         while (callback := await self._run(self._core.next_callback(task))) is not None:
             try:
-                await self._tell(callback)
+                await self._call_back(self._core.callbacks, callback)
             except Exception as error:  # noqa: BLE001  raised below
                 failure = failure or error
         try:
@@ -179,9 +239,14 @@ class Consumer(NotPickled, ConsumerViews):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: OnCommitted | None = None,
     ) -> None:
-        """As `kcodec.client.Consumer.commit_async`; the callback may be a coroutine function."""
-        self._start()
-        self._commit_async(offsets, callback)
+        # SYNC: "It may be a coroutine function." -> ""
+        """As `commit`, in the background, in the order asked for. callback: called with the offsets and None or the
+        error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function."""
+        if True:  # ASYNC
+            self._start()
+        self._core.need_group("commit_async")
+        given = self._core.assignment.consumed() if offsets is None else check_offsets(offsets)
+        self._core.commits.put(given, callback, is_forced=True)
 
     assign = _method(ConsumerCore.assign)
     beginning_offsets = _method(ConsumerCore.beginning_offsets)
@@ -203,18 +268,18 @@ class Consumer(NotPickled, ConsumerViews):
     # Ending
 
     async def close(self, timeout: float = 30.0) -> None:
-        """As `kcodec.client.Consumer.close`."""
+        """Commit the positions where commits are automatic, give all partitions away, leave the group and end.
+
+        All delivered records count as completed. Only the end of a `with` block that an exception leaves is different:
+        it commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
+        """
         if self._carrier.is_closed:
             return
         try:
             if self._is_started:
-                await self._run_telling(self._core.close(timeout), timeout)
+                await self._run_with_callbacks(self._core.close(timeout), timeout)
         finally:
             await self._carrier.close()
-
-    async def __aenter__(self) -> Self:
-        self._start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -222,11 +287,6 @@ class Consumer(NotPickled, ConsumerViews):
         if kind is not None:
             self._core.take_back_uncompleted()
         await self.close()
-
-    def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._is_started and not carrier.is_closed:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self._carrier.is_closed else "open"

@@ -1,179 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer for asyncio: `kcodec.producer.core` carried by the running loop."""
+"""The producer of the asyncio API, and its transactions. `kcodec.producer.core` buffers and sends the records.
+
+What a transaction may do in which state is the table of `kcodec.transactions.state`; what it sends is in
+`kcodec.transactions.manager`.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import atexit
+import logging
 import time
-import warnings
-import weakref
-from collections.abc import Callable, Generator, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Never
 
-from kcodec.client.aio.transaction import TransactionalCalls
-from kcodec.client.interruption import interrupted_timeout, note_failures
-from kcodec.client.producer_base import make_source
-from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransportError
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
+from kcodec.arguments import partitions_of
+from kcodec.client.aio.waiting import Delivery, ProducerBase, TableDelivery
+from kcodec.client.flows import run_in_background
+from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, interrupted_timeout, is_interruption, note_failures
+from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
-from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.producer import delivery as txn_delivery
+from kcodec.network.option_names import refuse_positional
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
 from kcodec.producer.options import ProducerOptions, buffer_full, take_options
-from kcodec.producer.reports import log_lost
 from kcodec.producer.tables import TableBatch, table_batches
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.manager import TO_ABORT, TransactionManager
+from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.open_transaction import OpenTransaction
+from kcodec.transactions.state import Event, State
 
-_time_ns = time.time_ns
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+log = logging.getLogger("kcodec.transactions")
 
-
-def _true() -> bool:
-    return True
-
-
-def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
-    delivery.check_wait()
-    ended = asyncio.get_running_loop().create_future()
-
-    def end(_: object) -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    delivery.add_done_callback(end)
-    try:
-        yield from ended
-    except BaseException:
-        delivery.drop_done_callback(end)
-        raise
+__all__ = [
+    "BatchMetadata",
+    "Delivery",
+    "DeliveryErrors",
+    "Producer",
+    "RecordMetadata",
+    "TableDelivery",
+    "TopicDeliveryError",
+    "Transaction",
+]
 
 
-class Delivery(txn_delivery.Delivery):
-    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it for where the record
-    lies, or for the error it failed with, which names the partition; it ends by `delivery_timeout_ms`."""
+class Producer(ProducerBase):
+    # SYNC: "Use it in one event loop, that of its first call." -> "Thread-safe; one producer serves a whole process."
+    # SYNC: "# in the buffer" -> ""
+    # SYNC: "await delivery" -> "delivery.result()"
+    """Writes records. Use it in one event loop, that of its first call.
 
-    __slots__ = ()
+        async with Producer(bootstrap_servers="localhost:9092", compression_type="lz4") as producer:
+            delivery = await producer.send("orders", b"value", key=b"key")   # in the buffer
+            await delivery                         # RecordMetadata(topic, partition, offset, timestamp)
 
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self.done():
-            yield from _wait(self)
-        return self.outcome()
+    Options: `kcodec.producer.options.ProducerOptions`, those of every client
+    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    suggestion, impossible ones a ValueError.
 
-    def result(self) -> RecordMetadata:
-        """What it ended in; InvalidStateError while it is under way."""
-        if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
-        return self.outcome()
+    `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the
+    order of each partition. It does not remove those of an application that sends a record again: after a restart, or
+    because it did not see the first one's Delivery. That takes a `transactional_id`.
 
-    def exception(self) -> BaseException | None:
-        """Return the error that it failed with, None if it did not; raise InvalidStateError while it is under way."""
-        if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
-        return self.error
-
-
-class TableDelivery(txn_delivery.TableDelivery):
-    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
-        if not self.done():
-            yield from _wait(self)
-        return self.outcome()
-
-    def result(self) -> list[BatchMetadata]:
-        """What it ended in; InvalidStateError while it is under way."""
-        if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
-        return self.outcome()
-
-    def exception(self) -> BaseException | None:
-        """As `Delivery.exception`: the error of the first batch that failed."""
-        if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
-        return self.error
-
-
-class Producer(NotPickled, TransactionalCalls):
-    """Writes records; for one asyncio loop, and to be made and used in it.
-
-        async with Producer(bootstrap_servers="localhost:9092") as producer:
-            delivery = await producer.send("orders", b"value", key=b"key")     # in the buffer
-            await delivery                                                     # in the log
-
-    Options, and what `enable_idempotence` does and does not do: `kcodec.client.Producer`.
+    How to choose a `transactional_id`: one per live instance, the same after a restart, as the next begin with the same
+    id ends what the last one left open. Of two live producers with one id the later one continues; the other gets a
+    ProducerFencedError.
     """
 
     def __init__(self, *positional: Never, **options: Any) -> None:
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
-        self._build(own, client, Carrier(client))
+        self._build(own, client, AsyncioLoop(client))
+        if False:  # SYNC
+            self._start()
 
-    def _build(self, own: ProducerOptions, client: Client, carrier: Carrier) -> None:
-        """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
-        client_options = client.options
+    def _build(self, own: ProducerOptions, client: Client, carrier: AsyncioLoop) -> None:
+        """Build it from checked options. A group transact session shares its client and carrier with its producer."""
         self._options: ProducerOptions = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
-        self._room: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._must_start: Callable[[], bool] = _true
+        on_space = self._make_lock()
         self._core = ProducerCore(
-            own.settings(client_options),
-            self._client.cluster,
+            own.settings(client.options),
+            client.cluster,
             self._make_source(own),
-            clock=self._client.clock,
-            random=self._client.random.random,
-            metrics=client_options.metrics,
-            lock=nullcontext(),
+            clock=client.clock,
+            random=client.random.random,
+            metrics=client.options.metrics,
+            lock=self._lock,
             new_delivery=Delivery,
-            post=self._post,
-            on_room=self._on_room,
-            check_wait=self._carrier.check_wait,
+            post=carrier.post,
+            on_room=on_space,
+            check_wait=carrier.check_wait,
         )
-        self._core.accumulator.check_caller = self._carrier.check_wait
+        if True:  # ASYNC
+            self._core.accumulator.check_caller = carrier.check_wait
         self._append = self._core.append
-        self._client.on_crash.append(self._core.crash)
-        _producers.add(self)
-
-    # The loop
-
-    def _post(self, action: Callable[[], None]) -> None:
-        self._carrier.post(action)
-
-    def _on_room(self) -> None:
-        if self._room is not None:
-            self._room.set()
-
-    def _start(self) -> None:
-        """Have the sender run; if it ends otherwise than by `close`, all that waits for it fails. Raise RuntimeError in
-        another event loop than that of the first call."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._must_start = self._loop.is_closed
-            self._carrier.post(self._spawn)
-        else:
-            self._carrier.check_wait()
-
-    def _spawn(self) -> None:
-        task = self._client.scheduler.spawn(self._core.run(), "producer")
-        task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
+        client.on_crash.append(self._core.crash)
+        self._open.add(self)
 
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
-        """Whom it writes as; a TransactionWriter as its handle says."""
-        return make_source(own, self._client)
+        """Return the identity that the producer writes under."""
+        if own.transactional_id is not None:
+            return TransactionManager(
+                self._client.cluster,
+                own.transactional_id,
+                int(own.transaction_timeout_ms),
+                own.max_block_ms / 1000,
+            )
+        if own.enable_idempotence:
+            options = self._client.options
+            return IdempotentProducerId(
+                request_timeout=options.request_timeout_ms / 1000,
+                backoff=options.retry_backoff,
+                random=self._client.random.random,
+            )
+        return WithoutProducerId()
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
-        """The batches of a table; a TransactionWriter has partitions of its own."""
+        """Return the batches of a table; the producer of a TransactionWriter chooses their partitions."""
         return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
+
+    def _begin(self) -> None:
+        run_in_background(self._client, self._core, {"producer": self._core.run()})
 
     # Sending
 
@@ -186,104 +142,190 @@ class Producer(NotPickled, TransactionalCalls):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """Put a record into the buffer; awaited is only room in it. Arguments and errors: `kcodec.client.Producer`."""
-        if self._must_start():
-            self._start()
+        # SYNC: "in another event loop than that of the first call" -> "at once on the I/O thread (in a callback)"
+        """Put a record into the buffer; it is sent in the background.
+
+        value, key: bytes-like or None, or what the serializers take. headers: pairs of name and value, or a mapping.
+        partition: None lets the key decide (murmur2, as Java), or without a key whichever is being filled.
+        timestamp: ms since 1970; None: now.
+
+        Waits up to `max_block_ms` where `buffer_memory` is used up; then it raises BufferFullError, and a RuntimeError
+        in another event loop than that of the first call. Raises EncodeError for values that make no record, a record
+        above `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is
+        closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
+        BufferFullError was raised blocks the commit, as any record does that was not written.
+        """
+        if True:  # ASYNC
+            if self._must_start():
+                self._start()
         if self._serializes:
             key, value = self._options.serialize(key, value)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
-            timestamp = _time_ns() // 1_000_000
+            timestamp = time.time_ns() // 1_000_000
         try:
-            delivery = self._append(topic, key, value, headers, partition, timestamp)
+            if True:  # ASYNC
+                delivery = self._append(topic, key, value, headers, partition, timestamp)
+            else:
+                with self._lock:
+                    delivery = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                delivery = await self._when_room(lambda: self._append(topic, key, value, headers, partition, timestamp))
+                delivery = await self._put_when_space(
+                    lambda: self._append(topic, key, value, headers, partition, timestamp)
+                )
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
+        # SYNC: "KcodecError" -> "(KcodecError, RuntimeError)"
         except KcodecError as error:
             self._rejected(topic, partition, error)
             raise
         return delivery  # type: ignore[return-value]
 
-    def _rejected(self, topic: str, partition: int | None, error: KcodecError) -> None:
+    def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
         note = self._core.rejection(topic, partition, error)
-        if note is not None:
+        if note is None:
+            return
+        if True:  # ASYNC
             note()
+        else:
+            if not self._carrier.is_closed:
+                self._carrier.post(note)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """Send the rows of a table; see `kcodec.client.Producer.send_arrow`."""
-        self._start()
+        """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
+        headers, timestamp (ms), partition, all but one of key and value optional.
+
+        Rows of a partition keep their order. `partition`, where not null, decides; else the key; rows without a key go
+        by batches to changing partitions. framing="confluent" writes key_schema_id and value_schema_id before the
+        payloads. A row that makes no record is an EncodeError that names it, and nothing is sent. Waits for buffer
+        space as `send` does; where none comes the rest of the table fails with BufferFullError, in the Delivery.
+        """
+        if True:  # ASYNC
+            self._start()
         try:
-            return await self._send_table(topic, table, framing)
+            count = self._core.known_partitions(topic) or await self.partitions_for(topic)
+            batches = self._table_batches(topic, table, count, framing)
+            delivery = TableDelivery(topic, self._lock)
+            try:
+                has_space = True
+                for batch in batches:
+                    has_space = await self._send_batch(topic, batch, delivery, has_space)
+            finally:
+                delivery.seal()
         except KcodecError as error:
             self._rejected(topic, None, error)
             raise
-
-    async def _send_table(self, topic: str, table: Any, framing: str | None) -> TableDelivery:
-        settings = self._core.settings
-        count = self._core.known_partitions(topic)
-        if not count:
-            count = await self._carrier.run(self._core.learn_topic(topic, settings.max_block), settings.max_block)
-        batches = self._table_batches(topic, table, count, framing)
-        delivery = TableDelivery(topic, self._core.lock)
-        try:
-            has_room = True
-            for batch in batches:
-                has_room = await self._send_batch(topic, batch, delivery, has_room)
-        finally:
-            delivery.seal()
         return delivery
 
-    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_room: bool) -> bool:
-        """Whether it found room; after one that did not, the others are not waited for."""
+    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
+        """Return whether it found buffer space; after one that did not, the others are not waited for."""
 
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
         done = None
-        if has_room:
-            done = put() or await self._when_room(put)
+        if has_space:
+            with self._lock:
+                done = put()
+            done = done or await self._put_when_space(put)
         if done is None:
             error = buffer_full(self._options, self._core.why_full())
             self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
         return done is not None
 
-    async def _when_room(self, put: Callable[[], Any]) -> Any:
-        """What `put` gives once it finds room; None if it does not within max_block_ms."""
-        deadline = time.monotonic() + self._core.settings.max_block
-        accumulator = self._core.accumulator
-        self._room = self._room or asyncio.Event()
-        accumulator.room_wanted += 1
-        try:
-            while (done := put()) is None:
-                self._room.clear()
-                try:
-                    await asyncio.wait_for(self._room.wait(), max(deadline - time.monotonic(), 0.0))
-                except TimeoutError:
-                    return put()
-        finally:
-            accumulator.room_wanted -= 1
-        return done
-
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has; see `kcodec.client.Producer.partitions_for`."""
-        self._start()
+        """Return the number of partitions of a topic. Waits for its metadata, `max_block_ms` at most
+        (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
         timeout = self._core.settings.max_block
-        return await self._carrier.run(self._core.learn_topic(topic, timeout), timeout)
+        return await self._run(self._core.learn_topic(topic, timeout), timeout)
+
+    # Transactions. timeout: seconds; max_block_ms without one.
+
+    def transaction(self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None) -> Transaction:
+        """A transaction as a block: ``async with producer.transaction() as txn``. It needs no init_transactions before.
+
+        partitions: all partitions that any writer will write to; below transaction.version 2 needed before `txn.handle`
+                    is read.
+        timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a commit that
+                    failed, share one deadline. What the abort leaves open then, the next begin aborts.
+        """
+        return Transaction(self, partitions, timeout)
+
+    async def init_transactions(self, timeout: float | None = None) -> None:
+        """Take the transactional id over: fence the producer that had it, and abort the transaction that it left open.
+        begin_transaction does it, too.
+
+        Raises AuthorizationError, FatalTransactionError (say, a transaction_timeout_ms above the broker's maximum),
+        DeliveryTimeoutError, after which it can be called again.
+        """
+        await self._run(self._manager().initialize(timeout))
+
+    async def begin_transaction(self, timeout: float | None = None) -> None:
+        """Begin a transaction; `send` takes records from now on."""
+        manager = self._manager()
+        if self._begin_at_once(manager) is None:
+            await self._run(manager.begin(timeout))
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """As `Transaction.send_offsets`."""
+        manager = self._manager()
+        await self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """Flush and commit. Any error but UnknownOutcomeError and DeliveryTimeoutError says that it was not committed:
+        abort_transaction goes on from there. After UnknownOutcomeError it may be called again."""
+        await self._run(self._manager().commit(timeout))
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Drop what is not sent, and abort. After a fatal error that error is raised again."""
+        await self._run(self._manager().abort(timeout))
+
+    def _manager(self) -> TransactionManager:
+        """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
+        if not isinstance(self._core.source, TransactionManager):
+            raise TransactionStateError(
+                "this producer has no transactional_id: give it one to use transactions",
+                state=State.UNINITIALIZED.name,
+                event=Event.BEGIN.name,
+            )
+        return self._core.source
+
+    def _begin_at_once(self, manager: TransactionManager) -> OpenTransaction | None:
+        """Begin a transaction if that sends no request. Return None if it does; also for a closed producer and in a
+        forked process, where the flow raises the error."""
+        if True:  # ASYNC
+            self._start()
+        with self._lock:
+            return None if self._core.is_closed or self._carrier.is_closed else manager.begin_at_once()
 
     # Ending
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Await the end of all that was sent, in a result or an error. Raise DeliveryErrors and DeliveryTimeoutError as
-        `kcodec.client.Producer.flush` does."""
-        self._start()
-        await self._carrier.run(self._core.flush(timeout), timeout)
+        """Send what is in the buffer at once, and wait until all of it has ended in a result or an error.
+
+        Raise DeliveryErrors for records that failed since the last `flush` and whose error nothing has retrieved
+        (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
+        instead. Raise DeliveryTimeoutError after `timeout` seconds.
+        """
+        await self._run(self._core.flush(timeout), timeout)
         self._raise_failures()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is in the buffer, await its end, and end; see `kcodec.client.Producer.close`. If the task is
-        cancelled in the block, its end waits for records for a few seconds at most."""
+        # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
+        """Send what is in the buffer, wait for it, and end. Idempotent. After it `send` raises TransportError.
+
+        What is not acknowledged after `timeout` seconds fails with DeliveryTimeoutError. Raise DeliveryErrors as
+        `flush` does. The end of the `with` block is `close`: where an exception leaves the block, the failures are a
+        note on it, and after cancellation the wait is limited to a few seconds.
+        """
+        if False:  # SYNC
+            self._carrier.check_wait()
         try:
             if not self._carrier.is_closed:
                 await self._end(timeout)
@@ -294,20 +336,20 @@ class Producer(NotPickled, TransactionalCalls):
 
     async def _end(self, timeout: float | None) -> None:
         try:
-            if self._loop is not None:
-                await self._carrier.run(self._core.close(timeout), timeout)
+            if self._is_started:
+                await self._run(self._core.close(timeout), timeout)
         finally:
-            await self._carrier.close()  # RuntimeError in another event loop: the producer stays as it is
+            if True:  # ASYNC
+                # RuntimeError in another event loop: the producer stays as it is.
+                await self._carrier.close()
+            else:
+                self._carrier.close()
             self._core.crash(TransportError("the producer is closed"))
 
     def _raise_failures(self) -> None:
         failures = self._core.take_failures()
         if failures is not None:
             raise failures
-
-    async def __aenter__(self) -> Producer:
-        self._start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -325,31 +367,190 @@ class Producer(NotPickled, TransactionalCalls):
                 raise
             note_failures(error, self._core.take_failures())
 
-    def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._loop is not None and not carrier.is_closed:
-            log_lost(self._core.accumulator, repr(self))
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
-
     def __repr__(self) -> str:
         state = "closed" if self._carrier.is_closed else "open"
         return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
 
 
-def _at_exit() -> None:
-    for producer in list(_producers):
-        if not producer._carrier.is_closed:
-            log_lost(producer._core.accumulator, repr(producer))
+class Transaction:
+    # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
+    """A transaction of a producer, as a block: it begins with it, is committed at its end, and aborted when an
+    exception leaves it, which is raised again.
 
+        async with producer.transaction() as txn:
+            await txn.send("orders", b"value", key=b"key")
+            await txn.send_offsets({TopicPartition("in", 0): 42}, group_metadata)
+        assert txn.committed
 
-atexit.register(_at_exit)
+    At the end of the block: BrokerErrors (AbortableTransactionError names the partition of a record that failed) after
+    the abort; ProducerFencedError; TransactionTimedOutError; UnknownOutcomeError, and `committed` is None.
+    A task that is cancelled inside the block aborts the transaction, and is cancelled then.
+    """
 
-__all__ = [
-    "BatchMetadata",
-    "Delivery",
-    "DeliveryErrors",
-    "Producer",
-    "RecordMetadata",
-    "TableDelivery",
-    "TopicDeliveryError",
-]
+    def __init__(self, producer: Producer, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
+        self._producer = producer
+        self._manager = producer._manager()
+        self._partitions = tuple(partitions_of(partitions))
+        self._timeout = timeout
+        self._open: OpenTransaction | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
+        if self._open is None:
+            self._open = await self._producer._run(self._manager.begin(self._timeout, self._partitions))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_ended:
+            if error is None and self.owes_an_error:
+                # Fatal, or ended by Java's names without an outcome: say why, not nothing.
+                await self._producer._run(self._commit())
+            return
+        await self._producer._run(self._commit() if error is None else self._abort_after(error))
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, into this transaction. The commit waits for it; if it fails, the commit does."""
+        self._check_open(Event.SEND)
+        return await self._producer.send(topic, value, key, headers, partition, timestamp)
+
+    async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
+        """As `Producer.send_arrow`, into this transaction."""
+        self._check_open(Event.SEND)
+        return await self._producer.send_arrow(topic, table, framing=framing)
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets of a consumer group with this transaction: those a consumer goes on at, not those it read
+        last. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
+        taken with a warning, for partitions assigned by hand.
+
+        Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
+        """
+        self._check_open(Event.SEND_OFFSETS)
+        flow = self._manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout)
+        await self._producer._run(flow)
+
+    async def abort(self) -> None:
+        """End it here: no read_committed consumer will see any of it. The end of the block then does nothing."""
+        self._check_open(Event.ABORT)
+        await self._producer._run(self._manager.abort(self._timeout))
+
+    @property
+    def handle(self) -> TransactionHandle:
+        """What other processes need to write into this transaction (`TransactionWriter`), or to end it. Below
+        transaction.version 2 it takes `producer.transaction(partitions=[...])`."""
+        if True:  # ASYNC
+            return self._handle()
+        else:
+            return self._producer._run(self._on_io_thread(self._handle))
+
+    def _handle(self) -> TransactionHandle:
+        self._check_open(Event.SEND)
+        return self._manager.handle(self._current)
+
+    if False:  # SYNC
+
+        def _on_io_thread(self, function: Callable[[], TransactionHandle]) -> Flow[TransactionHandle]:
+            """A flow that waits for nothing: the function uses what belongs to the I/O thread."""
+            yield from ()
+            return function()
+
+    @property
+    def committed(self) -> bool | None:
+        """True, False, or None: still open, or EndTxn got no response and the outcome is unknown."""
+        return None if self._open is None else self._open.committed
+
+    @property
+    def receipt(self) -> WriterReceipt:
+        """What this producer itself has written into a transaction whose handle was read, and was acknowledged: for
+        `commit_transaction` in another process. Flush before."""
+        if not self._current.is_shared:
+            raise TransactionStateError(
+                "the owner of a transaction needs a receipt only if others end it: read txn.handle first",
+                state=self._manager.state.name,
+                event=Event.COMMIT.name,
+            )
+        return WriterReceipt(self._current.receipt)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is left to do at the end of the block."""
+        return self._open is not self._manager.open or self._manager.state not in TO_ABORT
+
+    @property
+    def owes_an_error(self) -> bool:
+        """Whether something else than the block itself ended it: a fatal error in the meantime, say."""
+        if self._open is not self._manager.open or self.committed:
+            return False
+        return self.committed is None or self._manager.state is State.FATAL_ERROR
+
+    @property
+    def _current(self) -> OpenTransaction:
+        if self._open is None:
+            raise TransactionStateError(
+                "the transaction begins with its block: with producer.transaction() as txn",
+                state=self._manager.state.name,
+                event=Event.SEND.name,
+            )
+        return self._open
+
+    def _check_open(self, event: Event) -> None:
+        if self._current is not self._manager.open or self._manager.state in {
+            State.READY,
+            State.UNINITIALIZED,
+            State.INITIALIZING,
+        }:
+            outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
+            raise TransactionStateError(
+                f"this transaction {outcome}: {event.value} is not possible any more",
+                state=self._manager.state.name,
+                event=event.name,
+            )
+
+    def _end_deadline(self, error: BaseException | None = None) -> float:
+        """Where the program is being ended (Ctrl-C), the abort gets little time: the next begin, or the coordinator,
+        ends the transaction all the same."""
+        seconds = self._manager.max_block if self._timeout is None else self._timeout
+        if error is not None and is_interruption(error):
+            seconds = min(seconds, INTERRUPTED_ABORT_SECONDS)
+        return self._manager.cluster.clock() + seconds
+
+    def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
+        """Abort the transaction that a block leaves open. An error of the abort becomes a note on `error`, the cause.
+
+        deadline: of the end of the block, where a commit has used a part of its time.
+        """
+        deadline = self._end_deadline(error) if deadline is None else deadline
+        try:
+            yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
+        except KcodecError as failed:
+            log.warning("the abort of a transaction failed: %s", failed)
+            if error is not None and failed is not error:
+                error.add_note(f"the abort after it failed, too: {failed}")
+        finally:
+            if self._open is not None:
+                self._manager.abandon(self._open)
+
+    def _commit(self) -> Flow[None]:
+        """Commit; where that is not possible any more, abort in the time that is left, and raise why."""
+        deadline = self._end_deadline()
+        try:
+            yield from self._manager.commit(self._timeout)
+        except KcodecError as error:
+            if self._open is self._manager.open and self._manager.state in TO_ABORT:
+                yield from self._abort_after(error, deadline)
+            raise

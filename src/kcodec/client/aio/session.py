@@ -1,70 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group transact session for asyncio; see `kcodec.client.session`."""
+"""The group transact session of the asyncio API: consume, transform, produce, exactly once.
+
+One client runs the core of a consumer and that of a producer; `kcodec.session.core` connects the two.
+"""
 
 from __future__ import annotations
 
-import inspect
 import re
+import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from kcodec._fast import decode_fetch
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
-from kcodec.consumer.callbacks import Callback
-from kcodec.errors import KcodecError
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
+from kcodec.client.aio.waiting import ClientBase, CoreLock
+from kcodec.client.flows import run_in_background
+from kcodec.consumer.callbacks import RebalanceListener
+from kcodec.consumer.core import ConsumerCore, leaving_seconds
+from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
-from kcodec.network.option_names import NotPickled, refuse_positional
-from kcodec.offsets import TopicPartition
+from kcodec.network.option_names import refuse_positional
+from kcodec.offsets import TopicPartition, check_offsets
+from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerOptions
 from kcodec.session.block import SessionBlock
+from kcodec.session.core import GroupSession
 from kcodec.session.end import SessionEnd
 from kcodec.session.options import SessionOptions, subscription_of, take_session_options
+from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.state import State
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
 
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
+#: One wait of a poll without a timeout.
+LONG_SECONDS = 3600.0
+#: The first version of TxnOffsetCommit that transaction.version 2 takes; below it the old flow is spoken.
+NEW_FLOW_TXN_OFFSET_COMMIT = 5
 
 
 class _SessionProducer(Producer):
-    """The producer of a session, on the session's client."""
+    """The producer of a session, on the session's client. The session starts it."""
 
-    def __init__(self, options: SessionOptions, client: Client, carrier: Carrier) -> None:
+    def __init__(self, options: SessionOptions, client: Client, carrier: AsyncioLoop) -> None:
         self._session_options = options
         self._build(options.producer, client, carrier)
 
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
-        return manager_for(self._session_options, self._client)
+        manager = super()._make_source(own)
+        assert isinstance(manager, TransactionManager)
+        if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
+            manager.highest_level = 1
+        return manager
 
 
-class SessionTransaction(SessionTransactionViews):
-    """As `kcodec.client.session.SessionTransaction`, awaited:
+class SessionTransaction:
+    # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
+    """A transaction of a session, as a block: what it polls is committed with what it sends, or neither is.
 
         async with session.transaction() as txn:
             for record in await txn.poll(1.0):
                 await txn.send("out", transform(record.value), key=record.key)
+        if not txn.committed:
+            ...  # the position is where it was before: the same records come again
 
+    A rebalance never raises into the block: one that takes away partitions it has read discards what it sends (`send`
+    takes it, it is never committed), `committed` is False at its end, and the positions are back where they were. Any
+    other error is raised at the end of the block, after the abort, or by `send` and `poll` themselves; an exception of
+    the block's own aborts, too, and is raised again.
     A task that is cancelled inside the block aborts the transaction, and is cancelled then.
     """
 
     def __init__(self, session: GroupTransactSession, timeout: float | None) -> None:
-        super().__init__(session._flows, timeout)
         self._session = session
+        self._flows = session._flows
+        self._timeout = timeout
+        self._block: SessionBlock | None = None
+        self._is_interrupted = False
 
     async def __aenter__(self) -> SessionTransaction:
-        self._check_new()
-        self._session._start()
-        block = None if self._session._carrier.is_closed else self._flows.begin_at_once(self._is_gone)
+        if self._block is not None:
+            raise TransactionStateError(
+                "this transaction has been used: session.transaction() makes the next one",
+                state=State.READY.name,
+                event="BEGIN",
+            )
+        self._flows.check_idle()
+        session = self._session
+        if True:  # ASYNC
+            session._start()
+        with session._producer._lock:
+            is_closed = session._producer._core.is_closed or session._carrier.is_closed
+            block = None if is_closed else self._flows.begin_at_once(self._is_gone)
         if block is None:
             try:
-                block = await self._session._run(self._flows.begin(self._timeout, self._is_gone))
+                block = await session._run(self._flows.begin(self._timeout, self._is_gone))
             except BaseException:
                 self._is_interrupted = True
                 raise
@@ -80,12 +117,12 @@ class SessionTransaction(SessionTransactionViews):
             await self._session._run(end.run(is_commit=error is None, error=error))
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """As `kcodec.client.session.SessionTransaction.poll`."""
+        """As `Consumer.poll`; what it gives belongs to this transaction."""
         session = self._session
         return await session._poll(self._current, timeout, lambda: session._core.take(session._max_poll_records), list)
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """As `kcodec.client.session.SessionTransaction.poll_arrow`."""
+        """As `Consumer.poll_arrow`; what it gives belongs to this transaction."""
         session = self._session
         return await session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
 
@@ -98,26 +135,34 @@ class SessionTransaction(SessionTransactionViews):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """As `kcodec.client.session.SessionTransaction.send`."""
+        """As `Producer.send`, into this transaction; the commit waits for it, and fails if it does.
+
+        After a rebalance that took what the transaction has read, it is accepted, and discarded with the transaction.
+        """
         block = self._sending()
         try:
             return await self._session._producer.send(topic, value, key, headers, partition, timestamp)
         except KcodecError as error:
-            self._check_discarded(block, error)
-            return self._discarded(Delivery, topic, error)
+            return Delivery(self._discarded_batch(block, topic, error), 0, -1)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `kcodec.client.session.SessionTransaction.send_arrow`."""
+        """As `Producer.send_arrow`, into this transaction; else as `send`."""
         block = self._sending()
         try:
             return await self._session._producer.send_arrow(topic, table, framing=framing)
         except KcodecError as error:
-            self._check_discarded(block, error)
-            return self._discarded_table(TableDelivery, topic, error)
+            batch = self._discarded_batch(block, topic, error)
+            delivery = TableDelivery(topic, batch.lock)
+            with batch.lock:
+                delivery.add(batch)
+                delivery.ended()
+            delivery.seal()
+            return delivery
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """As `kcodec.client.session.SessionTransaction.seek`."""
-        await self._session._run(self._seek(self._session._core, partition, offset))
+        """Go on at this offset, say behind a batch that cannot be read (`DecodeError.next_offset`): committed with the
+        transaction, or taken back with it. Raises ValueError for a partition that is not this session's."""
+        await self._session._run(self._seek(partition, offset))
 
     async def abort(self) -> None:
         """End it here: nothing of it is committed, its records will be polled again. The block's end then does
@@ -126,10 +171,62 @@ class SessionTransaction(SessionTransactionViews):
         block.check_open("abort")
         await self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
 
+    @property
+    def committed(self) -> bool | None:
+        """True; False: aborted, by a rebalance, an error or `abort`, and the records come again; None: still open, or
+        EndTxn got no response and the outcome is unknown."""
+        return None if self._block is None else self._block.committed
 
-class GroupTransactSession(NotPickled, SessionViews):
-    """A member of a group that reads and writes exactly once, for one asyncio loop; options and errors:
-    `kcodec.client.GroupTransactSession`. on_revoked, on_assigned and on_lost may be coroutine functions.
+    @property
+    def is_doomed(self) -> bool:
+        """Whether a rebalance has taken what it read: its end aborts, and a block may as well end now."""
+        return self._block is not None and self._block.failed is not None
+
+    def _is_gone(self) -> bool:
+        """Whether the begin was interrupted: nothing will end the block that came of it."""
+        return self._is_interrupted
+
+    @property
+    def _current(self) -> SessionBlock:
+        if self._block is None:
+            raise TransactionStateError(
+                "the transaction begins with its block: with session.transaction() as txn",
+                state=State.READY.name,
+                event="SEND",
+            )
+        return self._block
+
+    def _sending(self) -> SessionBlock:
+        block = self._current
+        block.check_open("send")
+        block.has_sent = True
+        return block
+
+    def _seek(self, partition: TopicPartition, offset: int) -> Flow[None]:
+        self._current.check_open("seek")
+        ((name, where),) = check_offsets({partition: offset}).items()
+        self._flows.note_starts()
+        yield from self._session._core.seek(name, where)
+
+    def _discarded_batch(self, block: SessionBlock, topic: str, error: KcodecError) -> ProducerBatch:
+        """Return a batch that failed. Raise what a send raised, unless a rebalance has ruled the commit out: then
+        nothing is lost by it."""
+        if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
+            raise error
+        batch = ProducerBatch(topic, -1, self._session._producer._lock)
+        batch.error, batch.is_done = error, True
+        return batch
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._block is None else "open" if not self._block.is_ending else f"{self.committed}"
+        return f"<SessionTransaction of {self._flows.manager.who!r}, committed: {state}>"
+
+
+class GroupTransactSession(ClientBase):
+    # SYNC: "One task uses it" -> "One thread uses it"
+    # SYNC: "They may be coroutine functions." -> ""
+    """A member of a group that reads and writes exactly once: offsets and records are committed together (KIP-98,
+    KIP-447). One task uses it; as many sessions as there are partitions share the work.
 
         async with GroupTransactSession(
             bootstrap_servers="localhost:9092", group_id="billing", transactional_id="billing-1", topics=["orders"]
@@ -138,6 +235,18 @@ class GroupTransactSession(NotPickled, SessionViews):
                 async with session.transaction() as txn:
                     for record in await txn.poll(1.0):
                         await txn.send("invoices", invoice(record.value), key=record.key)
+
+    topics, pattern: what to read, one of the two, as in `Consumer.subscribe`.
+    transactional_id: one per live session, the same after a restart.
+    on_revoked, on_assigned, on_lost: called within `poll` and `close` with a frozenset of TopicPartition, once they
+        are revoked, assigned, lost (on_revoked, if there is no on_lost). They may be coroutine functions.
+    transaction_scan_interval_ms: the brokers' transaction.abort.timed.out.transaction.cleanup.interval.ms, for brokers
+        before 2.5 only.
+    Others: those of `Consumer` and `Producer`, with defaults that are safe: auto_offset_reset="earliest",
+        transaction_timeout_ms=40000. isolation_level="read_uncommitted", enable_auto_commit=True and other acks than
+        "all" are refused.
+
+    Unknown options are a TypeError with a suggestion, impossible or unsafe ones a ValueError.
     """
 
     def __init__(
@@ -149,32 +258,65 @@ class GroupTransactSession(NotPickled, SessionViews):
     ) -> None:
         refuse_positional(positional, "GroupTransactSession")
         taken = take_session_options(options)
+        self._options = taken
         self._subscription = subscription_of(taken, topics, pattern)
-        self._client = Client(taken.client)
-        self._carrier = Carrier(self._client)
-        self._producer = _SessionProducer(taken, self._client, self._carrier)
-        self._is_polling = self._is_started = False
-        self._make(taken, self._producer._core.source, nullcontext(), self._carrier.post)
+        self._max_poll_records = taken.consumer.max_poll_records
+        self._client = client = Client(taken.client)
+        client.cluster.allow_auto_topic_creation = taken.consumer.allow_auto_create_topics
+        self._carrier = AsyncioLoop(client)
+        self._producer = _SessionProducer(taken, client, self._carrier)
+        self._polling = threading.Lock()
+        manager, group_id = self._producer._core.source, taken.consumer.group_id
+        assert isinstance(manager, TransactionManager) and group_id is not None
+        self._flows = GroupSession(manager, taken.times, group_id)
+        self._core = ConsumerCore(
+            taken.consumer.settings(client.options),
+            client.cluster,
+            metrics=client.options.metrics,
+            lock=CoreLock(),
+            post=self._carrier.post,
+            now=lambda: time.time_ns() // 1_000_000,
+            handler=self._flows,
+        )
+        self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
+        client.on_crash.append(self._core.crash)
+        if False:  # SYNC
+            self._start()
 
     def _start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            self._producer._start()
-            self._carrier.post(lambda: self._begin(*self._subscription))
+        self._producer._start()
+        super()._start()
+
+    def _begin(self) -> None:
+        subscribe = self._core.subscribe(*self._subscription)
+        flows = {"consumer": self._core.run(), "session": self._flows.run(), "subscribe": subscribe}
+        run_in_background(self._client, self._core, flows)
 
     def transaction(self, timeout: float | None = None) -> SessionTransaction:
-        """A transaction, as a block; see `kcodec.client.GroupTransactSession.transaction`."""
+        """A transaction, as a block.
+
+        timeout: seconds for its begin, and the same for its end: the commit, and the abort after a commit that failed,
+        share one deadline. Without it `max_block_ms` is the limit of each.
+
+        Raised at the end of the block, after the abort: AbortableTransactionError (names the partition of a record that
+        failed), AuthorizationError, TransactionTimedOutError, DeliveryTimeoutError when the commit could not be sent in
+        time. ProducerFencedError: another session has this transactional_id, this one can do nothing more.
+        UnknownOutcomeError: the commit was sent and got no response, `committed` is None; the next transaction
+        continues at the committed offsets, which show the outcome.
+        """
         return SessionTransaction(self, timeout)
 
-    async def _run(self, flow: Any) -> Any:
-        return await self._carrier.run(flow)
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are this session's now."""
+        with self._core.assignment.lock:
+            return frozenset(self._core.assignment.partitions)
 
     async def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
-        if self._is_polling:
+        if not self._polling.acquire(blocking=False):
+            # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is under way: one task polls a session, and none of the functions it calls")
-        self._is_polling = True
         try:
             block.check_open("poll")
             if self._carrier.is_closed:
@@ -185,11 +327,11 @@ class GroupTransactSession(NotPickled, SessionViews):
                 while True:
                     taken = self._take(block, take)
                     if taken is not None and len(taken):
-                        return taken  # type: ignore[no-any-return]
-                    left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+                        return taken
+                    left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
                     callback = await self._run(self._flows.wait_for_work(left))
                     if callback is not None:
-                        await self._tell(callback)
+                        await self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         taken = self._take(block, take)
                         return taken if taken is not None else nothing()
@@ -197,40 +339,69 @@ class GroupTransactSession(NotPickled, SessionViews):
                 self._core.take_back()  # the block is not given what was taken for this poll
                 raise
         finally:
-            self._is_polling = False
+            self._polling.release()
 
-    async def _tell(self, callback: Callback) -> None:
-        self._core.callbacks.begin(callback)
+    def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
+        """Return what can be taken; None where nothing may be taken now."""
+        if self._core.has_business or not self._flows.may_take():
+            return None
+        count = 0
         try:
-            found = callback.call()
-            if inspect.isawaitable(found):
-                await found
+            taken = take()
+            count = len(taken)
+        except KcodecError:
+            raise
+        except BaseException:
+            # Interrupted: positions may have moved past records that the block did not get.
+            block.fail("a poll was interrupted")
+            raise
         finally:
-            self._carrier.post(callback.complete)
+            self._flows.taken(count)
+        return taken
+
+    def _no_rows(self) -> DecodedRecords:
+        """What poll_arrow returns in place of nothing."""
+        own: Any = self._core.settings
+        return decode_fetch(
+            b"",
+            topic="",
+            partition=0,
+            start_offset=0,
+            columns=own.columns,
+            binary_type=own.binary_type,
+            framing=own.framing,
+        )
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """As `kcodec.client.GroupTransactSession.close`."""
+        """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
+        that the rebalance callbacks take not counted. Idempotent."""
         if self._carrier.is_closed:
             return
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:
                 await self._run(self._close(timeout))
-                for callback in self._last_callbacks():
-                    await self._tell(callback)
+                while self._core.callbacks.waiting:
+                    await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
         finally:
             await self._producer.close(max(deadline - time.monotonic(), 0.0))
 
-    async def __aenter__(self) -> Self:
-        self._start()
-        return self
+    def _close(self, timeout: float) -> Flow[None]:
+        """Abort what is open, then leave the group: one deadline for both."""
+        deadline = self._client.clock() + timeout
+        block = self._flows.block
+        if block is not None and not block.is_ending:
+            yield from SessionEnd(self._flows, block, timeout - leaving_seconds(timeout)).run(
+                is_commit=False, error=TransportError("the session is closed")
+            )
+        self._flows.is_closing = True
+        yield from self._core.close(max(deadline - self._client.clock(), 0.0))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
 
-    def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._is_started and not carrier.is_closed:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+    def __repr__(self) -> str:
+        own = self._options
+        return f"<{type(self).__name__} {own.producer.transactional_id!r} of group {own.consumer.group_id!r}>"

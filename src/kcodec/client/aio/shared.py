@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction, many processes, for asyncio; see `kcodec.client.shared`."""
+"""One transaction, many processes: writers that share a handle, and its end from anywhere. No other client has this.
+
+    async with producer.transaction(partitions=[...]) as txn:      # the owner
+        text = txn.handle.to_json()                                # to the others, by whatever way there is
+        ...                                                        # each: a TransactionWriter; it returns its receipt
+    # or, from any process, after any restart:
+    await commit_transaction(handle, bootstrap_servers=..., receipts=receipts)
+
+Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again under that
+handle. The transaction's time-out goes on: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +18,86 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from kcodec.arguments import partitions_of
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.shared import SharedWriting, check_group, check_writer_options, seconds, take_client_options
+from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
+from kcodec.network.options import ClientOptions, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerOptions
-from kcodec.producer.tables import TableBatch
+from kcodec.producer.tables import ANY_PARTITION, TableBatch
+from kcodec.security import SECURITY_OPTIONS
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
-from kcodec.transactions.shared import abort_shared, commit_shared
+from kcodec.transactions.offsets import check_group_metadata
+from kcodec.transactions.shared import HandleSource, abort_shared, commit_shared
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
+#: What the handle decides, and not a writer.
+NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence"})
 
 
 class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
-    def __init__(self, writing: SharedWriting, **options: Any) -> None:
-        self._writing = writing
+    def __init__(self, handle: TransactionHandle, partitions: tuple[TopicPartition, ...], **options: Any) -> None:
+        self.handle = handle
+        self.partitions = partitions
         super().__init__(**options)
 
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
-        return self._writing.make_source(self._client)
+        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time)
+        return self.source
+
+    def choose(self, topic: str, partition: int | None) -> int:
+        """Return the partition of a record: the requested one if the writer has it, or its only one of the topic."""
+        named = [one.partition for one in self.partitions if one.topic == topic]
+        if partition is None and len(named) == 1:
+            return named[0]
+        if partition is None or partition not in named:
+            what = f"{topic}-{partition}" if partition is not None else f"a partition of {topic!r}, not chosen"
+            names = ", ".join(str(one) for one in self.partitions)
+            raise ValueError(f"this writer writes to {names}; {what} is not its own: partition= must be one of them")
+        return partition
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
-        return self._writing.choose_all(topic, super()._table_batches(topic, table, count, framing))
+        return [
+            batch._replace(partition=self.choose(topic, None if batch.partition == ANY_PARTITION else batch.partition))
+            for batch in super()._table_batches(topic, table, count, framing)
+        ]
+
+    def raise_error(self) -> None:
+        """Raise the first error that a record ended with, if there is one."""
+        if self.source.error is not None:
+            raise self.source.error
 
 
 class TransactionWriter:
-    """As `kcodec.client.shared.TransactionWriter`, awaited."""
+    """Writes into a transaction that another process has begun, to partitions that it names and no other writer does.
+
+        async with TransactionWriter(handle, partitions=[("orders", 0)], bootstrap_servers=...) as writer:
+            await writer.send("orders", b"value")
+        writer.receipt                              # to the process that commits
+
+    Options: those of Producer, but for acks, enable_idempotence and the transactional ones.
+
+    The end of the block waits for all records, and raises the first error; there is no receipt then and the transaction
+    must be aborted. ProducerFencedError, TransactionTimedOutError and AbortableTransactionError (ended elsewhere) say
+    that the transaction is over.
+    """
 
     def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Any) -> None:
-        check_writer_options(options)
-        self._writing = SharedWriting(handle, partitions)
-        self._producer = _HandleProducer(self._writing, **options)
+        for name in sorted(NOT_FOR_WRITERS & options.keys()):
+            raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
+        if not isinstance(handle, TransactionHandle):
+            raise TypeError(f"handle must be a TransactionHandle, not {type(handle).__name__}")
+        named = tuple(dict.fromkeys(partitions_of(partitions)))
+        if not named:
+            raise ValueError("partitions is empty: name those that this writer, and no other, writes to")
+        self._is_complete = False
+        self._producer = _HandleProducer(handle, named, **options)
 
     async def send(
         self,
@@ -55,7 +109,7 @@ class TransactionWriter:
         timestamp: int | None = None,
     ) -> Delivery:
         """As `Producer.send`. partition may be left out where the writer has one partition of the topic."""
-        chosen = self._writing.choose(topic, partition)
+        chosen = self._producer.choose(topic, partition)
         return await self._producer.send(topic, value, key, headers, chosen, timestamp)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
@@ -65,17 +119,26 @@ class TransactionWriter:
     async def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`; raises the first error that a record ended with, as `close` does."""
         await self._producer.flush(timeout)
-        self._writing.raise_error()
+        self._producer.raise_error()
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait for all records, and end. Raises the first error that a record ended with; idempotent but for that."""
         await self._producer.close(timeout)
-        self._writing.finish()
+        self._producer.raise_error()
+        self._is_complete = True
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What was written, partition by partition; after `close`. It pickles."""
-        return self._writing.receipt()
+        """What was written, partition by partition. It pickles. Raises TransactionStateError before `close`, or when
+        the writer failed."""
+        if not self._is_complete:
+            raise TransactionStateError(
+                "a writer has a receipt once it is closed and everything was acknowledged; without one the "
+                "transaction must be aborted",
+                state="IN_TRANSACTION",
+                event="COMMIT",
+            )
+        return self._producer.source.receipt
 
     async def __aenter__(self) -> TransactionWriter:
         return self
@@ -90,7 +153,8 @@ class TransactionWriter:
             await self._producer.close(timeout=0)
 
     def __repr__(self) -> str:
-        return f"<TransactionWriter of {self._writing.handle.transactional_id!r} {list(self._writing.partitions)}>"
+        producer = self._producer
+        return f"<TransactionWriter of {producer.handle.transactional_id!r} {list(producer.partitions)}>"
 
 
 async def commit_transaction(
@@ -102,30 +166,59 @@ async def commit_transaction(
     timeout: float | None = None,
     **options: Any,
 ) -> None:
-    """As `kcodec.client.shared.commit_transaction`, awaited."""
-    taken = take_client_options(options, "commit_transaction")
+    """Commit the transaction of a handle, from any process and after any restart; again, if one is not sure.
+
+    receipts: of all its writers, the owner's own (`txn.receipt`) included; where some are given, a partition without
+              one is a TransactionStateError, two that wrote to one partition a ValueError, and nothing is sent.
+    offsets, group_metadata: to be committed with it, as in `Transaction.send_offsets`.
+    timeout:  seconds; default_api_timeout_ms without it. options: those of every client (bootstrap_servers ...).
+
+    Raises AbortableTransactionError or TransactionTimedOutError when it was not committed, ProducerFencedError when the
+    id has a new owner, AuthorizationError, DeliveryTimeoutError when EndTxn was not sent, UnknownOutcomeError when it
+    got no response.
+    """
+    taken = _client_options(options, "commit_transaction")
+    checked = check_offsets(offsets or {})
+    if offsets and group_metadata is None:
+        raise ValueError("offsets need group_metadata: the consumer's (ConsumerGroupMetadata)")
     client = Client(taken)
     flow = commit_shared(
         client.cluster,
         handle,
         receipts=tuple(receipts),
-        offsets=check_offsets(offsets or {}),
-        group=check_group(offsets, group_metadata, 2),
-        timeout=seconds(timeout, taken),
+        offsets=checked,
+        group=None if group_metadata is None else check_group_metadata(group_metadata, 2),
+        timeout=_seconds(timeout, taken),
         wall_clock=time.time,
     )
     await _run_once(client, flow)
 
 
 async def abort_transaction(handle: TransactionHandle, *, timeout: float | None = None, **options: Any) -> None:
-    """As `kcodec.client.shared.abort_transaction`, awaited."""
-    taken = take_client_options(options, "abort_transaction")
+    """Abort the transaction of a handle, from any process and after any restart; again, if one is not sure.
+
+    Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
+    AuthorizationError, DeliveryTimeoutError when the abort was not confirmed.
+    """
+    taken = _client_options(options, "abort_transaction")
     client = Client(taken)
-    await _run_once(client, abort_shared(client.cluster, handle, timeout=seconds(timeout, taken), wall_clock=time.time))
+    flow = abort_shared(client.cluster, handle, timeout=_seconds(timeout, taken), wall_clock=time.time)
+    await _run_once(client, flow)
+
+
+def _client_options(options: Mapping[str, Any], what: str) -> ClientOptions:
+    left = dict(options)
+    taken = ClientOptions.take(left)
+    refuse_unknown(left, ClientOptions.names() | SECURITY_OPTIONS | {"timeout"}, what)
+    return taken
+
+
+def _seconds(timeout: float | None, options: ClientOptions) -> float:
+    return options.default_api_timeout_ms / 1000 if timeout is None else timeout
 
 
 async def _run_once(client: Client, flow: Flow[None]) -> None:
-    carrier = Carrier(client)
+    carrier = AsyncioLoop(client)
     try:
         await carrier.run(flow)
     finally:

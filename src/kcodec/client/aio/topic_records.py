@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`read_topic` for asyncio: the same API, awaited; batches are decoded on a thread next to the loop."""
+"""`read_topic` of the asyncio API: a topic, or a part of it, as Arrow batches; bounded, with no group."""
 
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.client.topic_base import TopicReading
+from kcodec.client.aio.waiting import ClientBase
+from kcodec.client.topic_reading import TopicReading
 from kcodec.errors import DecodeError
-from kcodec.network.asyncio_loop import AsyncioLoop as Carrier
+from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import Range
 from kcodec.reading.ranges import Places
+
+__all__ = ["Range", "TopicRecords", "read_topic"]
 
 
 def read_topic(
@@ -28,52 +31,95 @@ def read_topic(
     max_rows: int | None = None,
     **options: Any,
 ) -> TopicRecords:
-    """Read [start, end) of a topic as Arrow batches: `kcodec.read_topic` says what the arguments mean.
+    # SYNC: "kcodec.client.aio.read_topic" -> "kcodec.read_topic"
+    # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
+    # SYNC: "when the block begins, or with the first batch" -> "when this is called"
+    # SYNC: "ValueError. With the block, or the first batch:" -> "ValueError;"
+    """Read [start, end) of a topic as Arrow batches, and end there. No group, nothing is committed.
 
         async with kcodec.client.aio.read_topic("orders", bootstrap_servers="localhost:9092") as records:
-            async for batch in records: ...
+            async for batch in records:
+                table = pyarrow.table(batch)             # topic, partition, offset, timestamp, key, value, headers
 
-    Nobody is asked before the first batch is, or `async with` begins: "latest" is settled then.
+    partitions: numbers; None: all of them.
+    start, end: "earliest"; "latest" (the last stable offset under read_committed, else the high watermark), which is
+                resolved when the block begins, or with the first batch;
+                an offset; a negative number, an offset counted from the latest; a `datetime` with a zone or
+                `kcodec.Timestamp(ms)`, the first record at or after it; or a mapping of partitions to such, where the
+                others are read whole.
+    max_rows:   maximum number of records in all.
+    options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
+                framing, on_error ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
+                fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
+                (`kcodec.reading.options`).
+
+    Partitions are fetched together, a batch has the rows of one response for one partition: offsets rise within each
+    partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is
+    reached as well where markers, aborted records or nothing at all (compaction) are before it.
+
+    Raises at once: TypeError, ValueError. With the block, or the first batch:
+    BrokerError (no such topic or partition, a start that is not in the log).
+    While reading: DecodeError at a batch that cannot be read, after all records before it, with `topic_partition` and
+    `next_offset`; BrokerError where the topic is deleted or cut meanwhile; DeliveryTimeoutError where a partition makes
+    no progress for default_api_timeout_ms, as towards an end that is not written yet.
     """
+    # SYNC: "TopicRecords(" -> "TopicRecords.of("
     return TopicRecords(TopicReading(topic, partitions, start, end, max_rows, options))
 
 
-class TopicRecords(AsyncIterator[DecodedRecords]):
-    """A reading under way, to be iterated over once. Its connections are closed at the end, by an error, by `close`
-    and by `async with`."""
+class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
+    # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
+    """A reading under way: iterate over it once.
+
+    Its connections are closed at the end, by an error, by `close`, and by `async with`.
+    """
+
+    _unclosed = "was not closed, nor read to its end"
 
     def __init__(self, reading: TopicReading) -> None:
         self._reading = reading
-        self._carrier = Carrier(reading.client)
-        self._is_open = False
+        self._carrier = AsyncioLoop(reading.client)
         self._is_done = False
         self._ready: deque[DecodedRecords] = deque()
-        self._damage: DecodeError | None = None
+        self._error: DecodeError | None = None
+        if True:  # ASYNC
+            self._is_open = False
 
-    async def __aenter__(self) -> Self:
-        await self._open()
-        return self
+    if True:  # ASYNC
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+        async def __aenter__(self) -> TopicRecords:
+            await self._open()
+            return self
 
-    async def _open(self) -> None:
-        if not self._is_open:
-            self._is_open = True
+        async def _open(self) -> None:
+            if not self._is_open:
+                self._is_open = True
+                try:
+                    await self._run(self._reading.open())
+                except BaseException:
+                    await self.close()
+                    raise
+    else:
+
+        @classmethod
+        def of(cls, reading: TopicReading) -> TopicRecords:
+            """The records of a reading, which has begun."""
+            records = cls(reading)
             try:
-                await self._carrier.run(self._reading.open())
+                records._run(reading.open())
             except BaseException:
-                await self.close()
+                records.close()
                 raise
+            return records
 
     async def __anext__(self) -> DecodedRecords:
-        await self._open()
+        if True:  # ASYNC
+            await self._open()
         try:
             while not self._ready and not self._is_done:
-                await self._more()
+                await self._read_more()
         except BaseException:
+            self._is_done = True
             await self.close()
             raise
         if not self._ready:
@@ -81,17 +127,29 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
             raise StopAsyncIteration
         return self._ready.popleft()
 
-    async def _more(self) -> None:
+    async def _read_more(self) -> None:
         reading = self._reading
-        if self._damage is not None:
-            raise self._damage
-        answer = None if reading.decoder.is_full else await self._carrier.run(reading.next_answer())
+        if self._error is not None:
+            raise self._error
+        answer = None if reading.decoder.is_full else await self._run(reading.next_answer())
         if answer is None:
             reading.finished()
             self._is_done = True
+            return
+        if True:  # ASYNC
+            chunks, self._error = await asyncio.to_thread(reading.decoded, answer)
         else:
-            chunks, self._damage = await asyncio.to_thread(reading.decoded, answer)
-            self._ready.extend(chunks)
+            chunks, self._error = reading.decoded(answer)
+        self._ready.extend(chunks)
+
+    if False:  # SYNC
+
+        def __arrow_c_schema__(self) -> object:
+            return self.schema.__arrow_c_schema__()
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            settings = self._reading.settings
+            return _fast.stream_capsule(settings.columns, settings.binary_type, self, False, settings.framing)
 
     @property
     def schema(self) -> ColumnsSchema:
@@ -100,12 +158,14 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
 
     @property
     def offsets(self) -> dict[TopicPartition, Range]:
-        """Of each partition start, end, and next_offset; empty before the first batch."""
+        # SYNC: "; empty before the first batch." -> "."
+        """Of each partition start, end, and next_offset: behind what was given or passed over so far; empty before the
+        first batch."""
         return self._reading.offsets
 
     @property
     def counts(self) -> Counts:
-        """Of all that was decoded so far."""
+        """Of all that was decoded so far: batches, records, aborted, control, skipped_batches ..."""
         return self._reading.counts
 
     @property
@@ -115,17 +175,16 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
 
     async def close(self) -> None:
         """End it. Idempotent."""
-        self._is_done = True
-        self._ready.clear()
-        await self._carrier.close()
+        if True:  # ASYNC
+            self._is_done = True
+            self._ready.clear()
+        if not self._carrier.is_closed:
+            await self._carrier.close()
 
-    def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._is_open and not carrier.is_closed:
-            warnings.warn(f"{self!r} was not closed, nor read to its end", ResourceWarning, stacklevel=2, source=self)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<TopicRecords {self._reading.describe()}>"
-
-
-__all__ = ["Range", "TopicRecords", "read_topic"]

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is different in the asyncio API: how a client starts, waits and ends, in the event loop of its first call.
+
+`kcodec.client.waiting` has the same names for threads. From everything else here, the sync API is generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from typing import Any, ClassVar, Self, TypeVar
+
+from kcodec.consumer.callbacks import Callback, CallbackQueue
+from kcodec.flow import Flow
+from kcodec.network.asyncio_loop import AsyncioLoop
+from kcodec.network.option_names import NotPickled
+from kcodec.producer import delivery as deliveries
+from kcodec.producer.core import ProducerCore
+from kcodec.producer.delivery import BatchMetadata, RecordMetadata
+from kcodec.producer.reports import log_lost
+
+T = TypeVar("T")
+#: The lock of a core: all calls come from one thread.
+CoreLock = nullcontext
+
+
+def _true() -> bool:
+    return True
+
+
+class ClientBase(NotPickled):
+    """An object that belongs to the event loop of its first call."""
+
+    _carrier: AsyncioLoop
+    _loop: asyncio.AbstractEventLoop | None = None
+    #: Quick enough for each `send`: true before the first call, and when its event loop is closed.
+    _must_start: Callable[[], bool] = staticmethod(_true)
+    #: What a ResourceWarning says.
+    _unclosed: ClassVar[str] = "was not closed"
+
+    @property
+    def _is_started(self) -> bool:
+        return self._loop is not None
+
+    def _begin(self) -> None:
+        """In the event loop: run the flows that a client has in the background."""
+
+    def _start(self) -> None:
+        """Run the flows of the background from the first call on. Raise RuntimeError in another event loop than that of
+        the first call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._must_start = self._loop.is_closed
+            self._carrier.post(self._begin)
+        else:
+            self._carrier.check_wait()
+
+    async def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        self._start()
+        return await self._carrier.run(flow, timeout)
+
+    async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
+        """Call a callback of the application in the caller's task; it may be a coroutine function."""
+        callbacks.begin(callback)
+        try:
+            called = callback.call()
+            if inspect.isawaitable(called):
+                await called
+        finally:
+            self._carrier.post(callback.complete)
+
+    def _log_lost(self) -> None:
+        """Log what is lost without `close`."""
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    def __del__(self) -> None:
+        carrier = getattr(self, "_carrier", None)
+        if carrier is not None and self._loop is not None and not carrier.is_closed:
+            self._log_lost()
+            warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
+
+
+# Producers
+
+
+def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
+    delivery.check_wait()
+    ended = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    delivery.add_done_callback(end)
+    try:
+        yield from ended
+    except BaseException:
+        delivery.drop_done_callback(end)
+        raise
+
+
+class Delivery(deliveries.Delivery):
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it for where the record is
+    stored, or for the error it failed with, which names the partition; it ends by `delivery_timeout_ms`."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            yield from _wait(self)
+        return self.outcome()
+
+    def result(self) -> RecordMetadata:
+        """Return where the record is stored, or raise its error; raise InvalidStateError while it is under way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.outcome()
+
+    def exception(self) -> BaseException | None:
+        """Return the error that it failed with, None if it did not; raise InvalidStateError while it is under way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.error
+
+
+class TableDelivery(deliveries.TableDelivery):
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
+        if not self.done():
+            yield from _wait(self)
+        return self.outcome()
+
+    def result(self) -> list[BatchMetadata]:
+        """Return where each batch is stored, or raise the first error; raise InvalidStateError while it is not
+        done."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.outcome()
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the first batch that failed, None if none did; raise InvalidStateError while it is under
+        way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} is not done")
+        return self.error
+
+
+class ProducerBase(ClientBase):
+    """A producer, as its tasks and the end of the interpreter see it."""
+
+    _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
+    _core: ProducerCore
+    _lock: nullcontext[None]
+    _freed: asyncio.Event
+
+    def _make_lock(self) -> Callable[[], None]:
+        """Make the lock of the core; return what the core calls when it has buffer space again."""
+        self._lock = nullcontext()
+        self._freed = asyncio.Event()
+        return self._freed.set
+
+    async def _put_when_space(self, put: Callable[[], Any]) -> Any:
+        """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
+        deadline = time.monotonic() + self._core.settings.max_block
+        accumulator = self._core.accumulator
+        accumulator.room_wanted += 1
+        try:
+            while (done := put()) is None:
+                self._freed.clear()
+                try:
+                    await asyncio.wait_for(self._freed.wait(), max(deadline - time.monotonic(), 0.0))
+                except TimeoutError:
+                    return put()
+        finally:
+            accumulator.room_wanted -= 1
+        return done
+
+    def _log_lost(self) -> None:
+        log_lost(self._core.accumulator, repr(self))
+
+
+@atexit.register
+def _at_exit() -> None:
+    for producer in list(ProducerBase._open):
+        if not producer._carrier.is_closed:
+            producer._log_lost()

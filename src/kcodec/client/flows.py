@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How flows become methods of public classes, and run in the background, the same for threads and asyncio."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kcodec.flow import Flow
+from kcodec.network.client import Client
+
+
+class Core(Protocol):
+    """The part of a client that runs in the background."""
+
+    def crash(self, error: BaseException) -> None:
+        """Have every call that waits, and every later call, fail."""
+
+
+def document(method: Any, flow: Callable[..., Any]) -> None:
+    """Give a method its flow's name, docstring and signature, as help() shows them."""
+    method.__name__ = method.__qualname__ = flow.__name__
+    method.__doc__ = flow.__doc__
+    found = inspect.signature(flow)
+    first, *others = found.parameters.values()
+    returned = str(found.return_annotation).removeprefix("Flow[").removesuffix("]")
+    method.__signature__ = found.replace(
+        parameters=[first.replace(name="self", annotation=first.empty), *others], return_annotation=returned
+    )
+
+
+def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) -> None:
+    """On the I/O thread or in the event loop: run the flows, by name. If one fails, the core crashes."""
+    # The tasks hold no reference to the public object, so that one that is dropped without close is callbackd.
+    for name, flow in flows.items():
+        task = client.scheduler.spawn(flow, name)
+        task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is different in the sync API: how a client starts, waits and ends, with an I/O thread of its own.
+
+`kcodec.client.aio.waiting` has the same names for asyncio. Everything else is generated from the asyncio API.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar
+
+from kcodec.consumer.callbacks import Callback, CallbackQueue
+from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.flow import Flow
+from kcodec.network.option_names import NotPickled
+from kcodec.network.thread_loop import ThreadLoop
+from kcodec.producer import delivery as deliveries
+from kcodec.producer.core import ProducerCore
+from kcodec.producer.delivery import BatchMetadata, RecordMetadata
+from kcodec.producer.reports import log_lost
+
+T = TypeVar("T")
+#: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
+GRACE_SECONDS = 1.0
+#: The lock of a core: calls come from any thread.
+CoreLock = threading.Lock
+
+
+class ClientBase(NotPickled):
+    """An object with an I/O thread, which starts with the first flow or with `_start`."""
+
+    _carrier: ThreadLoop
+    _is_started: ClassVar = True
+    #: What a ResourceWarning says.
+    _unclosed: ClassVar[str] = "was not closed"
+
+    def _begin(self) -> None:
+        """On the I/O thread: run the flows that a client has in the background."""
+
+    def _start(self) -> None:
+        self._carrier.post(self._begin)
+
+    def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        return self._carrier.run(flow, timeout)
+
+    def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
+        """Call a callback of the application on the caller's thread."""
+        callbacks.begin(callback)
+        try:
+            callback.call()
+        finally:
+            self._carrier.post(callback.complete)
+
+    def _log_lost(self) -> None:
+        """Log what is lost without `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __del__(self) -> None:
+        carrier = getattr(self, "_carrier", None)
+        if carrier is not None and not carrier.is_closed:
+            self._log_lost()
+            warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
+            carrier.close(0.0)
+
+
+# Producers
+
+
+def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
+    """Wait until it is done, `timeout` seconds at most. Past its own deadline nothing is left that could end it."""
+    if delivery.done():
+        return
+    delivery.check_wait()
+    ended = threading.Event()
+
+    def end(_: object) -> None:
+        ended.set()
+
+    given_up = None if timeout is None else time.monotonic() + timeout
+    delivery.add_done_callback(end)
+    try:
+        while not ended.is_set():
+            limit = delivery.deadline + GRACE_SECONDS  # read again, as it moves when a record gets its partition
+            left = (limit if given_up is None else min(limit, given_up)) - time.monotonic()
+            if left <= 0:
+                break
+            ended.wait(left)
+    except BaseException:
+        delivery.drop_done_callback(end)
+        raise
+    if ended.is_set() or not delivery.drop_done_callback(end):
+        return
+    if given_up is not None and given_up <= delivery.deadline + GRACE_SECONDS:
+        raise DeliveryTimeoutError(f"{delivery!r}: not done within {timeout:g} s{delivery.why_waiting()}")
+    raise DeliveryTimeoutError(f"{delivery!r}: past its deadline, and the producer's thread does not end it")
+
+
+class Delivery(deliveries.Delivery):
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait until it is done, and return where the record is stored. Raise the error that it failed with, which
+        names the partition.
+
+        timeout: seconds, after which DeliveryTimeoutError is raised and the record is still under way. Without one, it
+        ends by `delivery_timeout_ms` all the same. Raises RuntimeError on the I/O thread (in a callback) if the record
+        is not done, as all records would wait there.
+        """
+        _wait(self, timeout)
+        return self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until it is done, as `result` does, and return the error that it failed with; None if it did not."""
+        _wait(self, timeout)
+        return self.error
+
+
+class TableDelivery(deliveries.TableDelivery):
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
+        """Wait as `Delivery.result` does, and return where each batch is stored; raise the first error."""
+        _wait(self, timeout)
+        return self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait as `Delivery.exception` does, and return the error of the first batch that failed."""
+        _wait(self, timeout)
+        return self.error
+
+
+class ProducerBase(ClientBase):
+    """A producer, as its threads, a fork of the process and the end of the interpreter see it."""
+
+    _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
+    _core: ProducerCore
+    _lock: threading.Lock
+    _freed: threading.Condition
+
+    def _make_lock(self) -> Callable[[], None]:
+        """Make the lock of the core; return what the core calls, with the lock held, when it has buffer space again."""
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
+        return self._freed.notify_all
+
+    def _put_when_space(self, put: Callable[[], Any]) -> Any:
+        """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
+        self._carrier.check_wait()
+        deadline = time.monotonic() + self._core.settings.max_block
+        accumulator = self._core.accumulator
+        with self._freed:
+            accumulator.room_wanted += 1
+            try:
+                while (done := put()) is None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return None
+                    self._freed.wait(left)
+            finally:
+                accumulator.room_wanted -= 1
+        return done
+
+    def _log_lost(self) -> None:
+        if hasattr(self, "_core"):
+            log_lost(self._core.accumulator, repr(self))
+
+
+class _Fork:
+    """A fork happens while no producer is in the middle of something: its lock is held, in the child released too."""
+
+    held: ClassVar[list[ProducerBase]] = []
+
+    @classmethod
+    def before(cls) -> None:
+        cls.held = list(ProducerBase._open)
+        for producer in cls.held:
+            producer._lock.acquire()
+
+    @classmethod
+    def in_parent(cls) -> None:
+        while cls.held:
+            cls.held.pop()._lock.release()
+
+    @classmethod
+    def in_child(cls) -> None:
+        reason = f"this producer belongs to another process: a forked process ({os.getpid()}) must make its own"
+        for producer in cls.held:
+            producer._core.forget(TransportError(reason))
+        cls.in_parent()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for producer in list(ProducerBase._open):
+        if not producer._carrier.is_closed:
+            producer._log_lost()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_Fork.before, after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)
