@@ -16,7 +16,6 @@ from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.protocol import messages
-from kcodec.protocol.versions import BrokerVersions
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ID = UUID(int=7)
@@ -176,28 +175,6 @@ def test_a_cap_speaks_as_with_a_broker_before_2_5(script: AdminScript, coordinat
     script.run(offsets.fetch([A], 5.0))
     assert script.versions[-1] == ("OffsetFetch", 6)
     assert not script.requests[-1].require_stable
-    assert offsets.supports_stable_offsets is False
-
-
-def test_stable_offsets_are_decided_by_the_versions_of_the_coordinator(script: AdminScript) -> None:
-    offsets = committed(script)
-    assert offsets.supports_stable_offsets is None
-    script.cluster.note_versions(1, BrokerVersions({9: (1, 6)}))
-    script.cluster.note_versions(2, BrokerVersions({9: (1, 10)}))
-    assert offsets.supports_stable_offsets is False, "one of the brokers is too old, and may be the coordinator"
-    script.run(script.cluster.coordinator("group", "g", 5.0))
-    assert offsets.supports_stable_offsets is True
-    assert script.run(offsets.negotiate(5.0)) is True
-
-
-def test_negotiating_meets_a_coordinator_that_nobody_spoke_with(script: AdminScript) -> None:
-    def answer(node: int, request: Any) -> Any:
-        script.cluster.note_versions(node, BrokerVersions({9: (1, 6)}))  # as a connection does when it is made
-        return messages.ApiVersionsResponse()
-
-    script.answers["ApiVersions"] = answer
-    assert script.run(committed(script).negotiate(5.0)) is False
-    assert script.asked == [("ApiVersions", 2)]
 
 
 # ------------------------------------------------------------------------------------------------ what passes by itself

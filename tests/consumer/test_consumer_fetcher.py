@@ -254,7 +254,8 @@ def test_what_is_revoked_or_removed_is_not_given_out() -> None:
     world.assignment.set_revoking([ORDERS])
     assert world.fetcher.buffer.take(500) == []
     assert world.state().position == 3
-    world.assignment.set_revoking([ORDERS], False)
+    world.state().is_revoking = False
+    world.assignment.poke()
     assert len(world.drain()) == 47
     world.assignment.seek(ORDERS, 0)
     world.run(0.5)

@@ -10,7 +10,7 @@ from position_script import PositionScript
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.admin import flows
-from kcodec.consumer.lag import OpenTransaction, PartitionLag, lag
+from kcodec.consumer.lag import BlockingTransaction, PartitionLag, lag
 from kcodec.errors import AuthorizationError
 from kcodec.protocol import messages
 
@@ -91,7 +91,7 @@ def test_lag_is_told_by_both_ends_with_the_transaction_between_them() -> None:
     world.settle()
     world.assignment.seek(A, 5)
     found = consumer_lag(world)
-    holder = OpenTransaction("copy-1", 71, 3, 6, 4000, 5000)
+    holder = BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000)
     assert found[A] == PartitionLag(5, 4, 12, 6, holder)
     assert (found[A].lag, found[A].stable_lag) == (7, 1)
     assert found[B] == PartitionLag(0, None, 10, 10)
@@ -173,5 +173,5 @@ def test_admin_tells_the_lag_of_a_group() -> None:
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)
     found = world.run_flow(flows.describe_group_lag(world.asking, "g", [A, B]))
-    assert found[A] == PartitionLag(None, 4, 12, 6, OpenTransaction("copy-1", 71, 3, 6, 4000, 5000))
+    assert found[A] == PartitionLag(None, 4, 12, 6, BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000))
     assert (found[A].lag, found[A].stable_lag, found[B].lag) == (8, 2, None)

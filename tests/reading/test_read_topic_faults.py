@@ -228,7 +228,7 @@ def test_what_is_fetched_ahead_is_bounded() -> None:
     reader = Reader(world, max_partition_fetch_bytes=200, fetch_ahead_max_bytes=1000).open()
     world.run(30.0)
     assert world.fetched_bytes <= 5 * 400
-    assert len(reader.read._answers) == 5
+    assert len(reader.read._responses) == 5
     assert reader.all().rows == {number: log.committed for number, log in enumerate(logs)}
 
 

@@ -13,7 +13,7 @@ from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.topic_base import TopicReading
 from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import TopicPartition
-from kcodec.reading.engine import Range
+from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
 
 
@@ -96,7 +96,7 @@ class TopicRecords(Iterator[DecodedRecords]):
         return self._reading.schema
 
     @property
-    def offsets(self) -> dict[TopicPartition, Range]:
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Of each partition start, end, and next_offset: behind what was given or passed over so far."""
         return self._reading.offsets
 
@@ -136,7 +136,7 @@ class TopicRecords(Iterator[DecodedRecords]):
 def _chunks(reading: TopicReading, carrier: Carrier) -> Iterator[DecodedRecords]:
     try:
         while not reading.decoder.is_full:
-            answer = carrier.run(reading.next_answer())
+            answer = carrier.run(reading.next_response())
             if answer is None:
                 reading.finished()
                 return
@@ -148,4 +148,4 @@ def _chunks(reading: TopicReading, carrier: Carrier) -> Iterator[DecodedRecords]
         carrier.close()
 
 
-__all__ = ["Range", "TopicRecords", "read_topic"]
+__all__ = ["ReadRange", "TopicRecords", "read_topic"]

@@ -10,7 +10,7 @@ given last: those records count as completed when it requests the next ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from itertools import count
 from typing import Any, Final
@@ -361,25 +361,26 @@ class Assignment:
                 state.is_paused = is_paused
         self._has_changed()
 
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> Iterator[PartitionState]:
+        return (self.partitions[partition] for partition in partitions if partition in self.partitions)
+
     def hold_back(self, partitions: Iterable[TopicPartition], is_held_back: bool) -> None:
         """Deliver nothing of these yet, or begin to."""
         with self.lock:
-            for partition in partitions:
-                if (state := self.partitions.get(partition)) is not None:
-                    state.is_held_back = is_held_back
+            for state in self._assigned(partitions):
+                state.is_held_back = is_held_back
+        self._has_changed()
+
+    def set_revoking(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are about to be given away: deliver nothing more of them."""
+        with self.lock:
+            for state in self._assigned(partitions):
+                state.is_revoking = True
         self._has_changed()
 
     def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """What is committed is completed."""
         with self.lock:
-            for partition, committed in offsets.items():
-                if (state := self.partitions.get(partition)) is not None:
-                    state.complete_to(committed.offset, committed.leader_epoch)
-
-    def set_revoking(self, partitions: Iterable[TopicPartition], is_revoking: bool = True) -> None:
-        """They are about to be given away."""
-        with self.lock:
-            for partition in partitions:
-                if (state := self.partitions.get(partition)) is not None:
-                    state.is_revoking = is_revoking
-        self._has_changed()
+            for state in self._assigned(offsets):
+                committed = offsets[state.topic_partition]
+                state.complete_to(committed.offset, committed.leader_epoch)

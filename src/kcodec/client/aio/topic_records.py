@@ -15,7 +15,7 @@ from kcodec.client.topic_base import TopicReading
 from kcodec.errors import DecodeError
 from kcodec.network.asyncio_loop import Carrier
 from kcodec.offsets import TopicPartition
-from kcodec.reading.engine import Range
+from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
 
 
@@ -85,7 +85,7 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
         reading = self._reading
         if self._damage is not None:
             raise self._damage
-        answer = None if reading.decoder.is_full else await self._carrier.run(reading.next_answer())
+        answer = None if reading.decoder.is_full else await self._carrier.run(reading.next_response())
         if answer is None:
             reading.finished()
             self._is_done = True
@@ -99,7 +99,7 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
         return self._reading.schema
 
     @property
-    def offsets(self) -> dict[TopicPartition, Range]:
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Of each partition start, end, and next_offset; empty before the first batch."""
         return self._reading.offsets
 
@@ -128,4 +128,4 @@ class TopicRecords(AsyncIterator[DecodedRecords]):
         return f"<TopicRecords {self._reading.describe()}>"
 
 
-__all__ = ["Range", "TopicRecords", "read_topic"]
+__all__ = ["ReadRange", "TopicRecords", "read_topic"]
