@@ -13,6 +13,7 @@ from topic_reader import Reader, fill, transactions, world_of
 from kcodec import Timestamp
 from kcodec.constants import IsolationLevel
 from kcodec.errors import BrokerError, OffsetOutOfRangeError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import TopicRange
 
@@ -191,7 +192,7 @@ def test_unknown_topics_and_partitions_are_said_so() -> None:
     world, _ = world_of(2)
     with pytest.raises(BrokerError, match="'nowhere'") as caught:
         Reader(world, "nowhere").open()
-    assert caught.value.code == 3
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(BrokerError, match="2 partitions, numbered from 0, and no 5"):
         Reader(world).open(partitions=[1, 5])
     with pytest.raises(BrokerError, match="no 9"):

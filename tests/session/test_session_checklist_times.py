@@ -15,6 +15,7 @@ from kcodec.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.safety import SessionTimes, check_times, has_kip447
 
 # ------------------------------------------------------------------------------------------------------------ C23, C24
@@ -116,7 +117,16 @@ def test_c24_the_wait_for_committed_offsets_is_part_of_it() -> None:
 # ------------------------------------------------------------------------------------------------------- C25, C26, C27
 
 
-@pytest.mark.parametrize("code", [7, 14, 15, 16, 51])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ],
+)
 def test_c25_what_passes_of_initproducerid_never_surfaces(code: int) -> None:
     script = Script()
     script.plan("InitProducerId", code, code, code)
