@@ -12,13 +12,31 @@ from scripted_group import Fault, GroupClient, GroupWorld
 
 from kcodec.errors import AuthorizationError, BrokerError, DecodeError
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 ALL = [TopicPartition("t", number) for number in range(4)]
 #: Code -> (is the old member id kept, are partitions lost): what passes.
-PASSING = {14: (True, False), 15: (True, False), 16: (True, False), 22: (True, True), 25: (False, True)}
+PASSING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (True, False),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (True, False),
+    ErrorCode.NOT_COORDINATOR: (True, False),
+    ErrorCode.ILLEGAL_GENERATION: (True, True),
+    ErrorCode.UNKNOWN_MEMBER_ID: (False, True),
+}
 PASSING |= {27: (True, False), 7: (True, False), 84: (True, False)}
-FATAL = [10, 23, 24, 26, 30, 35, 81, 82, -1, 999]
+FATAL = [
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.INVALID_SESSION_TIMEOUT,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    999,
+]
 STICKY = ("cooperative-sticky",)
 
 
@@ -58,12 +76,12 @@ def test_what_passes_is_joined_through(kind: type, code: int, has_joined: bool) 
     if has_joined:
         assert (one.membership.member.generation.member_id == old) == keeps_id
         assert one.told("revoke") == []
-    assert (one.finds > max(found, 1)) == (code in (15, 16))
+    assert (one.finds > max(found, 1)) == (code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR))
 
 
 def test_a_coordinator_that_gives_out_ids_without_end_is_not_asked_without_a_pause() -> None:
     world = GroupWorld()
-    world.faults = lambda client, request: Fault(code=79)
+    world.faults = lambda client, request: Fault(code=ErrorCode.MEMBER_ID_REQUIRED)
     one = member(world, has_joined=False)
     world.run(5)
     assert len(world.sent(JoinGroupRequest)) <= 2 * (1 + 5 / 0.05)  # two between pauses
@@ -84,7 +102,7 @@ def test_what_does_not_pass_is_an_error_of_poll(kind: type, code: int, has_joine
     assert isinstance(error, BrokerError)
     assert error.code == code
     assert "'g'" in str(error)
-    assert isinstance(error, AuthorizationError) == (code == 30)
+    assert isinstance(error, AuthorizationError) == (code == ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert not one.membership.gate.is_held
     assert one.told("lose") == ([ALL] if has_joined else [])
     sent = len(world.requests)
@@ -95,7 +113,17 @@ def test_what_does_not_pass_is_an_error_of_poll(kind: type, code: int, has_joine
     assert one.membership.error is None
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 7, -1, 10])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    ],
+)
 def test_heartbeats_go_on_after_an_error_that_says_nothing_of_us(code: int) -> None:
     world = GroupWorld()
     one = member(world, has_joined=True)
@@ -104,10 +132,10 @@ def test_heartbeats_go_on_after_an_error_that_says_nothing_of_us(code: int) -> N
     world.run(3)
     assert len(world.sent(HeartbeatRequest)) >= 3
     assert one.events == [("assign", ALL)]
-    assert (one.finds > found) == (code in (15, 16))
+    assert (one.finds > found) == (code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR))
 
 
-@pytest.mark.parametrize("code", [22, 25])
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_a_heartbeat_that_says_we_are_out_loses_partitions_at_once_and_joins_again(code: int) -> None:
     world = GroupWorld()
     one = member(world, has_joined=True)
@@ -117,10 +145,10 @@ def test_a_heartbeat_that_says_we_are_out_loses_partitions_at_once_and_joins_aga
     world.run(1.5)
     assert one.told("lose") == [ALL]
     world.settle()
-    assert (one.membership.member.generation.member_id == old) == (code == 22)
+    assert (one.membership.member.generation.member_id == old) == (code == ErrorCode.ILLEGAL_GENERATION)
 
 
-@pytest.mark.parametrize("code", [30, 82])
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID])
 def test_a_heartbeat_that_ends_it_all(code: int) -> None:
     world = GroupWorld()
     one = member(world, has_joined=True)
@@ -144,14 +172,16 @@ def test_answers_that_do_not_come(kind: type, way: str, has_joined: bool) -> Non
     assert one.membership.error is None
 
 
-@pytest.mark.parametrize("code", [14, 15, 16])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
+)
 def test_a_coordinator_that_is_not_there_yet_is_waited_for(code: int) -> None:
     world = GroupWorld()
     world.find_codes = [code, code]
     member(world, has_joined=True)
 
 
-@pytest.mark.parametrize("code", [24, 30])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED])
 def test_a_group_that_nobody_may_have_is_an_error_of_poll(code: int) -> None:
     world = GroupWorld()
     world.find_codes = [code]
@@ -183,7 +213,7 @@ def test_an_answer_of_another_protocol_is_not_taken(what: str, field: str, value
     world.rewrite[JoinGroupRequest if what == "joined" else SyncGroupRequest] = {field: value}
     world.run(1)
     assert isinstance(one.membership.error, BrokerError)
-    assert one.membership.error.code == 23
+    assert one.membership.error.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert value in str(one.membership.error)
     assert not one.membership.gate.is_held
 
@@ -233,7 +263,7 @@ def test_an_answer_that_comes_when_we_are_out_already_changes_nothing() -> None:
                 return Fault(delay=delay)
             if type(request) is HeartbeatRequest and left:
                 left.clear()
-                return Fault(code=25)
+                return Fault(code=ErrorCode.UNKNOWN_MEMBER_ID)
             return Fault()
 
         world.faults = faults

@@ -11,6 +11,7 @@ from scripted_group import Fault, GroupClient, GroupWorld
 
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -162,7 +163,7 @@ def test_a_farewell_finds_the_coordinator_and_ends_by_its_timeout() -> None:
     world = GroupWorld()
     one = world.client("a")
     world.settle()
-    codes = [16, 14, 15]
+    codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     world.faults = lambda client, request: Fault(
         code=codes.pop(0) if codes and type(request) is LeaveGroupRequest else None
     )
@@ -224,7 +225,13 @@ def test_forced_heartbeats_say_where_we_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [(22, Heartbeat.LOST), (25, Heartbeat.LOST), (82, Heartbeat.LOST), (30, Heartbeat.UNKNOWN)]
+    ("code", "expected"),
+    [
+        (ErrorCode.ILLEGAL_GENERATION, Heartbeat.LOST),
+        (ErrorCode.UNKNOWN_MEMBER_ID, Heartbeat.LOST),
+        (ErrorCode.FENCED_INSTANCE_ID, Heartbeat.LOST),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Heartbeat.UNKNOWN),
+    ],
 )
 def test_forced_heartbeats_of_those_who_are_out(code: int, expected: Heartbeat) -> None:
     world = GroupWorld()
@@ -235,7 +242,7 @@ def test_forced_heartbeats_of_those_who_are_out(code: int, expected: Heartbeat) 
     world.faults = lambda client, request: Fault()
     world.run(1)
     assert one.told("lose") == [ALL]
-    if code == 22:
+    if code == ErrorCode.ILLEGAL_GENERATION:
         world.settle()
 
 
@@ -243,7 +250,7 @@ def test_a_forced_heartbeat_is_repeated_until_it_is_answered_or_late() -> None:
     world = GroupWorld()
     one = world.client("a", heartbeat_interval=1000.0, session_timeout=1000.0)
     world.settle()
-    codes = [14, 16, 15]
+    codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     world.faults = lambda client, request: Fault(code=codes.pop(0) if codes else None)
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.OK
     world.faults = lambda client, request: Fault(is_lost=True)

@@ -13,6 +13,7 @@ from kcodec.consumer.assignors import GroupMember, Shares, Topics
 from kcodec.consumer.group.classic.consumer_protocol import read_subscription
 from kcodec.errors import BrokerError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -170,7 +171,7 @@ def test_a_topic_without_a_leader_for_a_moment_is_no_change() -> None:
     assert one.events == [("assign", ALL)]
 
 
-@pytest.mark.parametrize("code", [17, 29])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_topic_that_is_refused_is_an_error_of_poll_for_as_long_as_it_is(code: int) -> None:
     world = GroupWorld(t=4, u=2)
     one = world.client("a")

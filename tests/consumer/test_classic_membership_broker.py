@@ -20,6 +20,7 @@ from kcodec.consumer.assignors import Shares, Topics
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import BrokerError
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
 _numbers = count()
@@ -150,7 +151,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_double(
     double = start(topic, group_instance_id="one")
     wait_until(lambda: again.membership.error is not None, "the older of two is fenced")
     assert isinstance(again.membership.error, BrokerError)
-    assert again.membership.error.code == 82
+    assert again.membership.error.code == ErrorCode.FENCED_INSTANCE_ID
     assert again.told("lose") == [had]
     settled([double, two], wanted)
 
@@ -185,7 +186,7 @@ def test_a_group_that_was_joined_by_another_protocol_type_is_refused(apache_kafk
     two = start(topic, partition_assignment_strategy=("roundrobin",))
     wait_until(lambda: two.membership.error is not None, "no assignor in common")
     assert isinstance(two.membership.error, BrokerError)
-    assert two.membership.error.code == 23
+    assert two.membership.error.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 class FirstTakesAll:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from scripted_group import Fault, GroupClient, GroupWorld
 
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import JoinGroupRequest
 
 SEEDS = 60 if os.environ.get("KCODEC_PROFILE", "short") == "short" else 2000
@@ -23,7 +24,15 @@ STRATEGIES = [
     ("cooperative-sticky", "range"),
     ("cooperative-sticky",),
 ]
-CODES = [14, 15, 16, 22, 25, 27, 7]
+CODES = [
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+]
 
 
 class Life:
@@ -48,7 +57,7 @@ class Life:
         if self.random.random() >= self.damage:
             return Fault(delay=self.random.choice([0.0, 0.0, 0.0, 0.3]))
         code = self.random.choice(CODES)
-        if type(request) is JoinGroupRequest and code == 22:
+        if type(request) is JoinGroupRequest and code == ErrorCode.ILLEGAL_GENERATION:
             code = 25
         return self.random.choice(
             [

@@ -16,11 +16,16 @@ from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.protocol import messages
-from kcodec.protocol.versions import BrokerVersions
+from kcodec.protocol.error_codes import ErrorCode
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ID = UUID(int=7)
-UNSTABLE, LOADING, NOT_COORDINATOR, STALE_EPOCH = 88, 14, 16, 113
+UNSTABLE, LOADING, NOT_COORDINATOR, STALE_EPOCH = (
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
 Code = Callable[[int, TopicPartition], int]
 
 
@@ -176,28 +181,6 @@ def test_a_cap_speaks_as_with_a_broker_before_2_5(script: AdminScript, coordinat
     script.run(offsets.fetch([A], 5.0))
     assert script.versions[-1] == ("OffsetFetch", 6)
     assert not script.requests[-1].require_stable
-    assert offsets.supports_stable_offsets is False
-
-
-def test_stable_offsets_are_decided_by_the_versions_of_the_coordinator(script: AdminScript) -> None:
-    offsets = committed(script)
-    assert offsets.supports_stable_offsets is None
-    script.cluster.note_versions(1, BrokerVersions({9: (1, 6)}))
-    script.cluster.note_versions(2, BrokerVersions({9: (1, 10)}))
-    assert offsets.supports_stable_offsets is False, "one of the brokers is too old, and may be the coordinator"
-    script.run(script.cluster.coordinator("group", "g", 5.0))
-    assert offsets.supports_stable_offsets is True
-    assert script.run(offsets.negotiate(5.0)) is True
-
-
-def test_negotiating_meets_a_coordinator_that_nobody_spoke_with(script: AdminScript) -> None:
-    def answer(node: int, request: Any) -> Any:
-        script.cluster.note_versions(node, BrokerVersions({9: (1, 6)}))  # as a connection does when it is made
-        return messages.ApiVersionsResponse()
-
-    script.answers["ApiVersions"] = answer
-    assert script.run(committed(script).negotiate(5.0)) is False
-    assert script.asked == [("ApiVersions", 2)]
 
 
 # ------------------------------------------------------------------------------------------------ what passes by itself
@@ -228,7 +211,9 @@ def test_c10_an_offset_that_stays_unstable_is_a_time_out_that_says_so(
     assert 2.9 < script.now < 3.2
 
 
-@pytest.mark.parametrize("code", [LOADING, 15, NOT_COORDINATOR, 7])
+@pytest.mark.parametrize(
+    "code", [LOADING, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT]
+)
 def test_a_coordinator_that_moves_or_loads_is_asked_again(
     script: AdminScript, coordinator: Coordinator, code: int
 ) -> None:
@@ -267,20 +252,42 @@ def test_a_commit_that_nobody_answers_ends_by_its_deadline(script: AdminScript) 
 # -------------------------------------------------------------------------------------------------------- what is final
 
 
-@pytest.mark.parametrize("code", [22, 25, 27, 30, 69, 82, 110, STALE_EPOCH])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        STALE_EPOCH,
+    ],
+)
 def test_errors_of_the_group_are_final_and_name_it(script: AdminScript, coordinator: Coordinator, code: int) -> None:
     coordinator.group_code = lambda node, request: code
     for flow in (
         committed(script).fetch([A, B], 5.0),
         committed(script).commit(dict.fromkeys([A, B], OffsetAndMetadata(1)), ConsumerGroupMetadata("g", 1, "m"), 5.0),
     ):
-        with pytest.raises(AuthorizationError if code == 30 else BrokerError) as raised:
+        with pytest.raises(
+            AuthorizationError if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else BrokerError
+        ) as raised:
             script.run(flow)
         assert (raised.value.code, raised.value.resource) == (code, "g")
     assert len(script.requests) == 2
 
 
-@pytest.mark.parametrize(("code", "resource"), [(12, B), (28, B), (29, "orders"), (3, B)])
+@pytest.mark.parametrize(
+    ("code", "resource"),
+    [
+        (ErrorCode.OFFSET_METADATA_TOO_LARGE, B),
+        (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, B),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, B),
+    ],
+)
 def test_one_partition_that_is_refused_is_named_and_the_others_are_committed(
     script: AdminScript, coordinator: Coordinator, code: int, resource: Any
 ) -> None:

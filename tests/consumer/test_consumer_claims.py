@@ -17,10 +17,10 @@ from kcodec import ConsumerGroupMetadata, TopicPartition
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.errors import AbortableTransactionError
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-UNSTABLE_OFFSET_COMMIT = 88
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_committed_offset_may_be_about_to_change(
     with new_producer(apache_kafka) as producer, producer.transaction() as txn:
         txn.send_offsets({TopicPartition(topic, 0): 5}, ConsumerGroupMetadata(group))
         assert fetch_offset(broker, group, topic, require_stable=False) == (0, -1)
-        assert fetch_offset(broker, group, topic, require_stable=True) == (UNSTABLE_OFFSET_COMMIT, -1)
+        assert fetch_offset(broker, group, topic, require_stable=True) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
     with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
         partition = TopicPartition(topic, 0)
         found = admin.list_group_offsets(group, [partition], require_stable=True)[partition]

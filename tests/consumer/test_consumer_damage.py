@@ -24,6 +24,7 @@ import kcodec
 from kcodec import DecodeError, DecodeLimits, LimitExceededError, TopicPartition, TruncatedError, UnsupportedError
 from kcodec.consumer.corruption import explain_corruption
 from kcodec.consumer.fetch_responses import CORRUPT_SECONDS
+from kcodec.protocol.error_codes import ErrorCode
 
 ORDERS = TopicPartition("orders", 0)
 MIDDLE = [RecordSpec(value=b"%d" % number, headers=[(b"name", b"value")]) for number in (2, 3, 4)]
@@ -183,7 +184,9 @@ def test_a_damaged_batch_alone_is_left_one_offset_at_a_time() -> None:
 def test_a_broker_that_finds_its_log_corrupt(on_error: str) -> None:
     world = FetchScript(on_error=on_error, max_partition_fetch_bytes=70)
     world.log().append_values(b"0").append_values(b"1").append_values(b"2")
-    world.data_of = lambda node, partition, asked: error(partition, 2) if asked.fetch_offset == 1 else None
+    world.data_of = lambda node, partition, asked: (
+        error(partition, ErrorCode.CORRUPT_MESSAGE) if asked.fetch_offset == 1 else None
+    )
     world.assign(ORDERS)
     if on_error == "skip":
         assert world.drain(2 * CORRUPT_SECONDS) == [b"0", b"2"]

@@ -17,6 +17,7 @@ from kcodec import AuthorizationError, BrokerError, TopicPartition, TransportErr
 from kcodec.consumer.assignment import RESET, VALIDATION
 from kcodec.errors import AuthenticationError, LimitExceededError
 from kcodec.flow import ByVersion
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import (
     FetchEpochEndOffset,
     FetchLeaderIdAndEpoch,
@@ -70,7 +71,7 @@ def test_a_follower_that_lacks_the_offset_sends_us_to_the_leader() -> None:
 
     def data_of(node: int, partition: TopicPartition, asked: FetchPartition) -> FetchPartitionData | None:
         if node == 2:
-            return error(partition, 1)
+            return error(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         asked_leader.append(asked)
         if len(asked_leader) == 1:
             return error(partition, 0, preferred_read_replica=2, high_watermark=log.end)
@@ -82,7 +83,7 @@ def test_a_follower_that_lacks_the_offset_sends_us_to_the_leader() -> None:
     assert world.state().awaiting is None
 
 
-@pytest.mark.parametrize("code", [6, 74])
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH])
 def test_a_leader_named_in_the_answer_is_asked_at_once(code: int) -> None:
     world = FetchScript(nodes=2)
     log = world.log()
@@ -133,7 +134,24 @@ def test_epochs_are_told_and_a_log_that_parts_from_what_was_read_is_validated() 
 # Errors
 
 
-@pytest.mark.parametrize("code", [3, 5, 6, 9, 13, 56, 74, 100, 103, -1, 7, 75, 78])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    ],
+)
 def test_errors_that_pass_are_waited_out(code: int) -> None:
     world = FetchScript()
     expected = numbered(world.log(), 10)
@@ -148,7 +166,17 @@ def test_errors_that_pass_are_waited_out(code: int) -> None:
     world.assign(ORDERS)
     assert world.drain(3.0) == expected
     assert all(later - earlier >= 0.09 for earlier, later in pairwise(told[:5]))
-    if code in (3, 5, 6, 9, 13, 56, 74, 100, 103):
+    if code in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    ):
         assert world.cluster.updates > updates + 1
 
 
@@ -163,25 +191,34 @@ def test_an_error_of_the_server_that_does_not_pass_is_raised_now_and_then() -> N
         try:
             assert world.fetcher.buffer.take(10) == []
         except BrokerError as failure:
-            assert failure.code == -1 and failure.resource == ORDERS
+            assert failure.code == ErrorCode.UNKNOWN_SERVER_ERROR and failure.resource == ORDERS
             raised += 1
     assert 3 <= raised <= 5
     world.data_of = lambda *_: None
     assert len(world.drain(3.0)) == 10
 
 
-@pytest.mark.parametrize("code", [29, 35, 76, 87, 1000])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.INVALID_RECORD,
+        1000,
+    ],
+)
 def test_errors_that_nothing_cures_are_raised_and_reading_goes_on_where_they_end(code: int) -> None:
     world = FetchScript()
     numbered(world.log(), 10)
     world.data_of = lambda node, partition, asked: error(partition, code)
     world.assign(ORDERS)
     world.run(0.5)
-    kind = AuthorizationError if code == 29 else BrokerError
+    kind = AuthorizationError if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else BrokerError
     with pytest.raises(kind) as raised:
         world.fetcher.buffer.take(10)
     assert raised.value.code == code
-    assert raised.value.resource == ("orders" if code == 29 else ORDERS)
+    assert raised.value.resource == ("orders" if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else ORDERS)
     world.data_of = lambda *_: None
     world.run(0.5)
     found = 0
@@ -201,11 +238,13 @@ def test_an_offset_out_of_range_is_reset_once_the_records_before_it_are_taken(ha
         numbered(log, 10)
     world.assign(ORDERS)
     if has_records:
-        world.data_of = lambda node, partition, asked: error(partition, 1) if asked.fetch_offset == 10 else None
+        world.data_of = lambda node, partition, asked: (
+            error(partition, ErrorCode.OFFSET_OUT_OF_RANGE) if asked.fetch_offset == 10 else None
+        )
         assert len(world.poll()) == 10
         world.run(0.5)
     else:
-        world.data_of = lambda node, partition, asked: error(partition, 1)
+        world.data_of = lambda node, partition, asked: error(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         assert world.poll() == []
     state = world.state()
     assert (state.awaiting, state.reset_to) == (RESET, None)
@@ -217,13 +256,15 @@ def test_a_leader_that_knows_no_such_epoch_is_asked_without_it() -> None:
     world = FetchScript()
     log = world.log()
     expected = [*numbered(log, 10)]
-    world.data_of = lambda node, partition, asked: error(partition, 1) if asked.last_fetched_epoch >= 0 else None
+    world.data_of = lambda node, partition, asked: (
+        error(partition, ErrorCode.OFFSET_OUT_OF_RANGE) if asked.last_fetched_epoch >= 0 else None
+    )
     world.assign(ORDERS)
     assert world.drain(1.0) == expected
     expected = numbered(log, 10, start=10)
     assert world.drain(1.0) == expected
     assert world.state().awaiting is None
-    world.data_of = lambda node, partition, asked: error(partition, 1)
+    world.data_of = lambda node, partition, asked: error(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
     world.run(1.0)
     assert (world.state().awaiting, world.state().position) == (RESET, 20)
 

@@ -15,6 +15,7 @@ from fetch_script import FetchScript, error, numbered
 from log_builder import LogBuilder
 
 from kcodec import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import FetchPartition, FetchPartitionData
 
 ORDERS = TopicPartition("orders", 0)
@@ -74,7 +75,14 @@ def test_a_session_names_only_what_changed() -> None:
     assert {TopicPartition("orders", 2): 0} in world.asked[3:]
 
 
-@pytest.mark.parametrize("code", [70, 71, 106])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    ],
+)
 def test_a_session_that_the_broker_lost_is_begun_anew_at_once(code: int) -> None:
     world = FetchScript()
     log = world.log()
@@ -87,7 +95,7 @@ def test_a_session_that_the_broker_lost_is_begun_anew_at_once(code: int) -> None
     assert len(world.drain(0.5)) == 5
     full = [request for _, _, _, request in world.fetches[before:] if request.session_epoch == 0]
     assert len(full) == 1 and len(full[0].topics) == 1
-    assert (full[0].session_id == 0) is (code == 70)
+    assert (full[0].session_id == 0) is (code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
 def test_a_broker_without_sessions_is_asked_for_everything_each_time() -> None:
@@ -254,7 +262,8 @@ def test_what_is_revoked_or_removed_is_not_given_out() -> None:
     world.assignment.set_revoking([ORDERS])
     assert world.fetcher.buffer.take(500) == []
     assert world.state().position == 3
-    world.assignment.set_revoking([ORDERS], False)
+    world.state().is_revoking = False
+    world.assignment.poke()
     assert len(world.drain()) == 47
     world.assignment.seek(ORDERS, 0)
     world.run(0.5)

@@ -16,8 +16,25 @@ from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, 
 from kcodec.flow import Flow, sleep
 from kcodec.protocol.error_codes import ERRORS, ErrorCode
 
-PASSES = [14, 15, 16, 7, 13, -1]
-ENDS = [30, 35, 42, 24, 81, 82, 111, 112, 128]
+PASSES = [
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+]
+ENDS = [
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNRELEASED_INSTANCE_ID,
+    ErrorCode.UNSUPPORTED_ASSIGNOR,
+    ErrorCode.INVALID_REGULAR_EXPRESSION,
+]
 
 
 def error_of(member: Any) -> BrokerError:
@@ -25,7 +42,9 @@ def error_of(member: Any) -> BrokerError:
     return member.error
 
 
-@pytest.mark.parametrize("code", [110, 25, 69])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+)
 def test_one_that_the_group_dropped_loses_all_and_joins_again(code: int) -> None:
     world = GroupWorld()
     member, application = joined(world, 0, 1)
@@ -54,7 +73,7 @@ def test_one_that_is_fenced_while_it_revokes_does_not_acknowledge() -> None:
     world.pass_time(6.0)
     assert application.is_busy
     world.forget_member()
-    world.plan(HEARTBEAT, 25)
+    world.plan(HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
     sent = len(world.heartbeats)
     world.pass_time(80.0)
     assert [kind for kind, _ in application.told[1:]] == ["revoke", "lose", "assign"]
@@ -79,7 +98,7 @@ def test_what_passes_is_repeated_in_full_and_nothing_is_given_up(fault: Any) -> 
     assert member.error is None
 
 
-@pytest.mark.parametrize("code", [15, 16])
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR])
 def test_a_coordinator_that_moved_is_looked_for(code: int) -> None:
     world = GroupWorld()
     joined(world, 0)
@@ -93,7 +112,7 @@ def test_repeats_leave_time_between_them() -> None:
     world = GroupWorld()
     joined(world, 0)
     sent = len(world.heartbeats)
-    world.plan(HEARTBEAT, *[14] * 1000)
+    world.plan(HEARTBEAT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000)
     world.pass_time(30.0)
     assert 20 < len(world.heartbeats) - sent < 50
 
@@ -129,7 +148,7 @@ def test_a_broker_without_the_protocol_names_the_other_one() -> None:
         member.subscribe(["orders"])
         world.pass_time(5.0)
         error = error_of(member)
-        assert error.code == 35
+        assert error.code == ErrorCode.UNSUPPORTED_VERSION
         assert 'group_protocol="classic"' in str(error)
         assert "Kafka 4.0" in str(error)
 
@@ -170,7 +189,7 @@ def test_texts_say_what_to_do(code: int, remedy: str) -> None:
 def test_a_missing_permission_on_the_group_is_an_authorization_error() -> None:
     world = GroupWorld()
     member, _ = make_member(world)
-    world.plan("FindCoordinator", 30)
+    world.plan("FindCoordinator", ErrorCode.GROUP_AUTHORIZATION_FAILED)
     member.subscribe(["orders"])
     world.pass_time(5.0)
     assert isinstance(member.error, AuthorizationError)
@@ -181,7 +200,7 @@ def test_a_missing_permission_on_the_group_is_an_authorization_error() -> None:
 def test_a_missing_permission_on_a_topic_is_told_until_it_is_given() -> None:
     world = GroupWorld()
     member, application = joined(world, 0)
-    world.plan(HEARTBEAT, *[29] * 4)
+    world.plan(HEARTBEAT, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 4)
     world.pass_time(6.0, until=lambda: member.error is not None)
     assert isinstance(member.error, AuthorizationError)
     assert member.state is ConsumerMemberState.MEMBER
@@ -275,7 +294,9 @@ def test_a_revocation_under_way_is_a_reassignment_and_new_partitions_under_way_a
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.REASSIGNED
 
 
-@pytest.mark.parametrize("code", [110, 25, 82])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID]
+)
 def test_a_forced_heartbeat_that_is_refused_is_lost(code: int) -> None:
     world = GroupWorld()
     member, _ = joined(world, 0)
@@ -295,7 +316,7 @@ def test_a_forced_heartbeat_that_nobody_answers_ends_by_its_time() -> None:
 def test_a_forced_heartbeat_gets_over_a_coordinator_that_moves() -> None:
     world = GroupWorld()
     member, _ = joined(world, 0)
-    world.plan(HEARTBEAT, 16, 14, LOST)
+    world.plan(HEARTBEAT, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, LOST)
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.OK
 
 

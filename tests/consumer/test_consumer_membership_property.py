@@ -18,9 +18,21 @@ from hypothesis import strategies as st
 from transaction_script import CUT, HANG, LOST, REFUSED
 
 from kcodec.consumer.group.modern.membership import ConsumerMemberState
+from kcodec.protocol.error_codes import ErrorCode
 
 PARTITIONS = [(topic_id, number) for topic_id in TOPICS for number in range(3)]
-FAULTS = [CUT, LOST, REFUSED, HANG, 14, 15, 16, 25, 110, -1]
+FAULTS = [
+    CUT,
+    LOST,
+    REFUSED,
+    HANG,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+]
 TARGETS = st.frozensets(st.sampled_from(PARTITIONS))
 STEPS = st.lists(
     st.one_of(

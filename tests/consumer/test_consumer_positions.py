@@ -13,6 +13,7 @@ from position_script import WALL, PositionScript
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.constants import IsolationLevel
 from kcodec.errors import AuthorizationError, BrokerError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from kcodec.protocol.error_codes import ErrorCode
 
 A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("other", 0)
 
@@ -102,7 +103,7 @@ def test_out_of_range_under_none_names_position_start_and_end() -> None:
     world.out_of_range(A)
     world.settle()
     error = world.state(A).error
-    assert isinstance(error, OffsetOutOfRangeError) and error.code == 1
+    assert isinstance(error, OffsetOutOfRangeError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (error.partition, error.position, error.log_start_offset, error.log_end_offset) == (A, 99, 3, 10)
     assert "the position 99 is not in the log, which has offsets 3 to 10" in str(error)
 
@@ -167,7 +168,21 @@ def test_c11_an_answer_for_an_assignment_that_was_taken_and_given_back_is_droppe
 # ------------------------------------------------------------------------------------------ brokers that fail
 
 
-@pytest.mark.parametrize("code", [3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    ],
+)
 def test_what_passes_is_asked_again_without_end(code: int) -> None:
     world = PositionScript(group=None, auto_offset_reset="earliest")
     world.log(A, start=3, epoch=1)
@@ -192,7 +207,9 @@ def test_a_leader_that_does_not_answer_holds_only_its_own_partitions_back() -> N
 def test_one_partition_without_a_leader_does_not_hold_others_of_the_broker_back() -> None:
     world = PositionScript(group=None, auto_offset_reset="earliest")
     world.log(A, start=3), world.log(B, start=4)
-    world.code_of = lambda api, node, partition: 78 if partition == B and world.now < 50.0 else 0
+    world.code_of = lambda api, node, partition: (
+        ErrorCode.OFFSET_NOT_AVAILABLE if partition == B and world.now < 50.0 else 0
+    )
     world.assign(A, B)
     world.pass_time(2.0)
     assert world.at(A) == 3 and world.state(B).position is None
@@ -203,7 +220,7 @@ def test_one_partition_without_a_leader_does_not_hold_others_of_the_broker_back(
 def test_a_missing_permission_is_the_error_of_its_partition_only() -> None:
     world = PositionScript(group=None, auto_offset_reset="earliest")
     world.log(A, start=3), world.log(C, start=5)
-    world.code_of = lambda api, node, partition: 29 if partition == C else 0
+    world.code_of = lambda api, node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED if partition == C else 0
     world.assign(A, C)
     world.settle()
     assert world.at(A) == 3
@@ -225,23 +242,27 @@ def test_a_missing_permission_on_the_group_is_an_error_and_a_rebalance_is_not() 
     world = PositionScript(auto_offset_reset="earliest")
     world.log(A)
     world.offsets[A] = OffsetAndMetadata(2)
-    world.code_of = lambda api, node, partition: 25 if api == "OffsetFetch" and world.now < 20.0 else 0
+    world.code_of = lambda api, node, partition: (
+        ErrorCode.UNKNOWN_MEMBER_ID if api == "OffsetFetch" and world.now < 20.0 else 0
+    )
     world.assign(A)
     world.settle()
     assert world.at(A) == 2 and 20.0 <= world.now < 23.0
-    world.code_of = lambda api, node, partition: 30 if api == "OffsetFetch" else 0
+    world.code_of = lambda api, node, partition: ErrorCode.GROUP_AUTHORIZATION_FAILED if api == "OffsetFetch" else 0
     world.assignment.remove([A])
     world.assign(A)
     world.settle()
     error = world.state(A).error
-    assert isinstance(error, BrokerError) and error.code == 30
+    assert isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def test_c10_an_unstable_offset_is_waited_for_as_long_as_it_takes() -> None:
     world = PositionScript(auto_offset_reset="earliest")
     world.log(A), world.log(B)
     world.offsets = {A: OffsetAndMetadata(2), B: OffsetAndMetadata(5)}
-    world.code_of = lambda api, node, partition: 88 if partition == A and world.now < 150.0 else 0
+    world.code_of = lambda api, node, partition: (
+        ErrorCode.UNSTABLE_OFFSET_COMMIT if partition == A and world.now < 150.0 else 0
+    )
     world.assign(A, B)
     world.pass_time(2.0)
     assert world.at(B) == 5 and world.state(A).position is None and world.state(A).error is None

@@ -159,7 +159,7 @@ class SizedTopic(Sized, TopicWorld):
 
     def waiting(self) -> int:
         read = getattr(self.reader, "read", None)
-        return 0 if read is None else sum(answer.data.nbytes for answer in read._answers)
+        return 0 if read is None else sum(answer.data.nbytes for answer in read._responses)
 
 
 def flooded(nodes: int, batches: int, size: int, **options: Any) -> tuple[SizedScript, int]:

@@ -10,9 +10,10 @@ from position_script import PositionScript
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.admin import flows
-from kcodec.consumer.lag import OpenTransaction, PartitionLag, lag
+from kcodec.consumer.lag import BlockingTransaction, PartitionLag, lag
 from kcodec.errors import AuthorizationError
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -91,7 +92,7 @@ def test_lag_is_told_by_both_ends_with_the_transaction_between_them() -> None:
     world.settle()
     world.assignment.seek(A, 5)
     found = consumer_lag(world)
-    holder = OpenTransaction("copy-1", 71, 3, 6, 4000, 5000)
+    holder = BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000)
     assert found[A] == PartitionLag(5, 4, 12, 6, holder)
     assert (found[A].lag, found[A].stable_lag) == (7, 1)
     assert found[B] == PartitionLag(0, None, 10, 10)
@@ -112,7 +113,9 @@ def test_what_is_fully_read_has_no_lag_though_its_last_record_is_a_marker() -> N
 
 def test_without_position_or_committed_offset_there_is_no_lag_to_tell() -> None:
     world = world_with(a={"end": 12})
-    world.code_of = lambda api, node, partition: 88 if api == "OffsetFetch" and world.requests[-1].require_stable else 0
+    world.code_of = lambda api, node, partition: (
+        ErrorCode.UNSTABLE_OFFSET_COMMIT if api == "OffsetFetch" and world.requests[-1].require_stable else 0
+    )
     world.assign(A)
     assert consumer_lag(world)[A] == PartitionLag(None, None, 12, 12)
     assert consumer_lag(world)[A].lag is None and consumer_lag(world)[A].stable_lag is None
@@ -121,7 +124,9 @@ def test_without_position_or_committed_offset_there_is_no_lag_to_tell() -> None:
 def test_an_offset_that_a_transaction_is_about_to_commit_is_not_waited_for() -> None:
     world = world_with(a={"end": 12})
     world.offsets[A] = OffsetAndMetadata(4)
-    world.code_of = lambda api, node, partition: 88 if api == "OffsetFetch" and world.requests[-1].require_stable else 0
+    world.code_of = lambda api, node, partition: (
+        ErrorCode.UNSTABLE_OFFSET_COMMIT if api == "OffsetFetch" and world.requests[-1].require_stable else 0
+    )
     world.assign(A)
     before = world.now
     assert consumer_lag(world)[A].committed == 4
@@ -133,7 +138,11 @@ def test_an_offset_that_a_transaction_is_about_to_commit_is_not_waited_for() -> 
     [
         ({}, {}, "no transactional id has this producer id"),
         ({"ListTransactions": 31}, {71: "copy-1"}, "CLUSTER_AUTHORIZATION_FAILED"),
-        ({"DescribeTransactions": 53}, {71: "copy-1"}, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        (
+            {"DescribeTransactions": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED},
+            {71: "copy-1"},
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        ),
     ],
 )
 def test_a_holder_whose_id_cannot_be_had_is_told_with_the_reason(
@@ -150,7 +159,7 @@ def test_a_holder_whose_id_cannot_be_had_is_told_with_the_reason(
 
 def test_without_the_right_to_describe_producers_the_reason_is_told() -> None:
     world = world_with(a={"end": 12, "stable": 6})
-    held(world, ids={}, codes={"DescribeProducers": 29})
+    held(world, ids={}, codes={"DescribeProducers": ErrorCode.TOPIC_AUTHORIZATION_FAILED})
     world.assign(A)
     found = consumer_lag(world)[A]
     assert found.holder is None and "TOPIC_AUTHORIZATION_FAILED" in str(found.holder_unknown)
@@ -173,5 +182,5 @@ def test_admin_tells_the_lag_of_a_group() -> None:
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)
     found = world.run_flow(flows.describe_group_lag(world.asking, "g", [A, B]))
-    assert found[A] == PartitionLag(None, 4, 12, 6, OpenTransaction("copy-1", 71, 3, 6, 4000, 5000))
+    assert found[A] == PartitionLag(None, 4, 12, 6, BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000))
     assert (found[A].lag, found[A].stable_lag, found[B].lag) == (8, 2, None)

@@ -19,6 +19,7 @@ from kcodec.client import Consumer
 from kcodec.client.aio import Consumer as AioConsumer
 from kcodec.consumer.waiting_report import LONGEST_REPEAT_SECONDS, REPEAT_SECONDS
 from kcodec.errors import DeliveryTimeoutError
+from kcodec.protocol.error_codes import ErrorCode
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 SERVERS = "broker:9092"
@@ -138,9 +139,9 @@ def test_a_pattern_that_matches_nothing_is_named(caplog: pytest.LogCaptureFixtur
     ("api", "code", "named"),
     [
         ("FindCoordinator", 15, "COORDINATOR_NOT_AVAILABLE"),
-        ("OffsetFetch", 14, "COORDINATOR_LOAD_IN_PROGRESS"),
+        ("OffsetFetch", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "COORDINATOR_LOAD_IN_PROGRESS"),
         ("ListOffsets", 6, "NOT_LEADER_OR_FOLLOWER"),
-        ("Fetch", 56, "KAFKA_STORAGE_ERROR"),
+        ("Fetch", ErrorCode.KAFKA_STORAGE_ERROR, "KAFKA_STORAGE_ERROR"),
         ("Fetch:top", 56, "KAFKA_STORAGE_ERROR"),
     ],
 )
@@ -155,7 +156,9 @@ def test_what_a_broker_always_refuses_is_named(
     assert all(named in text for text in warnings(caplog)), warnings(caplog)
 
 
-@pytest.mark.parametrize(("api", "code"), [("JoinGroup", 14), ("SyncGroup", 16)])
+@pytest.mark.parametrize(
+    ("api", "code"), [("JoinGroup", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ("SyncGroup", ErrorCode.NOT_COORDINATOR)]
+)
 def test_a_group_that_cannot_be_joined_is_named(api: str, code: int, caplog: pytest.LogCaptureFixture) -> None:
     with virtual_time() as broker:
         broker.faults = lambda asked: code if asked == api else 0

@@ -10,6 +10,7 @@ from position_script import Log, PositionScript
 
 from kcodec import LogTruncationError, OffsetAndMetadata, OffsetOutOfRangeError, TopicPartition
 from kcodec.errors import AuthorizationError
+from kcodec.protocol.error_codes import ErrorCode
 
 A = TopicPartition("orders", 0)
 
@@ -55,7 +56,7 @@ def test_a_position_that_stands_is_read_on_and_asked_about_once_a_leader() -> No
 
 def test_it_is_not_fetched_before_the_leader_has_answered() -> None:
     world, _ = reading("none", epochs={3: 25})
-    world.code_of = lambda api, node, partition: 78 if world.now < 30.0 else 0
+    world.code_of = lambda api, node, partition: ErrorCode.OFFSET_NOT_AVAILABLE if world.now < 30.0 else 0
     world.pass_time(20.0)
     assert world.state(A).awaiting == "validation" and not world.state(A).is_fetchable
     world.settle()
@@ -192,7 +193,18 @@ def test_version_2_wants_a_right_on_the_cluster_without_it_the_position_stands()
     assert world.at(A) == 20 and world.state(A).is_fetchable
 
 
-@pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 75, 78])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    ],
+)
 def test_what_passes_is_asked_again(code: int) -> None:
     world, _ = reading("none", epochs={3: 25})
     world.code_of = lambda api, node, partition: code if world.now < 90.0 else 0

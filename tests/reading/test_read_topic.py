@@ -13,7 +13,8 @@ from topic_reader import Reader, fill, transactions, world_of
 from kcodec import Timestamp
 from kcodec.constants import IsolationLevel
 from kcodec.errors import BrokerError, OffsetOutOfRangeError
-from kcodec.reading.engine import Range
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import TopicRange
 
 # What is read
@@ -25,7 +26,7 @@ def test_partitions_are_read_whole_and_in_order() -> None:
         fill(log)
     reader = Reader(world).open().all()
     assert reader.rows == {number: log.committed for number, log in enumerate(logs)}
-    assert reader.ranges == [Range(0, 30, 30)] * 5
+    assert reader.ranges == [ReadRange(0, 30, 30)] * 5
     assert reader.decoder.counts.records == 150
 
 
@@ -64,7 +65,7 @@ def test_the_end_is_reached_where_only_markers_and_aborted_records_lie_before_it
     reader = Reader(world, max_partition_fetch_bytes=100).open().all()
     assert reader.rows == {0: [(0, b"kept")]}
     assert (reader.decoder.counts.aborted, reader.decoder.counts.control) == (10, 5)
-    assert reader.ranges == [Range(0, 16, 16)]
+    assert reader.ranges == [ReadRange(0, 16, 16)]
 
 
 def test_aborted_records_far_behind_their_first_one_stay_out() -> None:
@@ -86,7 +87,7 @@ def test_an_open_transaction_ends_what_is_read_of_committed_records() -> None:
     log.append(b"behind it")
     reader = Reader(world).open().all()
     assert reader.rows[0] == log.expected(0, 6)
-    assert reader.ranges == [Range(0, 6, 6)]
+    assert reader.ranges == [ReadRange(0, 6, 6)]
     everything = Reader(world, isolation_level=IsolationLevel.READ_UNCOMMITTED).open().all()
     assert everything.rows[0] == log.written
 
@@ -191,7 +192,7 @@ def test_unknown_topics_and_partitions_are_said_so() -> None:
     world, _ = world_of(2)
     with pytest.raises(BrokerError, match="'nowhere'") as caught:
         Reader(world, "nowhere").open()
-    assert caught.value.code == 3
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(BrokerError, match="2 partitions, numbered from 0, and no 5"):
         Reader(world).open(partitions=[1, 5])
     with pytest.raises(BrokerError, match="no 9"):

@@ -16,6 +16,7 @@ from kcodec import encode_batch
 from kcodec._fast import crc32c
 from kcodec.constants import IsolationLevel
 from kcodec.errors import BrokerError, DecodeError, DeliveryTimeoutError, LogTruncationError, OffsetOutOfRangeError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import FetchResponse
 
 # What happens meanwhile
@@ -43,7 +44,18 @@ def test_an_end_that_never_comes_is_an_error_by_the_deadline() -> None:
     assert len(world.fetches) < 150
 
 
-@pytest.mark.parametrize("code", [5, 6, 74, 75, 9, 13, 56])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
 def test_a_leader_that_moves_is_followed(code: int) -> None:
     world, (log,) = world_of(nodes=2)
     fill(log)
@@ -98,7 +110,7 @@ def test_a_topic_that_is_deleted_meanwhile() -> None:
     del world.topics["t"]
     with pytest.raises(BrokerError, match="topic 't' was deleted while it was read") as caught:
         reader.all()
-    assert (caught.value.code, caught.value.remedy) == (3, "stop")
+    assert (caught.value.code, caught.value.remedy) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "stop")
 
 
 def test_a_topic_that_is_deleted_and_made_again_meanwhile() -> None:
@@ -228,7 +240,7 @@ def test_what_is_fetched_ahead_is_bounded() -> None:
     reader = Reader(world, max_partition_fetch_bytes=200, fetch_ahead_max_bytes=1000).open()
     world.run(30.0)
     assert world.fetched_bytes <= 5 * 400
-    assert len(reader.read._answers) == 5
+    assert len(reader.read._responses) == 5
     assert reader.all().rows == {number: log.committed for number, log in enumerate(logs)}
 
 
@@ -273,7 +285,7 @@ def test_whatever_the_log_holds_and_the_brokers_answer(made: tuple[TopicWorld, l
 
     def on_fetch(node: int, topic: str, partition: int, offset: int) -> int | None:
         code = errors.pop() if errors else 0
-        if code == 6:
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             world.move_leader(world.topics["t"][1][partition], 3 - node)
         return code or None
 

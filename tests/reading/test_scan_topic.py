@@ -17,7 +17,7 @@ from topic_reader import Reader, fill
 
 import kcodec
 from kcodec.client import Producer
-from kcodec.reading.predicate import ALL, NOTHING, Box, boxes_of
+from kcodec.reading.predicate import ALL, NOTHING, Bounds, bounds_of
 from kcodec.testing.kafka import ApacheKafka
 
 SCHEMA = {"topic": pl.String, "partition": pl.Int32, "offset": pl.Int64, "timestamp": pl.Datetime("ms", "UTC")}
@@ -28,7 +28,7 @@ def at(offset: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp((START + offset) / 1000, datetime.UTC)
 
 
-def box_of(predicate: pl.Expr, partition: int = 0) -> Box:
+def bound_of(predicate: pl.Expr, partition: int = 0) -> Bounds:
     """As polars would hand it over: types of literals settled, constants folded."""
     seen: list[pl.Expr] = []
 
@@ -39,36 +39,36 @@ def box_of(predicate: pl.Expr, partition: int = 0) -> Box:
     from polars.io.plugins import register_io_source
 
     register_io_source(source, schema=SCHEMA).filter(predicate).collect()
-    return boxes_of(seen[0], "t", [0, 1, 2])[partition]
+    return bounds_of(seen[0], "t", [0, 1, 2])[partition]
 
 
 @pytest.mark.parametrize(
-    ("predicate", "box"),
+    ("predicate", "bound"),
     [
-        (OFFSET >= 5, Box(first=5)),
-        (OFFSET > 5, Box(first=6)),
-        (OFFSET < 5, Box(end=5)),
-        (OFFSET <= 5, Box(end=6)),
-        (OFFSET == 5, Box(first=5, end=6)),
-        (OFFSET.eq_missing(5), Box(first=5, end=6)),
-        (pl.lit(5) < OFFSET, Box(first=6)),
-        (OFFSET.is_between(3, 7), Box(first=3, end=8)),
-        (OFFSET.is_between(3, 7, closed="none"), Box(first=4, end=7)),
-        (OFFSET.is_in([9, 3, 4]), Box(first=3, end=10)),
-        ((OFFSET > 3) & (OFFSET < 9) & (OFFSET < 7), Box(first=4, end=7)),
-        ((OFFSET == 3) | (OFFSET == 9), Box(first=3, end=10)),
-        (at(7) <= TIMESTAMP, Box(from_ms=START + 7)),
-        (at(7) > TIMESTAMP, Box(until_ms=START + 7)),
-        ((at(7) == TIMESTAMP) & (OFFSET > 2), Box(first=3, from_ms=START + 7, until_ms=START + 8)),
+        (OFFSET >= 5, Bounds(first=5)),
+        (OFFSET > 5, Bounds(first=6)),
+        (OFFSET < 5, Bounds(end=5)),
+        (OFFSET <= 5, Bounds(end=6)),
+        (OFFSET == 5, Bounds(first=5, end=6)),
+        (OFFSET.eq_missing(5), Bounds(first=5, end=6)),
+        (pl.lit(5) < OFFSET, Bounds(first=6)),
+        (OFFSET.is_between(3, 7), Bounds(first=3, end=8)),
+        (OFFSET.is_between(3, 7, closed="none"), Bounds(first=4, end=7)),
+        (OFFSET.is_in([9, 3, 4]), Bounds(first=3, end=10)),
+        ((OFFSET > 3) & (OFFSET < 9) & (OFFSET < 7), Bounds(first=4, end=7)),
+        ((OFFSET == 3) | (OFFSET == 9), Bounds(first=3, end=10)),
+        (at(7) <= TIMESTAMP, Bounds(from_ms=START + 7)),
+        (at(7) > TIMESTAMP, Bounds(until_ms=START + 7)),
+        ((at(7) == TIMESTAMP) & (OFFSET > 2), Bounds(first=3, from_ms=START + 7, until_ms=START + 8)),
         (PARTITION == 0, ALL),
         (PARTITION == 1, NOTHING),
         (PARTITION.is_in([1, 2]), NOTHING),
         (PARTITION % 2 == 0, ALL),
         (PARTITION != 0, NOTHING),
         (pl.col("topic") == "other", NOTHING),
-        (((PARTITION == 0) & (OFFSET > 5)) | ((PARTITION == 1) & (OFFSET > 9)), Box(first=6)),
-        ((PARTITION == 1) | (OFFSET > 5), Box(first=6)),
-        (OFFSET > 2**62, Box(first=2**62 + 1)),
+        (((PARTITION == 0) & (OFFSET > 5)) | ((PARTITION == 1) & (OFFSET > 9)), Bounds(first=6)),
+        ((PARTITION == 1) | (OFFSET > 5), Bounds(first=6)),
+        (OFFSET > 2**62, Bounds(first=2**62 + 1)),
         # what bounds nothing
         (OFFSET != 5, ALL),
         (OFFSET > PARTITION, ALL),
@@ -82,13 +82,13 @@ def box_of(predicate: pl.Expr, partition: int = 0) -> Box:
     ],
     ids=str,
 )
-def test_what_a_predicate_bounds(predicate: pl.Expr, box: Box) -> None:
-    assert box_of(predicate) == box
+def test_what_a_predicate_bounds(predicate: pl.Expr, bound: Bounds) -> None:
+    assert bound_of(predicate) == bound
 
 
 def test_a_function_in_python_bounds_nothing() -> None:
     predicate = pl.col("offset").map_elements(lambda offset: hash(offset) > 3, return_dtype=pl.Boolean)
-    assert boxes_of(predicate, "t", [0]) == {0: ALL}
+    assert bounds_of(predicate, "t", [0]) == {0: ALL}
 
 
 def test_an_unknown_node_bounds_nothing() -> None:
@@ -141,11 +141,13 @@ def test_random_predicates_give_what_they_give_without_pushdown(predicate: pl.Ex
     wanted = frame.filter(predicate)
     seen: list[pl.Expr] = []
 
-    def narrow(numbers: list[int]) -> dict[int, Box]:
-        boxes = boxes_of(seen[0], "t", numbers)
+    def narrow(numbers: list[int]) -> dict[int, Bounds]:
+        bounds = bounds_of(seen[0], "t", numbers)
         if ascending:
-            return boxes
-        return {n: box if box.is_empty else Box(box.first, box.end, box.from_ms) for n, box in boxes.items()}
+            return bounds
+        return {
+            n: bound if bound.is_empty else Bounds(bound.first, bound.end, bound.from_ms) for n, bound in bounds.items()
+        }
 
     def source(columns: Any, given: pl.Expr | None, rows: Any, size: Any) -> Any:
         if given is None:  # folded to a constant
@@ -168,16 +170,16 @@ def test_less_is_fetched() -> None:
     for log in world.create_logs("t", 3):
         fill(log, 100)
 
-    def fetched(**box: Any) -> tuple[int, set[int]]:
+    def fetched(**bound: Any) -> tuple[int, set[int]]:
         before, asked = world.fetched_bytes, len(world.fetches)
-        narrow = {0: NOTHING, 1: Box(**box), 2: NOTHING} if box else {}
+        narrow = {0: NOTHING, 1: Bounds(**bound), 2: NOTHING} if bound else {}
         Reader(world, max_partition_fetch_bytes=100).open(narrow=lambda numbers: narrow).all()
         return world.fetched_bytes - before, {partition for *_, partition, _ in world.fetches[asked:]}
 
     everything, partitions = fetched()
     assert partitions == {0, 1, 2}
-    for box in ({"first": 270}, {"end": 30}, {"from_ms": START + 270}):
-        size, partitions = fetched(**box)
+    for bound in ({"first": 270}, {"end": 30}, {"from_ms": START + 270}):
+        size, partitions = fetched(**bound)
         assert partitions == {1}
         assert size < everything / 3 / 8
 

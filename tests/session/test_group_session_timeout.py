@@ -10,6 +10,7 @@ from consumer_group_script import GroupWorld
 from transaction_script import HANG, HIGHEST, LOST
 
 from kcodec.errors import AuthenticationError, UnsupportedError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import configs
 from kcodec.session.group_session_timeout import GroupSessionTimeout, group_session_timeout
 
@@ -67,7 +68,7 @@ def test_a_group_that_cannot_be_described_has_its_brokers_default(fault: Any) ->
 
 def test_what_is_lost_on_the_way_is_asked_again() -> None:
     world = SettingsWorld({32: GROUP})
-    world.plan(ASKED, LOST, 15, LOST)
+    world.plan(ASKED, LOST, ErrorCode.COORDINATOR_NOT_AVAILABLE, LOST)
     assert found(world).source == "group"
 
 
@@ -81,7 +82,7 @@ def test_a_value_that_makes_no_sense_is_not_known(value: str | None) -> None:
 
 def test_where_nobody_may_ask_the_reason_is_given() -> None:
     world = SettingsWorld({})
-    world.plan(ASKED, 30, 31)
+    world.plan(ASKED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     result = found(world)
     assert (result.session_timeout, result.heartbeat_interval, result.is_known) == (None, None, False)
     assert "GROUP_AUTHORIZATION_FAILED" in result.source

@@ -21,6 +21,7 @@ from kcodec.errors import (
     ProducerFencedError,
     UnknownOutcomeError,
 )
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
@@ -57,8 +58,8 @@ def test_c14_c19_c20_errors_of_requests_abort_or_pass_and_the_session_goes_on(ap
             for api, code, text in (
                 ("Produce", 87, job.target),  # C19: the partition is named
                 ("Produce", 120, "TRANSACTION_ABORTABLE"),
-                ("TxnOffsetCommit", 120, "TRANSACTION_ABORTABLE"),
-                ("EndTxn", 120, "TRANSACTION_ABORTABLE"),
+                ("TxnOffsetCommit", ErrorCode.TRANSACTION_ABORTABLE, "TRANSACTION_ABORTABLE"),
+                ("EndTxn", ErrorCode.TRANSACTION_ABORTABLE, "TRANSACTION_ABORTABLE"),
             ):
                 job.seed(2)
                 proxy.on_request(api).answer(error=code)
@@ -87,7 +88,7 @@ def test_c24_c25_begin_has_a_deadline_and_what_passes_does_not_surface(apache_ka
                 raise AssertionError("not to be reached")
             assert time.monotonic() - begin < 3.0
             rule.remove()
-            for code in (14, 51):
+            for code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS):
                 proxy.on_request("InitProducerId", nth=1).answer(error=code)
             job.copy_all(session)
     job.check()

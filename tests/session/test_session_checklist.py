@@ -12,6 +12,7 @@ from transaction_script import HANG, LOST
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import ProducerFencedError
 from kcodec.flow import CancelledFlow
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.safety import SessionTimes
 from kcodec.transactions.state import State
 
@@ -115,7 +116,17 @@ def test_c03_the_coordinator_is_told_generation_member_instance_and_leader_epoch
     assert (partition.committed_offset, partition.committed_leader_epoch) == (15, 4)
 
 
-@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    ],
+)
 @pytest.mark.parametrize("version", [0, 2])
 def test_c03_a_wrong_one_aborts_the_transaction_and_is_not_fatal(version: int, code: int) -> None:
     script = Script(SessionWorld(version))

@@ -11,6 +11,7 @@ from transaction_script import CUT, HANG, LOST
 
 from kcodec.errors import TransactionStateError, UnknownOutcomeError
 from kcodec.offsets import OffsetAndMetadata
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.safety import SETTLE_SECONDS, SessionTimes
 
 AGED = SessionTimes(session=60.0, request=5.0)
@@ -72,7 +73,7 @@ def test_c11_an_abort_goes_back_to_where_the_transaction_began_and_drops_what_wa
     block = script.worked()
     versions = {name: state.version for name, state in script.consumer.assignment.partitions.items()}
     if why == "refused":
-        script.plan("TxnOffsetCommit", 22)
+        script.plan("TxnOffsetCommit", ErrorCode.ILLEGAL_GENERATION)
     error = RuntimeError("of the block") if why == "error" else None
     script.end(block, is_commit=why == "refused", error=error)
     assert script.consumer.positions() == dict.fromkeys(IN, 10)
@@ -209,7 +210,7 @@ def test_c13_where_nothing_is_committed_it_goes_on_where_the_transaction_began()
 def test_c14_an_unknown_server_error_is_never_a_commit(version: int) -> None:
     script = Script(SessionWorld(version))
     block = script.worked()
-    script.plan("EndTxn", *[-1] * 100)
+    script.plan("EndTxn", *[ErrorCode.UNKNOWN_SERVER_ERROR] * 100)
     with pytest.raises(UnknownOutcomeError):
         script.end(block, timeout=2.0)
     assert block.committed is None

@@ -18,6 +18,7 @@ from kcodec.errors import (
     ProducerFencedError,
     UnknownOutcomeError,
 )
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import transactions
 from kcodec.transactions.errors import failure
 
@@ -140,7 +141,7 @@ def test_c20_transaction_abortable_of_any_request_leaves_a_usable_session(versio
     script = Script(SessionWorld(version))
     block = script.begin()
     script.read()
-    script.plan(api, 120)
+    script.plan(api, ErrorCode.TRANSACTION_ABORTABLE)
     if api == "AddPartitionsToTxn":
         assert not script.manager.may_send(OUT)
         script.world.pass_time(0.5)
@@ -184,7 +185,7 @@ def test_c20_an_error_that_comes_after_the_loss_is_not_raised_either() -> None:
 # ------------------------------------------------------------------------------------------------------------ C21, C22
 
 
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 @pytest.mark.parametrize("api", ["TxnOffsetCommit", "EndTxn"])
 @pytest.mark.parametrize("version", [0, 2])
 def test_c21_being_fenced_is_terminal_and_said_at_every_call_after(version: int, api: str, code: int) -> None:
@@ -207,7 +208,7 @@ def test_c21_in_a_rebalance_too() -> None:
     script.lose(IN[0])
     script.world.pass_time(0.1)
     script.world.coordinator.epoch += 2
-    script.plan("EndTxn", 90)
+    script.plan("EndTxn", ErrorCode.PRODUCER_FENCED)
     with pytest.raises(ProducerFencedError):
         script.end(block)
     assert block.committed is False
@@ -221,7 +222,7 @@ def test_c21_after_an_unanswered_commit_the_outcome_stays_unknown() -> None:
 
     def taken_over(answer: Any) -> Any:
         script.world.coordinator.epoch, script.world.coordinator.state = 5, "Empty"
-        answer.error_code = 90
+        answer.error_code = ErrorCode.PRODUCER_FENCED
         return answer
 
     script.plan("EndTxn", CUT, taken_over)
@@ -240,7 +241,7 @@ def test_c21_a_time_out_after_an_unanswered_commit_leaves_the_session_usable(ver
     script.world.pass_time(6.0)
     script.world.coordinator.epoch += 1
     script.world.coordinator.state = "CompleteAbort"
-    script.plan("EndTxn", LOST, 90)
+    script.plan("EndTxn", LOST, ErrorCode.PRODUCER_FENCED)
     with pytest.raises(UnknownOutcomeError, match="open for longer than"):
         script.end(block)
     assert block.committed is None
@@ -251,7 +252,12 @@ def test_c21_a_time_out_after_an_unanswered_commit_leaves_the_session_usable(ver
 
 def test_c22_who_takes_over_waits_until_the_others_transaction_is_aborted() -> None:
     script = Script()
-    script.plan("InitProducerId", 51, 51, 51)
+    script.plan(
+        "InitProducerId",
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    )
     block = script.worked()
     script.end(block)
     assert block.committed

@@ -6,7 +6,7 @@ scripted coordinator in virtual time. The same points against real brokers: test
 from __future__ import annotations
 
 import pytest
-from session_script import IN, Script, SessionWorld
+from session_script import GROUP, IN, Script, SessionWorld
 from transaction_script import CUT, HANG, LOST, REFUSED
 
 from kcodec.errors import (
@@ -15,9 +15,23 @@ from kcodec.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
-from kcodec.session.safety import SessionTimes, check_times
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.session.safety import SessionTimes, check_times, has_kip447
 
 # ------------------------------------------------------------------------------------------------------------ C23, C24
+
+
+def test_generations_follow_from_the_versions_of_the_coordinator() -> None:
+    """While the coordinator is not known, all brokers met so far must offer them."""
+    world = SessionWorld()
+    cluster, times = world.cluster, SessionTimes(session=45.0, request=5.0)
+    assert has_kip447(cluster, GROUP, times)
+    cluster.versions[2] = SessionWorld(has_kip447=False).cluster.versions[1]
+    assert not has_kip447(cluster, GROUP, times), "one of the brokers is too old, and may be the coordinator"
+    assert world.run(cluster.coordinator("group", GROUP, 5.0)) == 1
+    assert has_kip447(cluster, GROUP, times)
+    cluster.versions.clear()
+    assert not has_kip447(cluster, GROUP, times)
 
 
 def test_c23_times_that_are_not_safe_without_kip447_are_refused() -> None:
@@ -103,7 +117,16 @@ def test_c24_the_wait_for_committed_offsets_is_part_of_it() -> None:
 # ------------------------------------------------------------------------------------------------------- C25, C26, C27
 
 
-@pytest.mark.parametrize("code", [7, 14, 15, 16, 51])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ],
+)
 def test_c25_what_passes_of_initproducerid_never_surfaces(code: int) -> None:
     script = Script()
     script.plan("InitProducerId", code, code, code)

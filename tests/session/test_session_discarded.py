@@ -15,11 +15,12 @@ from session_faces import BOTH_FACES, Looped, Threaded
 
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, EncodeError, KcodecError, ProducerFencedError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
 from kcodec.transactions.open_transaction import OpenTransaction
 
-OVER = AbortableTransactionError("over", code=120, name="TRANSACTION_ABORTABLE")
-FENCED = ProducerFencedError("taken over", code=90, name="PRODUCER_FENCED")
+OVER = AbortableTransactionError("over", code=ErrorCode.TRANSACTION_ABORTABLE, name="TRANSACTION_ABORTABLE")
+FENCED = ProducerFencedError("taken over", code=ErrorCode.PRODUCER_FENCED, name="PRODUCER_FENCED")
 WRONG = EncodeError("no such value")
 
 

@@ -18,6 +18,7 @@ from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import TransportError
 from kcodec.flow import Flow, Signal, Task, call, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import groups, offsets
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.session.block import SessionBlock
@@ -29,7 +30,11 @@ from kcodec.transactions.manager import TransactionManager
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
 OUT = TopicPartition("out", 0)
 GROUP = "copiers"
-BEATS = {0: Heartbeat.OK, 27: Heartbeat.REBALANCE_IN_PROGRESS, 25: Heartbeat.LOST}
+BEATS = {
+    ErrorCode.NONE: Heartbeat.OK,
+    ErrorCode.REBALANCE_IN_PROGRESS: Heartbeat.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID: Heartbeat.LOST,
+}
 
 
 class SessionWorld(World):

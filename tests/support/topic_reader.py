@@ -13,7 +13,7 @@ from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.reading.decoding import RangeDecoder
-from kcodec.reading.engine import BoundedRead, Range
+from kcodec.reading.engine import BoundedRead, ReadRange
 from kcodec.reading.ranges import TopicRange
 
 SETTINGS = ConsumerSettings(
@@ -44,7 +44,7 @@ class Reader:
             asking = Asking(cluster, 5.0, lambda: 0)
             ranges = yield from wanted.resolve(asking, self.settings.isolation_level)
             yield from cluster.ensure_topic(self.topic, 5.0)
-            self.read = BoundedRead(cluster, self.topic, ranges, self.settings, self.world.random)
+            self.read = BoundedRead(cluster, self.topic, ranges, self.settings)
             yield from self.read.start()
 
         self.world.run_flow(flow())
@@ -52,7 +52,7 @@ class Reader:
 
     def take(self) -> bool:
         """One answer; whether there was one."""
-        answer = self.world.run_flow(self.read.next_answer())
+        answer = self.world.run_flow(self.read.next_response())
         if answer is None:
             return False
         chunks, self.damage = self.decoder.decode(answer)
@@ -69,7 +69,7 @@ class Reader:
         return self
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[ReadRange]:
         return [partition.range for partition in self.read.partitions]
 
 

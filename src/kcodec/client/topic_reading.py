@@ -15,7 +15,7 @@ from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.offsets import TopicPartition
 from kcodec.reading.decoding import RangeDecoder
-from kcodec.reading.engine import BoundedRead, FetchedAnswer, Range
+from kcodec.reading.engine import BoundedRead, FetchedResponse, ReadRange
 from kcodec.reading.options import take_options
 from kcodec.reading.ranges import Places, TopicRange
 
@@ -59,20 +59,20 @@ class TopicReading:
         ranges = yield from self.range.resolve(asking, self.settings.isolation_level)
         # Topic ids and leaders, as the flows below ask for them by name.
         yield from cluster.ensure_topic(self.range.topic, self.settings.default_api_timeout)
-        self._read = BoundedRead(cluster, self.range.topic, ranges, self.settings, self.client.random)
+        self._read = BoundedRead(cluster, self.range.topic, ranges, self.settings)
         if not self.decoder.is_full:
             yield from self._read.start()
 
-    def next_answer(self) -> Flow[FetchedAnswer | None]:
+    def next_response(self) -> Flow[FetchedResponse | None]:
         """What is to be decoded next; None: all is given."""
         assert self._read is not None
-        return (yield from self._read.next_answer())
+        return (yield from self._read.next_response())
 
     # What came of it
 
-    def decoded(self, answer: FetchedAnswer) -> tuple[list[DecodedRecords], DecodeError | None]:
+    def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
         """The chunks of an answer, and what is to be raised behind them."""
-        return self.decoder.decode(answer)
+        return self.decoder.decode(response)
 
     def finished(self) -> None:
         """All was fetched and decoded: what lies between the last record and the end is nothing."""
@@ -84,7 +84,7 @@ class TopicReading:
         return iter(() if self._read is None else self._read.partitions)
 
     @property
-    def offsets(self) -> dict[TopicPartition, Range]:
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Of each partition what is to be read, and how far that has come."""
         return {partition.topic_partition: partition.range for partition in self._partitions()}
 

@@ -16,10 +16,10 @@ from kcodec.client.waiting import ClientBase
 from kcodec.errors import DecodeError
 from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import TopicPartition
-from kcodec.reading.engine import Range
+from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
 
-__all__ = ["Range", "TopicRecords", "read_topic"]
+__all__ = ["ReadRange", "TopicRecords", "read_topic"]
 
 
 def read_topic(
@@ -105,7 +105,7 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
         reading = self._reading
         if self._error is not None:
             raise self._error
-        answer = None if reading.decoder.is_full else self._run(reading.next_answer())
+        answer = None if reading.decoder.is_full else self._run(reading.next_response())
         if answer is None:
             reading.finished()
             self._is_done = True
@@ -126,7 +126,7 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
         return self._reading.schema
 
     @property
-    def offsets(self) -> dict[TopicPartition, Range]:
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Of each partition start, end, and next_offset: behind what was given or passed over so far."""
         return self._reading.offsets
 

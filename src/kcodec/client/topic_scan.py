@@ -10,7 +10,7 @@ from kcodec import _fast
 from kcodec.arguments import numbers_of
 from kcodec.client.topic_reading import TopicReading
 from kcodec.client.topic_records import TopicRecords
-from kcodec.reading.predicate import HIGHEST, Box, boxes_of
+from kcodec.reading.predicate import HIGHEST, Bounds, bounds_of
 from kcodec.reading.ranges import Places
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Scan:
         columns = [name for name in self._columns if name in needed]
         reading = TopicReading(*self._given, n_rows, {**self._options, "columns": columns or self._columns[:1]})
         if predicate is not None and n_rows is None:
-            reading.range.narrow = lambda numbers: self._boxes(predicate, numbers)
+            reading.range.narrow = lambda numbers: self._bounds(predicate, numbers)
         with TopicRecords.of(reading) as records:
             for batch in records:
                 frame = polars.DataFrame(batch)
@@ -104,11 +104,11 @@ class _Scan:
                     frame = frame.filter(predicate)
                 yield frame if with_columns is None else frame.select(with_columns)
 
-    def _boxes(self, predicate: polars.Expr, numbers: list[int]) -> dict[int, Box]:
-        boxes = boxes_of(predicate, self._topic, numbers)
+    def _bounds(self, predicate: polars.Expr, numbers: list[int]) -> dict[int, Bounds]:
+        bounds = bounds_of(predicate, self._topic, numbers)
         if self._ascending_timestamps:
-            return boxes
+            return bounds
         return {
-            number: box if box.is_empty else Box(box.first, box.end, box.from_ms, HIGHEST)
-            for number, box in boxes.items()
+            number: bound if bound.is_empty else Bounds(bound.first, bound.end, bound.from_ms, HIGHEST)
+            for number, bound in bounds.items()
         }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer reads, and where it stands in each partition (Kafka: SubscriptionState).
+"""What a consumer reads, and its position in each partition (Kafka: SubscriptionState).
 
-A partition is read from `position` on. What may change it is late: fetched records, answers to offset requests. Each
-carries the `version` of the state it was asked for, and is dropped where a seek or a new assignment came between.
+A partition is read from `position` on. What may change it comes later: fetched records, responses to offset
+requests. Each has the `version` of the state that it was requested for, and is dropped if a seek or a new assignment
+came between.
 
 The completed position is the one that automatic commits carry. It lags behind the position by what the application was
 given last: those records count as completed when it requests the next ones.
@@ -10,8 +11,9 @@ given last: those records count as completed when it requests the next ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -27,8 +29,9 @@ RESET: Final = "reset"
 VALIDATION: Final = "validation"
 
 
+@dataclass(slots=True, eq=False)
 class PartitionState:
-    """Where a consumer stands in one partition. Changed on the loop's thread, or by the caller of poll under the
+    """The position of a consumer in one partition. Changed on the loop's thread, or by the caller of poll under the
     assignment's lock.
 
     position:       the offset read next; None while it is not known.
@@ -39,53 +42,33 @@ class PartitionState:
     awaiting:       COMMITTED, RESET or VALIDATION while it cannot be read for that reason, else None.
     reset_to:       where a RESET goes: "earliest", "latest" or a time in ms; None: what auto_offset_reset says.
     is_paused:      by the user: nothing is delivered, what was fetched is kept.
-    is_held_back:   the application is being told of it, and may seek first: nothing is delivered yet.
+    is_held_back:   on_assigned runs, and may seek first: nothing is delivered yet.
     is_revoking:    it is about to be given away: nothing is delivered any more.
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
     is_error_passing: poll raises `error` once, and then the position is requested again.
-    high_watermark, last_stable_offset, log_start_offset: as the last answer said; -1: not known.
+    high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: not known.
     """
 
-    __slots__ = (
-        "_before",
-        "_epoch",
-        "_offset",
-        "awaiting",
-        "chunk",
-        "error",
-        "high_watermark",
-        "is_error_passing",
-        "is_held_back",
-        "is_paused",
-        "is_revoking",
-        "last_stable_offset",
-        "log_start_offset",
-        "preferred_replica",
-        "preferred_replica_until",
-        "reset_to",
-        "topic_partition",
-        "version",
-    )
-
-    def __init__(self, topic_partition: TopicPartition, version: int) -> None:
-        self.topic_partition = topic_partition
-        self.version = version
-        self._offset: int | None = None
-        self._epoch = -1
-        self.chunk: Chunk | None = None
-        #: The position before what was delivered last, as long as that is not completed.
-        self._before: LogPosition | None = None
-        self.awaiting: str | None = COMMITTED
-        self.reset_to: str | int | None = None
-        self.is_paused = False
-        self.is_held_back = False
-        self.is_revoking = False
-        self.preferred_replica: int | None = None
-        self.preferred_replica_until = 0.0
-        self.error: BaseException | None = None
-        self.is_error_passing = False
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+    topic_partition: TopicPartition
+    version: int
+    awaiting: str | None = COMMITTED
+    reset_to: str | int | None = None
+    chunk: Chunk | None = None
+    is_paused: bool = False
+    is_held_back: bool = False
+    is_revoking: bool = False
+    preferred_replica: int | None = None
+    preferred_replica_until: float = 0.0
+    error: BaseException | None = None
+    is_error_passing: bool = False
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    _offset: int | None = None
+    _epoch: int = -1
+    #: The position before what was delivered last, as long as that is not completed.
+    _before: LogPosition | None = None
 
     @property
     def position(self) -> int | None:
@@ -334,7 +317,7 @@ class Assignment:
         self._has_changed()
 
     def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
-        """Ask anew where to go on: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
+        """Look up where to go on: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
         with self.lock:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
@@ -361,25 +344,26 @@ class Assignment:
                 state.is_paused = is_paused
         self._has_changed()
 
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> Iterator[PartitionState]:
+        return (self.partitions[partition] for partition in partitions if partition in self.partitions)
+
     def hold_back(self, partitions: Iterable[TopicPartition], is_held_back: bool) -> None:
         """Deliver nothing of these yet, or begin to."""
         with self.lock:
-            for partition in partitions:
-                if (state := self.partitions.get(partition)) is not None:
-                    state.is_held_back = is_held_back
+            for state in self._assigned(partitions):
+                state.is_held_back = is_held_back
+        self._has_changed()
+
+    def set_revoking(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are about to be given away: deliver nothing more of them."""
+        with self.lock:
+            for state in self._assigned(partitions):
+                state.is_revoking = True
         self._has_changed()
 
     def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """What is committed is completed."""
         with self.lock:
-            for partition, committed in offsets.items():
-                if (state := self.partitions.get(partition)) is not None:
-                    state.complete_to(committed.offset, committed.leader_epoch)
-
-    def set_revoking(self, partitions: Iterable[TopicPartition], is_revoking: bool = True) -> None:
-        """They are about to be given away."""
-        with self.lock:
-            for partition in partitions:
-                if (state := self.partitions.get(partition)) is not None:
-                    state.is_revoking = is_revoking
-        self._has_changed()
+            for state in self._assigned(offsets):
+                committed = offsets[state.topic_partition]
+                state.complete_to(committed.offset, committed.leader_epoch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.flow import Flow, Signal, wait
@@ -27,16 +27,14 @@ class RebalanceListener:
     on_lost: Callable[..., Any] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Callback:
     """One call of a function of the application. completed: set when it has returned, or was given up."""
 
-    __slots__ = ("arguments", "completed", "function", "is_completed")
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.function = function
-        self.arguments = arguments
-        self.is_completed = False
-        self.completed = Signal()
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    is_completed: bool = False
+    completed: Signal = field(default_factory=Signal)
 
     def call(self) -> Any:
         """Call it, where the application polls; the result may be something to await."""

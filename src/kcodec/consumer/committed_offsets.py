@@ -3,8 +3,7 @@
 
 What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator answers
 UNSTABLE_OFFSET_COMMIT (KIP-447), and is asked again until it is, or the time is over. Whoever began to read at the
-offset before it would read twice what the transaction covers. Brokers before 2.5 cannot say so
-(`supports_stable_offsets`).
+offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
 
 Coordinators that moved or load are found anew, topics are named by their ids where brokers know them (version 10), a
 member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
@@ -21,7 +20,7 @@ from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Outcome, Quest
 from kcodec.cluster.routing import CoordinatorOf
 from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import ByVersion, Flow, call
+from kcodec.flow import ByVersion, Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, note_final
@@ -63,25 +62,6 @@ class CommittedOffsets:
         #: Partitions whose offset was pending in the last response (UNSTABLE_OFFSET_COMMIT).
         self.unstable: set[TopicPartition] = set()
         self._asking = Asking(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
-
-    @property
-    def supports_stable_offsets(self) -> bool | None:
-        """Whether offsets that an open transaction commits are waited for, by the versions that the group's coordinator
-        takes; while that is not known, all brokers met so far; None: nobody was met yet (see `negotiate`)."""
-        if self._highest < STABLE_VERSION:
-            return False
-        known = self._cluster.coordinator_versions("group", self.group_id)
-        met = [known] if known is not None else list(self._cluster.versions.values())
-        key = messages.OffsetFetchRequest.api_key
-        return all(versions.apis.get(key, (0, 0))[1] >= STABLE_VERSION for versions in met) if met else None
-
-    def negotiate(self, timeout: float) -> Flow[bool]:
-        """Find the coordinator, hear which versions it takes, and give `supports_stable_offsets`."""
-        deadline = self._asking.deadline(timeout)
-        node = yield from self._cluster.coordinator("group", self.group_id, timeout)
-        if node not in self._cluster.versions:
-            yield from call(node, messages.ApiVersionsRequest(), timeout=self._asking.call_timeout(deadline), highest=0)
-        return bool(self.supports_stable_offsets)
 
     def fetch(
         self, partitions: Iterable[TopicPartition], timeout: float, member: Member | None = None
@@ -198,7 +178,7 @@ class _GroupCoordinator(CoordinatorOf):
             self._metadata.request_update(f"{item} is not known to the coordinator")
 
 
-class _Topics:
+class _RequestedTopics:
     """Topics of a question by name and id: an answer is read with the ids that were asked for."""
 
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
@@ -233,7 +213,7 @@ def fetch_question(
     dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist. unstable: takes the
     partitions whose offset is pending."""
     wanted = list(partitions)
-    topics = _Topics(cluster, wanted)
+    topics = _RequestedTopics(cluster, wanted)
     is_all = wanted == [ALL]
 
     def request(some: list[TopicPartition], until: Deadline) -> ByVersion:
@@ -263,7 +243,7 @@ def fetch_question(
 def _fetch_request(
     group_id: str,
     partitions: list[TopicPartition] | None,
-    topics: _Topics,
+    topics: _RequestedTopics,
     member: ConsumerGroupMetadata | None,
     require_stable: bool,
     version: int,
@@ -292,7 +272,7 @@ def _fetch_request(
     return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _told(response: Any, topics: _Topics) -> Iterator[tuple[TopicPartition, Answer]]:
+def _told(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
     """What an answer says, whichever its version."""
     told = response.groups[0].topics if response.groups else response.topics
     for topic in told:
@@ -306,12 +286,14 @@ def _code(response: Any) -> int:
     return int(response.groups[0].error_code if response.groups else response.error_code)
 
 
-def _fetched(response: Any, some: list[TopicPartition], topics: _Topics) -> Iterable[tuple[TopicPartition, Answer]]:
+def _fetched(
+    response: Any, some: list[TopicPartition], topics: _RequestedTopics
+) -> Iterable[tuple[TopicPartition, Answer]]:
     code = _code(response)
     return ((partition, Answer(code)) for partition in some) if code else _told(response, topics)
 
 
-def _all_fetched(response: Any, topics: _Topics) -> Iterator[tuple[TopicPartition, Answer]]:
+def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
     code, found = _code(response), {}
     for partition, answer in () if code else _told(response, topics):
         code = code or answer.code
@@ -326,7 +308,7 @@ def commit_question(
     group_metadata: ConsumerGroupMetadata | None = None,
 ) -> Question[TopicPartition, None]:
     """For `settle`: OffsetCommit of partitions. group_metadata: None for nobody who is checked (an empty group)."""
-    topics = _Topics(cluster, offsets)
+    topics = _RequestedTopics(cluster, offsets)
     who = group_metadata or ConsumerGroupMetadata(group_id)
 
     def of(topic: str, number: int) -> Any:

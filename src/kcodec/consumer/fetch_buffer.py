@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _SCHEMA_IDS = ("key_schema_id", "value_schema_id")
 
 
+@dataclass(slots=True, eq=False)
 class FetchedPartition:
     """The records of one partition in one response, and how far they were taken.
 
@@ -45,49 +47,36 @@ class FetchedPartition:
     chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
-    __slots__ = (
-        "_aborted",
-        "_begin",
-        "_fetched",
-        "_is_arrow",
-        "_settings",
-        "bytes_needed",
-        "chunk",
-        "data",
-        "high_watermark",
-        "is_cut",
-        "last_epoch",
-        "next_offset",
-        "position",
-        "size",
-        "state",
-        "version",
-    )
+    state: PartitionState
+    version: int
+    position: int
+    response: InitVar[Any]
+    settings: ConsumerSettings
+    chunk: Chunk | None = None
+    next_offset: int | None = None
+    last_epoch: int = -1
+    is_cut: bool = False
+    bytes_needed: int = 0
+    data: Any = field(init=False)
+    size: int = field(init=False)
+    high_watermark: int = field(init=False)
+    _begin: int = field(init=False)
+    _aborted: list[tuple[int, int]] = field(init=False)
+    _fetched: FetchedRecords | None = None
+    _is_arrow: bool = False
 
-    def __init__(
-        self, state: PartitionState, version: int, offset: int, response: Any, settings: ConsumerSettings
-    ) -> None:
-        self.state = state
-        self.version = version
-        self.position = self._begin = offset
+    def __post_init__(self, response: Any) -> None:
+        self._begin = self.position
         self.data = response.records
         self.size = len(self.data)
         self.high_watermark = response.high_watermark
-        self._settings = settings
         self._aborted = [(one.producer_id, one.first_offset) for one in response.aborted_transactions or ()]
-        self._fetched: FetchedRecords | None = None
-        self.chunk: Chunk | None = None
-        self._is_arrow = False
-        self.next_offset: int | None = None
-        self.last_epoch = -1
-        self.is_cut = False
-        self.bytes_needed = 0
         self._walk()
 
     def _walk(self) -> None:
         """What the headers tell of the end, before anything is decoded."""
         try:
-            headers = batches(self.data, limits=self._settings.limits)
+            headers = batches(self.data, limits=self.settings.limits)
             if not len(headers):
                 self.is_cut = self.size > 0
                 self.bytes_needed = headers.bytes_needed
@@ -108,7 +97,7 @@ class FetchedPartition:
     def _opened(self, is_arrow: bool) -> FetchedRecords:
         # What was decoded and not given, as a poll was interrupted or an iteration was left, is decoded again.
         if self._fetched is None or self._is_arrow is not is_arrow or self._fetched.position != self.position:
-            settings, name = self._settings, self.state.topic_partition
+            settings, name = self.settings, self.state.topic_partition
             columns = _RECORD_COLUMNS if settings.framing is None else _RECORD_COLUMNS + _SCHEMA_IDS
             self._is_arrow = is_arrow
             self._fetched = FetchedRecords(
@@ -155,7 +144,7 @@ class FetchedPartition:
         elif error is None and taken.position == self._begin:
             error = DecodeError(f"asked for offset {self._begin}, the broker sent {self.size} bytes that lie before it")
         if isinstance(error, DecodeError):
-            name, limits = self.state.topic_partition, self._settings.limits
+            name, limits = self.state.topic_partition, self.settings.limits
             return explain_corruption(error, name, self.data, taken.position, self.high_watermark, limits)
         return error
 

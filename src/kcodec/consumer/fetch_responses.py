@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -52,19 +53,17 @@ _MAX_ATTEMPT = 10
 _QUIET_SECONDS = 5.0
 
 
+@dataclass(slots=True)
 class FetchBackoff:
     """The backoff of a partition or broker: failures in a row, since when, and until when nothing is requested.
 
     cause: the last failure, for people.
     """
 
-    __slots__ = ("attempts", "cause", "since", "until")
-
-    def __init__(self, now: float) -> None:
-        self.attempts = 0
-        self.cause = ""
-        self.since = now
-        self.until = now
+    since: float
+    until: float
+    attempts: int = 0
+    cause: str = ""
 
 
 class FetchBackoffs:
@@ -79,9 +78,9 @@ class FetchBackoffs:
     def put_off(self, key: TopicPartition | int, cause: str = "") -> FetchBackoff:
         """Request nothing from it for a while, longer each time."""
         now = self._clock()
-        found = self._known.setdefault(key, FetchBackoff(now))
+        found = self._known.setdefault(key, FetchBackoff(now, now))
         if now > found.until + _QUIET_SECONDS:
-            found = self._known[key] = FetchBackoff(now)
+            found = self._known[key] = FetchBackoff(now, now)
         found.until = now + self._backoff(min(found.attempts, _MAX_ATTEMPT), self._random.random())
         found.attempts += 1
         found.cause = cause or found.cause
@@ -115,20 +114,18 @@ class RequestedPartition(NamedTuple):
     request: PartitionRequest
 
 
+@dataclass(slots=True)
 class Refusals:
     """An offset that brokers refuse with CORRUPT_MESSAGE. version: of the state when it was requested.
 
     begin: the first of consecutive offsets that were refused as corrupt; None if there is none.
     """
 
-    __slots__ = ("begin", "count", "offset", "since", "version")
-
-    def __init__(self, version: int, offset: int, now: float, begin: int | None = None) -> None:
-        self.version = version
-        self.offset = offset
-        self.since = now
-        self.begin = begin
-        self.count = 0
+    version: int
+    offset: int
+    since: float
+    begin: int | None = None
+    count: int = 0
 
     def is_corrupt(self, now: float) -> bool:
         """Whether the offset was refused long enough to call it corrupt."""

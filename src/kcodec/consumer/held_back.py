@@ -16,7 +16,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import Asking
 from kcodec.consumer.assignment import COMMITTED, Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.lag import OpenTransaction, open_transactions_of
+from kcodec.consumer.lag import BlockingTransaction, open_transactions_of
 from kcodec.consumer.polling_handler import Polls
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
@@ -153,7 +153,7 @@ def java_hash(text: str) -> int:
     return code - (1 << 32) if code >= 1 << 31 else code
 
 
-def _named(one: OpenTransaction) -> str:
+def _named(one: BlockingTransaction) -> str:
     name = (
         "with an unknown transactional_id"
         if one.transactional_id is None

@@ -32,7 +32,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 
 @dataclass(frozen=True)
-class OpenTransaction:
+class BlockingTransaction:
     """The transaction that holds a last stable offset back.
 
     transactional_id: None where no coordinator told it: `kcodec txn find-hanging` tells whether anybody will end it.
@@ -67,7 +67,7 @@ class PartitionLag:
     committed: int | None
     log_end_offset: int
     last_stable_offset: int
-    holder: OpenTransaction | None = None
+    holder: BlockingTransaction | None = None
     holder_unknown: str | None = None
 
     @property
@@ -135,27 +135,21 @@ def partition_lags(
             outcome.results[item] = PartitionLag(position, None if at is None else at.offset, *offsets)
     held = [item for item, one in outcome.results.items() if one.last_stable_offset < one.log_end_offset]
     if held:
-        yield from _find_holders(asking, outcome.results, held, deadline)
+        for item, (opened, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
+            holder = opened[0] if opened else None
+            outcome.results[item] = replace(outcome.results[item], holder=holder, holder_unknown=unknown)
     return outcome
-
-
-def _find_holders(
-    asking: Asking, found: dict[TopicPartition, PartitionLag], held: list[TopicPartition], deadline: Deadline
-) -> Flow[None]:
-    """Put the holders into `found`."""
-    for item, (opened, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
-        found[item] = replace(found[item], holder=opened[0] if opened else None, holder_unknown=unknown)
 
 
 def open_transactions_of(
     asking: Asking, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
-) -> Flow[dict[TopicPartition, tuple[tuple[OpenTransaction, ...], str | None]]]:
+) -> Flow[dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]]]:
     """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
     id of one is not known. There are none where the leader did not name its producers. most: transactions of each.
     """
     held = list(partitions)
     producers = yield from producers_of(asking, held, None, deadline.share(3))
-    found: dict[TopicPartition, tuple[tuple[OpenTransaction, ...], str | None]] = {}
+    found: dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]] = {}
     holders = {}
     for item in held:
         if item in producers.errors:
@@ -195,10 +189,10 @@ def _first_text(errors: Iterable[KcodecError]) -> str:
     return next(map(str, errors), "no transactional id has this producer id")
 
 
-def _opened(state: ProducerState, name: str | None, told: TransactionDescription | None) -> OpenTransaction:
+def _opened(state: ProducerState, name: str | None, told: TransactionDescription | None) -> BlockingTransaction:
     assert state.current_transaction_start_offset is not None
     is_same = told is not None and told.producer_id == state.producer_id
-    return OpenTransaction(
+    return BlockingTransaction(
         name,
         state.producer_id,
         state.producer_epoch,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
@@ -44,16 +45,14 @@ MAX_NAMED_PARTITIONS: Final = 5
 Key = tuple[str, str | int]
 
 
+@dataclass(slots=True)
 class _Problem:
     """One problem: since when, when it is logged next, and the interval after that."""
 
-    __slots__ = ("interval", "next_at", "since", "was_logged")
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.next_at = now + WARN_AFTER_SECONDS
-        self.interval = REPEAT_SECONDS
-        self.was_logged = False
+    since: float
+    next_at: float
+    interval: float = REPEAT_SECONDS
+    was_logged: bool = False
 
 
 class _Found(NamedTuple):
@@ -103,7 +102,7 @@ class WaitingReport:
             if self._known.pop(key).was_logged:
                 log.info("%s: recovered: %s %s", self._name, *key)
         for key, one in found.items():
-            problem = self._known.setdefault(key, _Problem(now))
+            problem = self._known.setdefault(key, _Problem(now, now + WARN_AFTER_SECONDS))
             if now >= problem.next_at:
                 log.warning("%s: %s for %.0f s%s", self._name, one.what, now - problem.since, one.hint)
                 problem.was_logged = True

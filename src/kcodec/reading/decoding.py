@@ -8,7 +8,7 @@ from kcodec._fast import Counts, DecodedRecords, RecordBatch
 from kcodec.constants import ControlType
 from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DecodeError
-from kcodec.reading.engine import FetchedAnswer
+from kcodec.reading.engine import FetchedResponse
 
 
 class RangeDecoder:
@@ -28,68 +28,68 @@ class RangeDecoder:
         """Whether max_rows records were given."""
         return self._left is not None and self._left <= 0
 
-    def decode(self, answer: FetchedAnswer) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """(the records in the range; the damage behind them, after which the rest of the answer is not given).
+    def decode(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
+        """(the records in the range; the corruption behind them, after which the rest of the response is not given).
 
         The partition's next_offset moves behind all that was given or passed over: markers, aborted records, gaps.
-        Under on_error="skip" a batch that cannot be read is passed over as far as its length, and counted; damage is
-        then only what hides where the next batch begins.
+        Under on_error="skip" a batch that cannot be read is passed over as far as its length, and counted; the
+        corruption is then only what hides where the next batch begins.
         """
         found: list[DecodedRecords] = []
-        rest: memoryview | None = answer.data
-        damage = None
+        rest: memoryview | None = response.data
+        corruption = None
         while rest is not None and not self.is_full:
-            decoded, damage = self._attempt(answer, rest, self._settings.columns, answer.partition.end)
+            decoded, corruption = self._attempt(response, rest, self._settings.columns, response.partition.end)
             if self._left is not None and len(decoded) > self._left:
-                end = self._offset_of(answer, rest, self._left)
-                decoded, damage = self._attempt(answer, rest, self._settings.columns, end)
-            self._count(answer, decoded)
+                end = self._offset_of(response, rest, self._left)
+                decoded, corruption = self._attempt(response, rest, self._settings.columns, end)
+            self._count(response, decoded)
             found += decoded.chunks if len(decoded) else ()
-            rest = None if damage is None else self._skipped(answer, rest, damage)
-            damage = None if rest is not None else damage
-        return found, damage
+            rest = None if corruption is None else self._skipped(response, rest, corruption)
+            corruption = None if rest is not None else corruption
+        return found, corruption
 
-    def _count(self, answer: FetchedAnswer, decoded: DecodedRecords) -> None:
+    def _count(self, response: FetchedResponse, decoded: DecodedRecords) -> None:
         if self._left is not None:
             self._left -= len(decoded)
         self.counts = _sum(self.counts, decoded.counts)
         if decoded.next_offset is not None:
-            answer.partition.next_offset = max(answer.partition.next_offset, decoded.next_offset)
+            response.partition.next_offset = max(response.partition.next_offset, decoded.next_offset)
 
-    def _skipped(self, answer: FetchedAnswer, data: memoryview, damage: DecodeError) -> memoryview | None:
-        """What follows a damaged batch, where that may and can be passed over. The error learns its next_offset.
+    def _skipped(self, response: FetchedResponse, data: memoryview, corruption: DecodeError) -> memoryview | None:
+        """What follows a corrupt batch, where that may and can be passed over. The error learns its next_offset.
 
-        The offset behind the last batch of an answer stands in its header alone, which may be damaged, too; a batch
+        The offset behind the last batch of an answer stands in its header alone, which may be corrupt, too; a batch
         that follows is better proof, and the core has looked for it.
         """
-        if damage.position is None:
+        if corruption.position is None:
             return None
         try:
-            batch = _fast.header_at(data[damage.position :], limits=self._settings.limits)
+            batch = _fast.header_at(data[corruption.position :], limits=self._settings.limits)
         except DecodeError:
             return None
         if batch is None or batch.base_offset > batch.last_offset:
             return None
-        if damage.next_offset is None:
-            damage.next_offset = batch.last_offset + 1
+        if corruption.next_offset is None:
+            corruption.next_offset = batch.last_offset + 1
         if self._settings.on_error != "skip":
             return None
         self.counts = _sum(self.counts, Counts(batches=1, skipped_batches=1))
-        _end_aborted(answer.aborted, data[: damage.position], batch)
-        answer.partition.next_offset = max(answer.partition.next_offset, damage.next_offset)
-        return data[damage.position + batch.size_in_bytes :]
+        _end_aborted(response.aborted, data[: corruption.position], batch)
+        response.partition.next_offset = max(response.partition.next_offset, corruption.next_offset)
+        return data[corruption.position + batch.size_in_bytes :]
 
-    def _offset_of(self, answer: FetchedAnswer, data: memoryview, row: int) -> int:
+    def _offset_of(self, response: FetchedResponse, data: memoryview, row: int) -> int:
         """The offset of a row: an end before which as many records lie."""
-        decoded, _ = self._attempt(answer, data, ("offset",), answer.partition.end)
+        decoded, _ = self._attempt(response, data, ("offset",), response.partition.end)
         offset: int = decoded.column("offset")[row]
         return offset
 
     def _attempt(
-        self, answer: FetchedAnswer, data: memoryview, columns: tuple[str, ...], end: int
+        self, response: FetchedResponse, data: memoryview, columns: tuple[str, ...], end: int
     ) -> tuple[DecodedRecords, DecodeError | None]:
-        """The records up to damage, and that."""
-        settings, partition = self._settings, answer.partition
+        """The records up to corruption, and that."""
+        settings, partition = self._settings, response.partition
         topic, number = partition.topic_partition
         try:
             decoded = _fast.decode_fetch(
@@ -100,8 +100,8 @@ class RangeDecoder:
                 end_offset=end,
                 columns=columns,
                 isolation_level=settings.isolation_level,
-                aborted_transactions=answer.aborted,
-                last_stable_offset=answer.last_stable_offset if settings.is_committed_only else None,
+                aborted_transactions=response.aborted,
+                last_stable_offset=response.last_stable_offset if settings.is_committed_only else None,
                 check_crcs=settings.check_crcs,
                 limits=settings.limits,
                 binary_type=settings.binary_type,
@@ -119,8 +119,8 @@ def _sum(one: Counts, more: Counts) -> Counts:
     return Counts(*(here + there for here, there in zip(one, more, strict=True)))
 
 
-def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, damaged: RecordBatch) -> None:
-    """Drop the aborted transactions that ended before a damaged batch, or with it: what follows is decoded anew, and
+def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, corrupt: RecordBatch) -> None:
+    """Drop the aborted transactions that ended before a corrupt batch, or with it: what follows is decoded anew, and
     would count later transactions of their producers to them."""
     markers = [
         (batch.producer_id, record.offset)
@@ -129,8 +129,8 @@ def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, damaged: Re
         for record in batch.records()
         if record.control_type is ControlType.ABORT
     ]
-    if damaged.is_control_batch:
-        markers.append((damaged.producer_id, damaged.last_offset))
+    if corrupt.is_control_batch:
+        markers.append((corrupt.producer_id, corrupt.last_offset))
     for producer_id, offset in markers:
         begun = [one for one in aborted if one[0] == producer_id and one[1] <= offset]
         if begun:

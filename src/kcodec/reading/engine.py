@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -58,7 +57,7 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ReadRange:
     """Offsets [start, end) of a partition; next_offset: behind the last one that was delivered or passed over."""
 
     start: int
@@ -67,7 +66,7 @@ class Range:
 
 
 @dataclass(slots=True)
-class FetchedAnswer:
+class FetchedResponse:
     """What a broker gave of one partition, to be decoded by whoever takes it."""
 
     partition: PartitionRead
@@ -81,7 +80,7 @@ class FetchedAnswer:
 class PartitionRead:
     """How far one partition is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
 
-    damage: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
+    corruption: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
     """
 
     topic_partition: TopicPartition
@@ -98,16 +97,16 @@ class PartitionRead:
     is_empty_once: bool = False
     must_pause: bool = False
     last_error: KcodecError | None = None
-    damage: DecodeError | None = None
+    corruption: DecodeError | None = None
 
     def __post_init__(self) -> None:
         self.fetch_offset = self.next_offset = self.start
         self.end = max(self.start, self.end)
 
     @property
-    def range(self) -> Range:
+    def range(self) -> ReadRange:
         """As the caller sees it."""
-        return Range(self.start, self.end, self.next_offset)
+        return ReadRange(self.start, self.end, self.next_offset)
 
 
 class BoundedRead:
@@ -124,12 +123,10 @@ class BoundedRead:
         topic: str,
         ranges: Mapping[int, tuple[int, int]],
         settings: ConsumerSettings,
-        random: Random,
     ) -> None:
         self.cluster = cluster
         self.topic = topic
         self.settings = settings
-        self._random = random
         size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
         topic_id = cluster.topic_id(topic)
         self.partitions = [
@@ -138,7 +135,7 @@ class BoundedRead:
         ]
         self.bytes_fetched = 0
         self._left = 0
-        self._answers: deque[FetchedAnswer] = deque()
+        self._responses: deque[FetchedResponse] = deque()
         self._arrived = Signal()
         self._error: BaseException | None = None
         self._held = 0
@@ -155,25 +152,25 @@ class BoundedRead:
                 self._left += 1
                 yield from spawn(self._read(partition), f"read of {partition.topic_partition}")
 
-    def next_answer(self) -> Flow[FetchedAnswer | None]:
+    def next_response(self) -> Flow[FetchedResponse | None]:
         """What came next, of any partition; None: all is delivered. Raises what ended the reading, after all that came
         before it."""
-        while not self._answers:
+        while not self._responses:
             if self._error is not None:
                 raise self._error
             if not self._left:
-                self._check_damage()
+                self._check_corruption()
                 return None
             yield from wait(self._arrived)
-        answer = self._answers.popleft()
-        self._give_space(answer.size)
-        return answer
+        response = self._responses.popleft()
+        self._give_space(response.size)
+        return response
 
-    def _check_damage(self) -> None:
+    def _check_corruption(self) -> None:
         """Whoever decodes has met what stopped the fetching, and has not come back for more."""
         for partition in self.partitions:
-            if partition.damage is not None:
-                raise partition.damage
+            if partition.corruption is not None:
+                raise partition.corruption
 
     # Space for responses
 
@@ -200,7 +197,7 @@ class BoundedRead:
     def _read(self, partition: PartitionRead) -> Flow[None]:
         try:
             self._progressed(partition)
-            while partition.fetch_offset < partition.end and partition.damage is None and self._error is None:
+            while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
                 self.cluster.topics_wanted([self.topic])
                 size = max(partition.fetch_bytes, self._large)
                 waiting_since = self.cluster.clock()
@@ -208,10 +205,10 @@ class BoundedRead:
                 # Until it is this partition's turn its time does not run: the caller may be slow to take records.
                 partition.deadline += self.cluster.clock() - waiting_since
                 partition.must_pause = True
-                answer = yield from self._fetch(partition, size)
-                if answer is not None:
-                    answer.size = size
-                    self._answers.append(answer)
+                response = yield from self._fetch(partition, size)
+                if response is not None:
+                    response.size = size
+                    self._responses.append(response)
                     self._arrived.set()
                     continue
                 self._give_space(size)
@@ -228,7 +225,7 @@ class BoundedRead:
         partition.attempt = 0
         partition.unknown_since = partition.last_error = None
 
-    def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedAnswer | None]:
+    def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedResponse | None]:
         """One request; None where it brought nothing."""
         topic, number = partition.topic_partition
         self._check_topic(partition)
@@ -281,7 +278,7 @@ class BoundedRead:
             partition_max_bytes=partition.fetch_bytes,
         )
         return FetchRequest(
-            # An empty answer is asked for once more with some patience: a broker that has to get records from tiered
+            # An empty response is asked for once more with some patience: a broker that has to get records from tiered
             # storage may come back without them.
             max_wait_ms=int(self.settings.fetch_max_wait * 1000) if partition.is_empty_once else 0,
             min_bytes=1,
@@ -291,7 +288,7 @@ class BoundedRead:
             rack_id=self.settings.client_rack,
         )
 
-    def _took(self, partition: PartitionRead, told: Any) -> FetchedAnswer | None:
+    def _took(self, partition: PartitionRead, told: Any) -> FetchedResponse | None:
         data = memoryview(told.records if told.records is not None else b"")
         limit = told.last_stable_offset if self.settings.is_committed_only else told.high_watermark
         if not data.nbytes:
@@ -302,8 +299,8 @@ class BoundedRead:
             self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
             self._large = 0 if self._large <= partition.fetch_bytes else self._large
         partition.is_empty_once = False
-        offset, epoch, damage = behind(data)
-        if offset is None and damage is None:  # a cut batch alone, as brokers before KIP-74 gave
+        offset, epoch, corruption = behind(data)
+        if offset is None and corruption is None:  # a cut batch alone, as brokers before KIP-74 gave
             if partition.fetch_bytes >= self.settings.fetch_max_bytes:
                 raise DecodeError(
                     f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is longer than "
@@ -313,15 +310,15 @@ class BoundedRead:
             partition.must_pause = False
             return None
         self._progressed(partition)
-        partition.damage = damage
+        partition.corruption = corruption
         if offset is not None:
             partition.fetch_offset = max(partition.fetch_offset + 1, offset)
             partition.last_epoch = epoch
         aborted = [(one.producer_id, one.first_offset) for one in told.aborted_transactions or ()]
-        return FetchedAnswer(partition, data, aborted, told.last_stable_offset)
+        return FetchedResponse(partition, data, aborted, told.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
-        """An empty answer: the end, where the log goes as far; else the log is still on its way."""
+        """An empty response: the end, where the log goes as far; else the log is still on its way."""
         if limit >= partition.end:
             if partition.is_empty_once:
                 partition.fetch_offset = partition.end
@@ -397,7 +394,7 @@ class BoundedRead:
                 f"{partition.topic_partition}: offset {partition.fetch_offset} (reading up to {partition.end}) could "
                 f"not be read within {self.settings.default_api_timeout:g} s{why}"
             )
-        pause = min(self.settings.retry_backoff(partition.attempt, self._random.random()), LONGEST_PAUSE_SECONDS)
+        pause = min(self.settings.retry_backoff(partition.attempt, self.cluster.random.random()), LONGEST_PAUSE_SECONDS)
         partition.attempt += 1
         yield from sleep(min(pause, left))
 
@@ -416,12 +413,12 @@ def behind(data: memoryview) -> tuple[int | None, int, DecodeError | None]:
     Headers alone are read; None: there is no whole batch.
     """
     found: Any = None
-    damage = None
+    corruption = None
     try:
         for found in _fast.batches(data):  # noqa: B007  the last one counts
             pass
     except DecodeError as error:
-        damage = error
+        corruption = error
     if found is None:
-        return None, -1, damage
-    return found.last_offset + 1, found.partition_leader_epoch, damage
+        return None, -1, corruption
+    return found.last_offset + 1, found.partition_leader_epoch, corruption

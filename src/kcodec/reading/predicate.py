@@ -29,7 +29,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Bounds:
     """Records at [first, end) with times in [from_ms, until_ms); what a predicate leaves of a partition."""
 
     first: int = 0
@@ -42,20 +42,20 @@ class Box:
         """Whether no record can be in it."""
         return self.first >= self.end or self.from_ms >= self.until_ms
 
-    def both(self, other: Box) -> Box:
+    def both(self, other: Bounds) -> Bounds:
         """Where both hold."""
-        return Box(
+        return Bounds(
             max(self.first, other.first),
             min(self.end, other.end),
             max(self.from_ms, other.from_ms),
             min(self.until_ms, other.until_ms),
         )
 
-    def either(self, other: Box) -> Box:
-        """The smallest box around both."""
+    def either(self, other: Bounds) -> Bounds:
+        """The smallest bounds around both."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
-        return Box(
+        return Bounds(
             min(self.first, other.first),
             max(self.end, other.end),
             min(self.from_ms, other.from_ms),
@@ -63,12 +63,12 @@ class Box:
         )
 
 
-ALL = Box()
-NOTHING = Box(end=0)
+ALL = Bounds()
+NOTHING = Bounds(end=0)
 
 
-def boxes_of(predicate: polars.Expr, topic: str, partitions: Iterable[int]) -> dict[int, Box]:
-    """Partition -> its box."""
+def bounds_of(predicate: polars.Expr, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
+    """Partition -> its bounds."""
     numbers = list(partitions)
     try:
         node = json.loads(predicate.meta.serialize(format="json"))
@@ -90,11 +90,11 @@ class _Reader:
         self._topic = topic
         self._partitions = partitions
 
-    def _each(self, box: Box) -> dict[int, Box]:
-        return dict.fromkeys(self._partitions, box)
+    def _each(self, bound: Bounds) -> dict[int, Bounds]:
+        return dict.fromkeys(self._partitions, bound)
 
-    def read(self, node: Any) -> dict[int, Box]:
-        """The boxes of a node."""
+    def read(self, node: Any) -> dict[int, Bounds]:
+        """The bounds of a node."""
         if not isinstance(node, dict) or len(node) != 1:
             return self._each(ALL)
         ((kind, inside),) = node.items()
@@ -113,7 +113,7 @@ class _Reader:
             return self._each(_function(inside))
         return self._each(ALL)
 
-    def _of_places(self, node: Any) -> dict[int, Box]:
+    def _of_places(self, node: Any) -> dict[int, Bounds]:
         """An expression of topic and partition alone: polars says for which of them it is true."""
         import polars
 
@@ -177,7 +177,7 @@ def _number(column: str, value: Any) -> tuple[int, bool] | None:
     return since // _MILLISECOND, not since % _MILLISECOND
 
 
-def _comparison(inside: Any) -> Box:
+def _comparison(inside: Any) -> Bounds:
     column, operator, other = _column(inside.get("left")), inside.get("op"), inside.get("right")
     if column is None:
         column, operator, other = _column(inside.get("right")), EXCHANGED.get(operator), inside.get("left")
@@ -187,7 +187,7 @@ def _comparison(inside: Any) -> Box:
     return ALL if found is None else _compared(column, operator, *found)
 
 
-def _compared(column: str, operator: str | None, value: int, is_whole: bool) -> Box:
+def _compared(column: str, operator: str | None, value: int, is_whole: bool) -> Bounds:
     """column OPERATOR value; not is_whole: the constant lies between value and value + 1."""
     above = value + 1
     if operator == "Gt":
@@ -203,7 +203,7 @@ def _compared(column: str, operator: str | None, value: int, is_whole: bool) -> 
     return ALL
 
 
-def _span(column: str, first: int, end: int) -> Box:
+def _span(column: str, first: int, end: int) -> Bounds:
     first, end = max(0, min(first, HIGHEST)), max(0, min(end, HIGHEST))
     if column == "offset":
         return replace(ALL, first=first, end=end)
@@ -211,7 +211,7 @@ def _span(column: str, first: int, end: int) -> Box:
     return replace(ALL, from_ms=first, until_ms=end) if end > 0 else ALL
 
 
-def _function(inside: Any) -> Box:
+def _function(inside: Any) -> Bounds:
     """is_between and is_in."""
     given, function = inside.get("input"), inside.get("function")
     boolean = function.get("Boolean") if isinstance(function, dict) else None

@@ -21,7 +21,7 @@ from kcodec.errors import OffsetOutOfRangeError
 from kcodec.flow import Flow
 from kcodec.offsets import Timestamp, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
-from kcodec.reading.predicate import ALL, HIGHEST, Box
+from kcodec.reading.predicate import ALL, HIGHEST, Bounds
 
 Place: TypeAlias = "str | int | Timestamp | datetime.datetime"
 Places: TypeAlias = "Place | Mapping[int, Place]"
@@ -67,7 +67,7 @@ class TopicRange:
         self.topic = topic
         self.partitions = None if partitions is None else list(dict.fromkeys(numbers_of(partitions, "partitions")))
         #: What a query leaves of each partition, by numbers.
-        self.narrow: Callable[[list[int]], dict[int, Box]] = lambda numbers: {}
+        self.narrow: Callable[[list[int]], dict[int, Bounds]] = lambda numbers: {}
         self._start = self._places(start, "start", "earliest")
         self._end = self._places(end, "end", "latest")
 
@@ -90,30 +90,30 @@ class TopicRange:
         Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION), OffsetOutOfRangeError for a start that is not in the log.
         """
         numbers = yield from self._numbers(asking)
-        boxes = self.narrow(numbers)
-        numbers = [number for number in numbers if not boxes.get(number, ALL).is_empty]
+        bounds = self.narrow(numbers)
+        numbers = [number for number in numbers if not bounds.get(number, ALL).is_empty]
         spans = _Offsets(asking, self.topic, numbers, isolation_level)
-        yield from spans.ask({number: self._times(number, boxes.get(number, ALL)) for number in numbers})
+        yield from spans.ask({number: self._times(number, bounds.get(number, ALL)) for number in numbers})
         found = {}
         for number in numbers:
             start = spans.offset(number, self._start.get(number, self._start[None]))
             end = spans.offset(number, self._end.get(number, self._end[None]))
             yield from self._check_start(number, start, end, spans)
-            box = boxes.get(number, ALL)
-            start = max(start, box.first, spans.offset(number, Timestamp(box.from_ms)) if box.from_ms > 0 else 0)
+            bound = bounds.get(number, ALL)
+            start = max(start, bound.first, spans.offset(number, Timestamp(bound.from_ms)) if bound.from_ms > 0 else 0)
             end = min(
-                end, box.end, spans.offset(number, Timestamp(box.until_ms)) if box.until_ms < HIGHEST else HIGHEST
+                end, bound.end, spans.offset(number, Timestamp(bound.until_ms)) if bound.until_ms < HIGHEST else HIGHEST
             )
-            if start < end or not boxes:
+            if start < end or not bounds:
                 found[number] = start, max(start, end)
         return found
 
-    def _times(self, number: int, box: Box) -> list[int]:
+    def _times(self, number: int, bound: Bounds) -> list[int]:
         """The times whose offsets are asked for."""
         places = [places.get(number, places[None]) for places in (self._start, self._end)]
         times = [place.ms for place in places if isinstance(place, Timestamp)]
-        times += [box.from_ms] if box.from_ms > 0 else []
-        times += [box.until_ms] if box.until_ms < HIGHEST else []
+        times += [bound.from_ms] if bound.from_ms > 0 else []
+        times += [bound.until_ms] if bound.until_ms < HIGHEST else []
         return list(dict.fromkeys(times))
 
     def _check_start(self, number: int, start: int, end: int, spans: _Offsets) -> Flow[None]:

@@ -6,6 +6,7 @@ ruled its commit out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kcodec.consumer.assignment import PartitionState
@@ -23,25 +24,26 @@ class Start(NamedTuple):
     leader_epoch: int
 
 
+@dataclass(slots=True, eq=False)
 class SessionBlock:
     """See the module. Its attributes change on the loop's thread, or by the block's caller.
 
-    failed:     why it can only be aborted: a rebalance took what it had read. Nobody is raised at.
+    failed:     why it can only be aborted: a rebalance took what it had read. No error is raised for it.
     has_read:   poll gave records out; is_reading: poll may be about to.
-    has_sent:   something was sent: it may stand for what was assigned then.
+    has_sent:   something was sent: it may depend on what was assigned then.
     is_ending:  its end has begun, or is over: it polls and sends no more.
-    is_gone:    tells whether who asked for its begin was interrupted before he got it: nobody will end it.
+    is_gone:    returns whether the call that begins it was interrupted before it returned: nothing will end it.
     starts:     where it began to read each partition.
     """
 
-    __slots__ = ("failed", "has_read", "has_sent", "is_ending", "is_gone", "is_reading", "starts", "transaction")
-
-    def __init__(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> None:
-        self.transaction = transaction
-        self.is_gone = is_gone
-        self.failed: str | None = None
-        self.has_read = self.is_reading = self.has_sent = self.is_ending = False
-        self.starts: dict[TopicPartition, Start] = {}
+    transaction: OpenTransaction
+    is_gone: Callable[[], bool]
+    failed: str | None = None
+    has_read: bool = False
+    is_reading: bool = False
+    has_sent: bool = False
+    is_ending: bool = False
+    starts: dict[TopicPartition, Start] = field(default_factory=dict)
 
     @property
     def is_fresh(self) -> bool:
@@ -50,7 +52,7 @@ class SessionBlock:
 
     @property
     def committed(self) -> bool | None:
-        """True, False, or None: still open, or EndTxn was not answered and nobody knows."""
+        """True, False, or None: still open, or there was no response to EndTxn and the outcome is unknown."""
         return self.transaction.committed
 
     def fail(self, why: str) -> None:

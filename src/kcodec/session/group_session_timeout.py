@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the coordinator waits for a member of a KIP-848 group: a setting of the group, else of the broker.
 
-In this protocol no client names a session time-out. Who needs one to stay below (a transaction that must end before
-its member's partitions go to another) has to ask: DescribeConfigs of the group (resource type 32, which brokers fill
-up with their defaults), and where that is not allowed or not known, of the group's coordinator.
+In this protocol no client names a session timeout. A transaction that must end before the partitions of its member go
+to another needs it, so it is requested: by DescribeConfigs of the group, to which brokers add their defaults, and
+where that is not allowed or not known, of the group's coordinator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError
 from kcodec.flow import ANY_NODE, Flow, call, sleep
 from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 
 #: Numbers of Kafka's ConfigResource.Type.
 BROKER_RESOURCE, GROUP_RESOURCE = 4, 32
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+_SOURCES = {BROKER_RESOURCE: "broker", GROUP_RESOURCE: "group"}
 #: A broker's settings are the group's with this before them.
 _BROKER_PREFIX = "group."
 
@@ -42,37 +44,33 @@ class GroupSessionTimeout:
 def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Flow[GroupSessionTimeout]:
     """What holds for the group, within `timeout` seconds. Raises AuthenticationError; all other errors: in `source`."""
     deadline = cluster.clock() + timeout
-    try:
-        settings = yield from _describe(cluster, ANY_NODE, GROUP_RESOURCE, group_id, "", deadline)
+    reasons = []
+    for kind, prefix in ((GROUP_RESOURCE, ""), (BROKER_RESOURCE, _BROKER_PREFIX)):
+        try:
+            node = ANY_NODE
+            if kind == BROKER_RESOURCE:
+                node = yield from cluster.coordinator("group", group_id, max(deadline - cluster.clock(), 0.0))
+            name = group_id if kind == GROUP_RESOURCE else str(node)
+            settings = yield from _describe(cluster, node, kind, name, prefix, deadline)
+        except AuthenticationError:
+            raise
+        except (BrokerError, TransportError, DecodeError) as error:
+            reasons.append(str(error))
+            continue
         if (found := _seconds(settings, SESSION_TIMEOUT)) is not None:
-            return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), "group")
-        reason = f"the group's settings do not name {SESSION_TIMEOUT}"
-    except AuthenticationError:
-        raise
-    except (BrokerError, TransportError, DecodeError) as error:
-        reason = str(error)
-    try:
-        node = yield from cluster.coordinator("group", group_id, max(deadline - cluster.clock(), 0.0))
-        settings = yield from _describe(cluster, node, BROKER_RESOURCE, str(node), _BROKER_PREFIX, deadline)
-        if (found := _seconds(settings, SESSION_TIMEOUT)) is not None:
-            return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), "broker")
-        reason += f"; the broker's do not name {_BROKER_PREFIX}{SESSION_TIMEOUT}"
-    except AuthenticationError:
-        raise
-    except (BrokerError, TransportError, DecodeError) as error:
-        reason += f"; {error}"
-    return GroupSessionTimeout(None, None, reason)
+            return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), _SOURCES[kind])
+        settings_of = "the group's settings" if kind == GROUP_RESOURCE else "the broker's"
+        reasons.append(f"{settings_of} do not name {prefix}{SESSION_TIMEOUT}")
+    return GroupSessionTimeout(None, None, "; ".join(reasons))
 
 
 def _describe(
     cluster: Cluster, node: int, kind: int, name: str, prefix: str, deadline: float
 ) -> Flow[dict[str, str | None]]:
     """The two settings, without the prefix; what is lost on the way is asked again."""
-    from kcodec.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-
     keys = [prefix + SESSION_TIMEOUT, prefix + HEARTBEAT_INTERVAL]
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    doing = f"DescribeConfigs of {'group' if kind == GROUP_RESOURCE else 'broker'} {name!r}"
+    doing = f"DescribeConfigs of {_SOURCES[kind]} {name!r}"
     attempt = 0
     while True:
         left = deadline - cluster.clock()

@@ -41,9 +41,7 @@ def make_assignors(strategies: Iterable[Any]) -> list[Assignor]:
                 known = ", ".join(ASSIGNORS)
                 raise ValueError(f"partition_assignment_strategy: no assignor is named {strategy!r}; there are {known}")
             made.append(ASSIGNORS[strategy]())
-        elif all(
-            hasattr(strategy, part) for part in ("name", "is_cooperative", "user_data", "on_assignment", "assign")
-        ):
+        elif all(hasattr(strategy, part) for part in PARTS):
             made.append(strategy)
         else:
             raise TypeError(f"partition_assignment_strategy: a name or an Assignor is wanted, not {strategy!r}")

@@ -87,7 +87,6 @@ class Balance:
     def _equal_shares(self) -> list[list[TopicPartition]]:
         """Each as many as any other, or one more; who had more keeps the one more."""
         kept: list[list[TopicPartition]] = [[] for _ in self.members]
-        free = []
         for one in sorted(self.partitions, key=lambda one: (one[1], java_order(one[0]))):
             if (owner := self.had.get(one, NOBODY)) != NOBODY:
                 kept[owner].append(one)

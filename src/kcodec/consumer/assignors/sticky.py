@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from kcodec.cluster.retry_driver import by_topic
 from kcodec.consumer.assignors.assignor import NO_GENERATION, GroupMember, Shares, Topics, all_partitions
 from kcodec.consumer.assignors.balance import Balance
 from kcodec.errors import DecodeError
@@ -54,10 +55,7 @@ class StickyAssignor:
         """What this member had, and in which generation; None before its first rebalance."""
         if self._had is None:
             return None
-        numbers: dict[str, list[int]] = {}
-        for topic, partition in self._had:
-            numbers.setdefault(topic, []).append(partition)
-        had = [StickyTopic(topic=topic, partitions=partitions) for topic, partitions in numbers.items()]
+        had = [StickyTopic(topic=topic, partitions=partitions) for topic, partitions in by_topic(self._had).items()]
         return StickyUserData(previous_assignment=had, generation=self._generation).encode(1)
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from kcodec.cluster.retry_driver import by_topic
 from kcodec.consumer.assignors import GroupMember
 from kcodec.consumer.assignors.assignor import java_order
 from kcodec.errors import DecodeError
@@ -30,7 +31,7 @@ M = TypeVar("M", bound=Message)
 
 def write_subscription(member: GroupMember) -> bytes:
     """What JoinGroup carries for an assignor: topics, what is owned since which generation, the rack."""
-    numbers = _by_topic(sorted(member.owned, key=lambda one: (java_order(one.topic), one.partition)))
+    numbers = by_topic(sorted(member.owned, key=lambda one: (java_order(one.topic), one.partition)))
     message = ConsumerProtocolSubscription(
         topics=sorted(member.topics, key=java_order),
         user_data=member.user_data,
@@ -57,7 +58,7 @@ def read_subscription(data: bytes, member_id: str, group_instance_id: str | None
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """What SyncGroup carries for a member."""
-    numbers = _by_topic(partitions)
+    numbers = by_topic(partitions)
     assigned = [AssignedPartitions(topic=topic, partitions=parts) for topic, parts in numbers.items()]
     return _write(ConsumerProtocolAssignment(assigned_partitions=assigned))
 
@@ -67,13 +68,6 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
     found = _read(ConsumerProtocolAssignment, data, "the assignment that the leader gave")
     read = (TopicPartition(one.topic, number) for one in found.assigned_partitions for number in one.partitions)
     return list(dict.fromkeys(read))
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    numbers: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        numbers.setdefault(topic, []).append(number)
-    return numbers
 
 
 def _write(message: Message) -> bytes:

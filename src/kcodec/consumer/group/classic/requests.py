@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a classic group asks its coordinator, and what each answer means (Kafka: AbstractCoordinator).
+"""What a member of a classic group requests from its coordinator (Kafka: AbstractCoordinator).
 
 JoinGroup and SyncGroup are held back by the coordinator until all members have come, and what is behind them on their
 connection waits with them. So a heartbeat or a farewell takes another connection while one of them is under way.
@@ -71,22 +71,18 @@ class GroupRequests:
             )
             for assignor in assignors
         ]
-        rebalance_timeout = self.settings.max_poll_interval
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=_milliseconds(self.settings.session_timeout),
-            rebalance_timeout_ms=_milliseconds(rebalance_timeout),
+            rebalance_timeout_ms=_milliseconds(self.settings.max_poll_interval),
             member_id=generation.member_id,
             group_instance_id=self._static,
             protocol_type=PROTOCOL_TYPE,
             protocols=protocols,
             reason=reason[:MAX_REASON],
         )
-        timeout = max(self.settings.request_timeout, rebalance_timeout + JOIN_GRACE_SECONDS)
-        lowest = STATIC_JOIN if self._static is not None else 0
-        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")
-        message: JoinGroupResponse = reply.message
-        return message
+        response: JoinGroupResponse = yield from self._held_back(node, request, STATIC_JOIN)
+        return response
 
     def sync(
         self, node: int, generation: Generation, shares: Mapping[str, Sequence[TopicPartition]]
@@ -104,12 +100,15 @@ class GroupRequests:
                 for member_id, share in shares.items()
             ],
         )
-        # The leader may take as long as the rest of the rebalance.
+        response: SyncGroupResponse = yield from self._held_back(node, request, STATIC_SYNC)
+        return response
+
+    def _held_back(self, node: int, request: Any, static_version: int) -> Flow[Any]:
+        """A request that the coordinator holds back for the rest of the rebalance: until all members, or their leader,
+        have sent theirs."""
         timeout = max(self.settings.request_timeout, self.settings.max_poll_interval + JOIN_GRACE_SECONDS)
-        lowest = STATIC_SYNC if self._static is not None else 0
-        reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")
-        message: SyncGroupResponse = reply.message
-        return message
+        lowest = static_version if self._static is not None else 0
+        return (yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")).message
 
     def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
         """Heartbeat: the error code of the answer."""
