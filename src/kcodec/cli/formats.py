@@ -110,7 +110,7 @@ class RecordText:
         self.columns = INTERNAL_COLUMNS if self._is_decoded else self._template.columns
 
     def of(self, decoded: DecodedRecords, most: int) -> TextBytes | bytes:
-        """So many records of a chunk."""
+        """The first `most` records of a chunk."""
         if not self._is_decoded:
             return self._template.format(decoded, most=most)
         assert self._topic is not None
@@ -143,7 +143,7 @@ def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: i
 
 @dataclass(frozen=True)
 class Offsets:
-    """What the `-o` options ask for: where to begin and to end. `last`: so many before the end."""
+    """What the `-o` options ask for: where to begin and to end. `last`: the last N."""
 
     start: int | None = None
     last: int | None = None

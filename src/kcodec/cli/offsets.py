@@ -127,7 +127,7 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
             some, worse = partial_results(partial(_listed, admin, dict.fromkeys(places, spec), level), output)
             listed.append(some)
             status = max(status, worse)
-            places = list(some)  # what failed once is told of once
+            places = list(some)  # what failed once is reported once
         rows = [(*at, *(some[at].offset for some in listed)) for at in places]
     write_rows(output, columns, rows, as_json=options.json)
     return status

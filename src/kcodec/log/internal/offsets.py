@@ -33,7 +33,7 @@ class CommittedOffset(OffsetAndMetadata):
     """A committed offset as the log has it.
 
     commit_timestamp, expire_timestamp: ms; the latter None unless the commit had one of its own (version 1).
-    topic_id: Kafka's text, None where the record has none. record_offset: where the record lies.
+    topic_id: Kafka's text, None where the record has none. record_offset: where the record is.
     """
 
     commit_timestamp: int = -1
@@ -57,7 +57,7 @@ class CommittedOffset(OffsetAndMetadata):
 
 @dataclass(frozen=True)
 class PendingOffset:
-    """A commit inside a transaction that is still open: OffsetFetch answers 88 for its partition until it ends."""
+    """A commit inside an open transaction: until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT."""
 
     producer_id: int
     topic_partition: TopicPartition
@@ -66,7 +66,7 @@ class PendingOffset:
 
 @dataclass(frozen=True)
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
-    """The committed offsets of a group by partition, in order; and what else the records tell of it.
+    """The committed offsets of a group by partition, in order; and what else the records say of it.
 
     pending: commits of open transactions. type: "classic", "consumer", "share" or "streams"; None for a group of which
     only commits are known. generation: of a classic group, the epoch of the others. members: their ids, in order. A
@@ -192,9 +192,9 @@ class _Replay:
 
 
 def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, GroupOffsets]:
-    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would answer.
+    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would return.
 
-    A record that cannot be read is passed over (``internal_record`` tells what is wrong with it); damage is a
+    A record that cannot be read is passed over (``internal_record`` says what is wrong with it); corruption is a
     DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
     """
     found: dict[str, GroupOffsets] = {}
