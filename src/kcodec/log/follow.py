@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import AbortedTransaction, AbortedTransactions, Counts, DecodedRecords
 from kcodec.errors import DecodeError
 from kcodec.log.chunks import ByteRange, Chunks, SequentialReader, StreamOptions, sum_of_counts
-from kcodec.log.growth import GrowingLog, Walked
 from kcodec.log.seek import START, position_of_offset
 from kcodec.log.segment import Segment
 from kcodec.log.timeline import ABORT, Verdict
 from kcodec.log.windows import WindowBuffer
+
+if TYPE_CHECKING:
+    from kcodec.log.growth import GrowingLog, Walked
 
 POLL_INTERVAL = 0.2
 # A callable, or an object with is_set(), as the Event of threading and of multiprocessing.
@@ -71,6 +73,8 @@ def follow_segments(
 
     Under read_committed the walk begins with the first segment: a transaction may be open from there.
     """
+    from kcodec.log.growth import GrowingLog
+
     start = max(log_start_offset, options.start_offset or 0)
     is_alone = path == segments[0].path
     storage, place = segments[0].storage, START
