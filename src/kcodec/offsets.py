@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """A time where an offset could stand, too: milliseconds since 1970, as records carry it."""
+    """A time where an offset is expected, too: milliseconds since 1970, as records carry it."""
 
     ms: int
 
@@ -35,9 +35,9 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True)
 class ConsumerGroupMetadata:
-    """Who commits offsets of a group inside a transaction; the coordinator refuses an old generation (KIP-447).
+    """The member that commits offsets inside a transaction; the coordinator refuses an old generation (KIP-447).
 
-    generation_id:     of the member's last rebalance (its member epoch in KIP-848); -1 with an empty member_id: nobody
+    generation_id:     of the member's last rebalance (its member epoch in KIP-848); -1 with an empty member_id: nothing
                        is checked, for partitions assigned by hand.
     group_instance_id: of a static member, else None.
     """

@@ -20,7 +20,8 @@ Timestamps are milliseconds since 1970 as in every column; a template may ask fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from kcodec._fast import COLUMNS, TextBytes, TextTemplate
 from kcodec.arguments import names_of
@@ -31,6 +32,7 @@ Part = bytes | tuple[object, ...]
 
 # What a record can be written with: the columns, and what is read out of a control record.
 RECORD_FIELDS = (*COLUMNS, "coordinator_epoch")
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.?))", re.DOTALL)
 _BYTES = ("key", "value", "headers")
 _BOOLEANS = ("is_transactional", "is_control")
 
@@ -104,22 +106,28 @@ def rule_of_json(value: bytes | None) -> str | dict[str, str] | None:
 
 def unescape(text: str) -> bytes | None:
     """The bytes behind what the rule "escaped" wrote; None for ``\\N``. ValueError for what it never writes."""
-    if text == "\\N":
-        return None
-    named = {"\\": b"\\", "n": b"\n", "r": b"\r", "t": b"\t"}
+
+    def unknown(at: int) -> ValueError:
+        return ValueError(f"{text[at : at + 4]!r} at character {at} is no escape")
+
+    return None if text == "\\N" else replace_escapes(text, {"\\": b"\\", "n": b"\n", "r": b"\r", "t": b"\t"}, unknown)
+
+
+def replace_escapes(
+    text: str, named: Mapping[str, bytes], unknown: Callable[[int], Exception], errors: str = "strict"
+) -> bytes:
+    """The bytes of a text in which a backslash begins the name of some, or xNN, one byte.
+
+    unknown: gives the error of an escape that is not known, by its position. errors: as of ``str.encode``.
+    """
     pieces, at = bytearray(), 0
-    while at < len(text):
-        if text[at] != "\\":
-            end = text.find("\\", at)
-            end = len(text) if end < 0 else end
-            pieces += text[at:end].encode("utf-8")
-            at = end
-        elif text[at + 1 : at + 2] in named:
-            pieces += named[text[at + 1]]
-            at += 2
-        elif text[at + 1 : at + 2] == "x" and len(text) >= at + 4:
-            pieces.append(int(text[at + 2 : at + 4], 16))
-            at += 4
+    for match in ESCAPE.finditer(text):
+        pieces += text[at : match.start()].encode("utf-8", errors)
+        if match[1] is not None:
+            pieces.append(int(match[1], 16))
+        elif match[2] in named:
+            pieces += named[match[2]]
         else:
-            raise ValueError(f"{text[at : at + 4]!r} at character {at} is no escape")
-    return bytes(pieces)
+            raise unknown(match.start())
+        at = match.end()
+    return bytes(pieces + text[at:].encode("utf-8", errors))

@@ -52,7 +52,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Print every log named; FINDINGS if damage ended one or was skipped."""
+    """Print every log named; FINDINGS if corruption ended one or was skipped."""
     if options.count is not None and options.count < 0:
         raise CommandError(f"--count must not be negative, not {options.count}")
     if options.bootstrap_server is not None:
@@ -92,7 +92,7 @@ class _Cat:
         self._text = RecordText(log.topic, log.partition, options, control=options.control)
 
     def write(self, output: Output) -> ExitStatus:
-        """All records asked for; FINDINGS where there was damage."""
+        """All records requested; FINDINGS where there was corruption."""
         options = self._options
         isolation = isolation_of(options)
         start, end = range_of(self._log, offsets_of(options.offset), isolation)
@@ -140,6 +140,6 @@ class _Cat:
                 return
 
     def _format(self, given: tuple[DecodedRecords, int]) -> tuple[TextBytes | bytes, int]:
-        """The text of so many records of a chunk, and about how many bytes of the log that was."""
+        """The text of a number of records of a chunk, and about how many bytes of the log that was."""
         text = self._text.of(*given)
         return text, len(text)

@@ -2,17 +2,19 @@
 """Cleaned ``.log`` files for ``kcodec convert``: batches of a log without what is not wanted, offsets as they were.
 
 A batch of which everything is kept goes through byte for byte. One that is kept in part (a range of offsets, or the log
-start, begins or ends within it) is written anew, with its own codec and every other field as it was, as the cleaner
+start, begins or ends within it) is rewritten, with its own codec and every other field as it was, as the cleaner
 does. Under read_committed the data of aborted transactions goes, and everything from the last stable offset on; end
 markers stay, because committed data is still marked as transactional (one may lie behind the last stable offset though
-its data lies before, and then comes along). Without markers committed batches lose that mark
-instead (the CRC is computed anew), so that the file needs none. Torn tails and, with on_error "skip", batches with a
+its data is before, and then comes along). Without markers committed batches lose that mark
+instead (the CRC is computed again), so that the file needs none. Torn tails and, with on_error "skip", batches with a
 bad CRC are left out.
 """
 
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from kcodec.cli.logs import READ_COMMITTED
 from kcodec.cli.parser import CommandError
 from kcodec.cli.sinks import atomic_file
 from kcodec.errors import CorruptBatchError, DecodeError
-from kcodec.log import Log
+from kcodec.log import Log, Verdict
 
 # FileRecords: positions in a segment are int32.
 LARGEST_SEGMENT_BYTES = (1 << 31) - 1
@@ -30,7 +32,7 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class CleanOptions:
-    """What is kept: offsets in [start_offset, end_offset), what is committed, end markers; and what damage does."""
+    """What is kept: offsets in [start_offset, end_offset), what is committed, end markers; and what corruption does."""
 
     start_offset: int | None
     end_offset: int | None
@@ -41,7 +43,7 @@ class CleanOptions:
 
 @dataclass
 class Cleaned:
-    """What was written: batches as they were, batches written anew, records; and the damage that was left out."""
+    """What was written: batches as they were, rewritten batches, records; and the corruption that was left out."""
 
     whole_batches: int = 0
     rewritten_batches: int = 0
@@ -51,7 +53,7 @@ class Cleaned:
 
 
 def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Callable[[int, int], None]) -> Cleaned:
-    """Write the cleaned segment, whole or not at all. DecodeError for damage that is not to be skipped."""
+    """Write the cleaned segment, whole or not at all. DecodeError for corruption that is not to be skipped."""
     cleaning = _Cleaning(log, options)
     with atomic_file(path) as raw:
         file = io.BufferedWriter(raw, 1 << 20)
@@ -71,7 +73,8 @@ class _Cleaning:
         self.done = Cleaned()
         self._log = log
         self._options = options
-        self._verdict = verdict = log.verdict(options.isolation_level, options.on_error)
+        verdict = log.verdict(options.isolation_level, options.on_error)
+        self._aborted = _Aborted(verdict)
         self._start = max(verdict.log_start_offset, options.start_offset or 0)
         ends = [end for end in (options.end_offset, verdict.limit) if end is not None]
         self._end = min(ends) if ends else None
@@ -118,11 +121,7 @@ class _Cleaning:
     def _is_wanted(self, batch: kcodec.RecordBatch) -> bool:
         if batch.is_control_batch:
             return self._options.has_markers
-        return not (batch.is_transactional and self._is_aborted(batch))
-
-    def _is_aborted(self, batch: kcodec.RecordBatch) -> bool:
-        aborted = self._verdict.between(batch.base_offset, batch.next_offset).aborted_transactions
-        return any(one.producer_id == batch.producer_id for one in aborted)
+        return not (batch.is_transactional and self._aborted.covers(batch))
 
     def _is_below(self, record: kcodec.Record) -> bool:
         """Below the end; a control record that came along is never above it."""
@@ -180,3 +179,20 @@ def _without_transaction(data: memoryview) -> bytes:
     producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence) if has_sequence else (-1, -1, -1)
     kcodec.set_producer_state(plain, *producer, is_transactional=False)
     return bytes(plain)
+
+
+class _Aborted:
+    """The intervals of aborted transactions, by producer."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._firsts: dict[int, list[int]] = defaultdict(list)
+        self._lasts: dict[int, list[int]] = defaultdict(list)
+        for one in sorted(verdict.aborted_transactions, key=lambda entry: entry.first_offset):
+            self._firsts[one.producer_id].append(one.first_offset)
+            self._lasts[one.producer_id].append(1 << 63 if one.last_offset is None else one.last_offset)
+
+    def covers(self, batch: kcodec.RecordBatch) -> bool:
+        """Whether this batch belongs to one of them."""
+        firsts = self._firsts.get(batch.producer_id, [])
+        at = bisect_right(firsts, batch.last_offset) - 1
+        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]

@@ -57,7 +57,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Print records; FINDINGS if damage ended it or was skipped."""
+    """Print records; FINDINGS if corruption ended it or was skipped."""
     if options.count is not None and options.count < 0:
         raise UsageError(f"--count must not be negative, not {options.count}")
     is_stored = "stored" in options.offset
@@ -134,7 +134,7 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
             for decoded in records:
                 printer.write(decoded, len(decoded))
         except DecodeError as error:
-            return printer.damaged(error)
+            return printer.report_corruption(error)
     status = printer.ended(records.counts.skipped_batches)
     if options.count is None and getattr(options, "quiet", True) is False:
         ends = ", ".join(f"{place} at {one.end}" for place, one in records.offsets.items())
@@ -158,7 +158,7 @@ class _Printer:
         return tuple(sorted(wanted))
 
     def write(self, decoded: DecodedRecords, most: int) -> None:
-        """So many records of a batch."""
+        """The first `most` records of a batch."""
         place = decoded.column("topic")[0], decoded.column("partition")[0]
         text = self._texts.get(place)
         if text is None:
@@ -167,7 +167,7 @@ class _Printer:
         if getattr(self._options, "unbuffered", False):
             self._output.flush()
 
-    def damaged(self, error: DecodeError) -> ExitStatus:
+    def report_corruption(self, error: DecodeError) -> ExitStatus:
         """A batch cannot be read."""
         self._output.flush()
         behind = "" if error.next_offset is None else f"; behind it: -o {error.next_offset}, or --on-error skip"
@@ -246,7 +246,7 @@ class _Following:
             try:
                 decoded = consumer.poll_arrow(POLL_SECONDS)
             except DecodeError as error:
-                return self._printer.damaged(error)
+                return self._printer.report_corruption(error)
             if not len(decoded):
                 if self._options.exit and _is_at_end(consumer):
                     break

@@ -61,7 +61,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Convert all logs named into the one file; FINDINGS if damage was skipped, or ended it ("stop")."""
+    """Convert all logs named into the one file; FINDINGS if corruption was skipped, or ended it ("stop")."""
     kind = options.format or format_of(options.output)
     columns = _columns(options.columns)
     logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
@@ -169,7 +169,7 @@ class _Conversion:
         self._progress.end()
 
     def _span(self, log: Log) -> tuple[int, int]:
-        """Where its offsets begin and how many there are, for the progress bar; 0 where nobody looks at one."""
+        """Where its offsets begin and how many there are, for the progress bar; 0 if none is shown."""
         if not self._progress.is_shown:
             return 0, 0
         try:

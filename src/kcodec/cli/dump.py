@@ -65,7 +65,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Dump every file named; FINDINGS if one is damaged, ERROR if one cannot be read."""
+    """Dump every file named; FINDINGS if one is corrupt, ERROR if one cannot be read."""
     if options.threads < 1:
         raise CommandError(f"--threads must be at least 1, not {options.threads}")
     status = ExitStatus.OK
@@ -101,7 +101,7 @@ class DumpedFile:
 
 
 def _kind_of(path: Path) -> str | None:
-    """The kind that a file's name tells."""
+    """The kind that a file's name says."""
     name = path.name
     for ending in ON_THEIR_WAY:
         name = name.removesuffix(ending)
@@ -167,7 +167,7 @@ def _partition_rows(directory: LogDirectory) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a file holds: rows with the same fields, and what is to be said beside them."""
+    """What a file holds: rows with the same fields, and what is to be said in addition to them."""
 
     fields: tuple[str, ...]
     rows: Iterable[Sequence[Any]]
@@ -175,7 +175,7 @@ class _Rows:
 
 
 def _dump_file(place: DumpedFile, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """One file; FINDINGS where it is damaged."""
+    """One file; FINDINGS where it is corrupt."""
     try:
         found = _READERS[place.kind](place.path)
     except DecodeError as error:

@@ -23,7 +23,7 @@ from kcodec.cli.render import Cell, cell_text, time_text, write_items
 from kcodec.errors import CorruptBatchError, DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.parallel import in_order
-from kcodec.log.segment import LOWEST_OFFSET, Tail, judge_cut, judge_damage
+from kcodec.log.segment import LOWEST_OFFSET, Tail, judge_corruption, judge_cut
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
 from kcodec.text import TextBytes, TextTemplate, json_lines
 
@@ -60,7 +60,7 @@ class Window:
     position: int
     data: memoryview
     batches: list[kcodec.RecordBatch]
-    problem: DecodeError | None = None  # what stands behind the last of them, if that is damage
+    problem: DecodeError | None = None  # what is behind the last of them, if that is corruption
 
 
 @dataclass
@@ -114,11 +114,13 @@ class Walk:
             return found, 0, error
 
     def _judge(self, file: SegmentFile, failure: DecodeError | None) -> None:
-        """What the bytes are at which the walk ended: the torn tail of an active segment, or damage."""
+        """What the bytes are at which the walk ended: the torn tail of an active segment, or corruption."""
         try:
             if failure is not None:
                 failure.position, failure.path = self.done, self.path
-                self.tail = judge_damage(file, failure, self.size, self._above, self.limits, is_active=self.is_active)
+                self.tail = judge_corruption(
+                    file, failure, self.size, self._above, self.limits, is_active=self.is_active
+                )
             else:
                 self.tail = judge_cut(file, self.done, self.size, self._above, self.limits)
         except DecodeError as error:
@@ -127,7 +129,7 @@ class Walk:
 
 @dataclass
 class _Made:
-    """What a thread makes of a window: the text, and what was damaged in it."""
+    """What a thread makes of a window: the text, and what was corrupt in it."""
 
     text: list[TextBytes]
     problems: list[DecodeError]
@@ -263,7 +265,7 @@ class _RecordsMaker:
         self._columns = self._template.columns
 
     def make(self, window: Window) -> _Made:
-        """The text of all records of a window, damaged batches left out."""
+        """The text of all records of a window, corrupt batches left out."""
         made = _Made([], [], window.position + window.data.nbytes)
         at, waiting = 0, window.batches
         while waiting:
@@ -291,7 +293,7 @@ class _RecordsMaker:
     def _lines(
         self, batches: list[kcodec.RecordBatch], position: int, at: int, error: DecodeError | None
     ) -> list[tuple[int, bytes]]:
-        """The line above the records of each batch; the last is the damaged one, where there is an error."""
+        """The line above the records of each batch; the last is the corrupt one, where there is an error."""
         if self._as_json:
             return []
         lines = []
@@ -303,7 +305,7 @@ class _RecordsMaker:
 
 
 def batch_line(batch: kcodec.RecordBatch, position: int, fault: DecodeError | None) -> bytes:
-    """What stands above the records of a batch: all of its header, in words."""
+    """The line above the records of a batch: all of its header, in words."""
     notes = [
         f"batch {batch.base_offset}..{batch.last_offset}: position {position}, {batch.size_in_bytes} bytes",
         f"records_count {cell_text(batch.records_count)}",

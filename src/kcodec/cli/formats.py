@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import re
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,10 +16,9 @@ from kcodec import DecodedRecords
 from kcodec.cli.parser import UsageError, nearest
 from kcodec.cli.render import json_line
 from kcodec.log import internal_record
-from kcodec.text import TextBytes, TextTemplate, json_lines, rule_of_json
+from kcodec.text import TextBytes, TextTemplate, json_lines, replace_escapes, rule_of_json
 
-NAMED_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
-HEXADECIMAL = re.compile("[0-9a-fA-F]{2}")
+NAMED_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\", "": b"\\"}
 PLACES = ("beginning", "end")
 # What a record can be written with as JSON, and what a control record has in addition.
 FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
@@ -32,21 +30,11 @@ INTERNAL_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 def unescaped(text: str) -> bytes:
     """The bytes that a delimiter or format on the command line stands for."""
-    found, at = bytearray(), 0
-    while at < len(text):
-        follows = text[at + 1 : at + 2]
-        if text[at] != "\\" or not follows:
-            found += text[at].encode("utf-8", "surrogateescape")
-            at += 1
-        elif follows in NAMED_ESCAPES:
-            found += NAMED_ESCAPES[follows]
-            at += 2
-        elif follows == "x" and HEXADECIMAL.fullmatch(text, at + 2, at + 4):
-            found.append(int(text[at + 2 : at + 4], 16))
-            at += 4
-        else:
-            raise UsageError(f"unknown escape {text[at : at + 2]!r} in {text!r}; possible: \\n \\r \\t \\0 \\xNN \\\\")
-    return bytes(found)
+
+    def unknown(at: int) -> UsageError:
+        return UsageError(f"unknown escape {text[at : at + 2]!r} in {text!r}; possible: \\n \\r \\t \\0 \\xNN \\\\")
+
+    return replace_escapes(text, NAMED_ESCAPES, unknown, "surrogateescape")
 
 
 def template_of_format(text: str, null: bytes, topic: str | None, partition: int | None) -> TextTemplate:
@@ -110,7 +98,7 @@ class RecordText:
         self.columns = INTERNAL_COLUMNS if self._is_decoded else self._template.columns
 
     def of(self, decoded: DecodedRecords, most: int) -> TextBytes | bytes:
-        """So many records of a chunk."""
+        """The first `most` records of a chunk."""
         if not self._is_decoded:
             return self._template.format(decoded, most=most)
         assert self._topic is not None
@@ -143,7 +131,7 @@ def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: i
 
 @dataclass(frozen=True)
 class Offsets:
-    """What the `-o` options ask for: where to begin and to end. `last`: so many before the end."""
+    """What the `-o` options ask for: where to begin and to end. `last`: the last N."""
 
     start: int | None = None
     last: int | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec groups``: consumer groups of a cluster: members, committed offsets, lag, and who holds it back."""
+"""``kcodec groups``: consumer groups of a cluster: members, committed offsets, lag, and what holds it back."""
 
 from __future__ import annotations
 

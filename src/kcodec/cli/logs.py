@@ -52,7 +52,7 @@ def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
 
 
 def _named(path: str, topic: str | None, partition: int | None) -> Log:
-    """A log whose topic and partition its path does not tell."""
+    """A log whose topic and partition its path does not say."""
     opened = kcodec.open(path, topic=topic, partition=partition)
     if isinstance(opened, LogDirectory):
         raise CommandError(f"{path} became a log directory while it was opened")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec.cli.brokers import add_broker_options, make_admin, partial_results
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
@@ -109,11 +109,6 @@ def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
 # --------------------------------------------------------------------------------------------------------------- list
 
 
-def _check_list(options: argparse.Namespace) -> None:
-    if not options.names:
-        raise CommandError("list needs a TOPIC")
-
-
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     places = _places(admin, options.names)
     if options.at is not None:
@@ -127,7 +122,7 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
             some, worse = partial_results(partial(_listed, admin, dict.fromkeys(places, spec), level), output)
             listed.append(some)
             status = max(status, worse)
-            places = list(some)  # what failed once is told of once
+            places = list(some)  # what failed once is reported once
         rows = [(*at, *(some[at].offset for some in listed)) for at in places]
     write_rows(output, columns, rows, as_json=options.json)
     return status
@@ -145,8 +140,7 @@ def _or_none(value: int) -> int | None:
 
 
 def _check_reset(options: argparse.Namespace) -> None:
-    if not options.names:
-        raise CommandError("reset needs a GROUP")
+    needs_names(options.names, "a GROUP", "reset")
     given = [name for name in ("to", "shift", "ago", "from_file") if getattr(options, name) is not None]
     if len(given) != 1:
         raise CommandError("reset needs one of --to, --shift, --ago and --from-file")
@@ -273,11 +267,6 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
 # -------------------------------------------------------------------------------------------------------------- delete
 
 
-def _check_delete(options: argparse.Namespace) -> None:
-    if len(options.names) < 2:
-        raise CommandError("delete needs a GROUP and a TOPIC")
-
-
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     group_id, *topics = options.names
     known = admin.list_group_offsets(group_id)
@@ -299,7 +288,7 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 Check = Callable[[argparse.Namespace], None]
 Act = Callable[["Admin", argparse.Namespace, Output], ExitStatus]
 ACTIONS: dict[str, tuple[Check, Act]] = {
-    "list": (_check_list, _list),
+    "list": (lambda options: needs_names(options.names, "a TOPIC", "list"), _list),
     "reset": (_check_reset, _reset),
-    "delete": (_check_delete, _delete),
+    "delete": (lambda options: needs_names(options.names[1:], "a GROUP and a TOPIC", "delete"), _delete),
 }

@@ -23,7 +23,7 @@ class ExitStatus(IntEnum):
     """0 to 2 are results of a command; the others are the shell's numbers for the two signals."""
 
     OK = 0
-    FINDINGS = 1  # something is wrong with the data: damage, a finding of `check`
+    FINDINGS = 1  # something is wrong with the data: corruption, a finding of `check`
     ERROR = 2  # a wrong call, or a file that cannot be read at all
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -40,7 +40,7 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody looks at stdout."""
+        """Whether stdout is a terminal."""
         return self._stdout is None and sys.stdout is not None and sys.stdout.isatty()
 
     @property
@@ -54,7 +54,7 @@ class Output:
         return self._stderr is None and sys.stderr is not None and sys.stderr.isatty()
 
     def write(self, data: Buffer) -> None:
-        """Data for stdout; small pieces wait for company. BrokenPipeError where nobody reads any more."""
+        """Data for stdout; small pieces are collected. BrokenPipeError if the reader has closed it."""
         view = memoryview(data)
         if view.nbytes < PIECE_BYTES:
             self._waiting += view
@@ -81,7 +81,7 @@ class Output:
             view = view[os.write(descriptor, view) :]
 
     def abandon(self) -> None:
-        """Forget what waits: nobody reads stdout any more."""
+        """Forget what waits: the reader of stdout has closed it."""
         self._waiting = bytearray()
 
     def say(self, text: str) -> None:
@@ -116,7 +116,7 @@ class Progress:
         self._begin = self._shown = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """So much is done."""
+        """Show how much is done."""
         now = time.monotonic()
         if not self.is_shown or now - self._begin < BAR_AFTER_SECONDS:
             return

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         else:
             _in_transactions(producer, sending, messages, options)
     finally:
-        # All is acknowledged, or something failed, or somebody pressed Ctrl-C: not the time to wait for more.
+        # All is acknowledged, or something failed, or Ctrl-C was pressed: not the time to wait for more.
         producer.close(CLOSE_SECONDS)
     return ExitStatus.OK
 

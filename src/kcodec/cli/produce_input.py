@@ -52,7 +52,7 @@ def pieces_of(path: str | None) -> Iterator[bytes]:
 
 
 def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """What lies between delimiters; a last one that does not end with it counts, an empty last one does not."""
+    """What is between delimiters; a last one that does not end with it counts, an empty last one does not."""
     waiting = bytearray()
     for piece in pieces:
         searched = max(len(waiting) - len(delimiter) + 1, 0)
@@ -92,7 +92,7 @@ def whole_files(paths: list[str]) -> Iterator[InputMessage]:
 
 
 def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator[InputMessage]:
-    """A message a line; empty lines are passed over. CommandError names the line that is none, and why."""
+    """A message a line; empty lines are passed over. CommandError names an invalid line, and why."""
     for number, line in enumerate(split(pieces, b"\n"), 1):
         if line.strip():
             place = f"line {number}"

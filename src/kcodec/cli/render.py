@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kcodec.cli.output import Output
 
-# Columns take their widths from so many rows; a wider cell further on moves its own line only.
+# Columns take their widths from this number of rows; a wider cell further on moves its own line only.
 ROWS_FOR_WIDTHS = 1000
 COLOURS = {"good": "\x1b[32m", "bad": "\x1b[31;1m", "notable": "\x1b[33m", "quiet": "\x1b[2m"}
 END_OF_COLOUR = "\x1b[0m"

@@ -84,7 +84,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Restore; FINDINGS at damage, or where the counts differ in the end."""
+    """Restore; FINDINGS at corruption, or where the counts differ in the end."""
     if options.partitions is not None and options.partitions < 1:
         raise UsageError(f"--partitions must be at least 1, not {options.partitions}")
     if options.chunk < 1:
@@ -144,7 +144,7 @@ class RestoredPartition:
 
     @property
     def note(self) -> str:
-        """What stands beside the offset that is committed: whose it is, and where the target began to be written."""
+        """The metadata of the offset that is committed: whose it is, and where the target began to be written."""
         return f"restored from {self.source}; from offset {self.begun} on"
 
 
@@ -159,7 +159,7 @@ class Plan:
 
 
 def plan_of(options: argparse.Namespace, output: Output) -> Plan:
-    """Read every source to its end. Raises DecodeError at damage, unless that is to be skipped."""
+    """Read every source to its end. Raises DecodeError at corruption, unless that is to be skipped."""
     renamed = dict(options.map)
     plan = Plan(options.name or _name_of(options.files))
     for log in _logs(options):
@@ -212,7 +212,7 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
 
 
 def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> None:
-    """Read all that is going to be written, values included, so that damage is found now."""
+    """Read all that is going to be written, values included, so that corruption is found now."""
     part.next_offset = part.log.log_start_offset
     stream = part.log.to_arrow(
         columns=("offset", "timestamp", "key", "value", "headers"),
@@ -354,7 +354,7 @@ class _Restoring:
             producer = Producer(**{**given, "transactional_id": self._plan.name})
         progress = Progress(self._output, "restoring")
         try:
-            # Ends what a killed restore left open, and fences one that runs: from here on the progress stands.
+            # Ends what a killed restore left open, and fences one that runs: from here on the progress does not change.
             producer.init_transactions()
             read_progress(self._plan, self._options)
             for part in self._plan.parts:

@@ -34,7 +34,8 @@ FORMATS = {
     ".ndjson": "jsonl",
 }
 COMPRESSIONS = ("none", "snappy", "gzip", "lz4", "zstd")
-# A row group of Parquet is closed once its columns take so many bytes: what is held is that, and its pages compressed.
+# A row group of Parquet is closed once its columns take this number of bytes: what is held is that, and its pages
+# compressed.
 ROW_GROUP_BYTES = 32 << 20
 # Fails on any file or link that is there already. What a system does not have is nothing there.
 SCRATCH_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -60,7 +61,7 @@ class Sink(Protocol):
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name tells; CommandError if it tells none."""
+    """The format that a file's name says; CommandError if it says none."""
     if path.suffix not in FORMATS:
         raise CommandError(
             f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; or say --format"
@@ -72,7 +73,7 @@ def format_of(path: Path) -> str:
 def atomic_file(path: Path) -> Iterator[io.FileIO]:
     """A file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
 
-    Others who can write to the directory can neither foresee its name nor put anything in its place before it is
+    Other users that can write to the directory can neither foresee its name nor put anything in its place before it is
     opened: it is written through this one descriptor.
     """
     folder = path.absolute().parent

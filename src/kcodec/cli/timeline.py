@@ -54,7 +54,7 @@ class _Scale:
         self.width = width
 
     def column(self, offset: int) -> int:
-        """Where an offset stands; the high watermark is the last column."""
+        """The column of an offset; the high watermark is the last column."""
         share = (min(max(offset, self.first), self.end) - self.first) / (self.end - self.first)
         return int(share * (self.width - 1))
 

@@ -13,10 +13,10 @@ from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, judge_end, 
 
 
 class Batches:
-    """The batches of segments: an iterable that walks the headers anew each time, as they are asked for.
+    """The batches of segments: an iterable that walks the headers again each time, as they are requested.
 
-    Each knows its path and position; its bytes are read when they are asked for. A torn tail ends it quietly.
-    DecodeError, when it is reached, for a structure that is none and for a base offset of an earlier segment that does
+    Each knows its path and position; its bytes are read when they are requested. A torn tail ends it quietly.
+    DecodeError, when it is reached, for an invalid structure and for a base offset of an earlier segment that does
     not rise. CRCs are checked by a batch's records() and ensure_valid(), and of the active segment's last one.
     start: a batch boundary in the first segment.
     """
@@ -63,13 +63,13 @@ def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> 
             if held is not None:
                 yield held
             held, position, above = batch, batch.position + batch.size_in_bytes, max(above, batch.last_offset)
-        damage: DecodeError | None = None
+        corruption: DecodeError | None = None
         try:
             judge_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
         except DecodeError as error:
-            damage = error
-        is_certain = damage is not None or not segment.is_active
+            corruption = error
+        is_certain = corruption is not None or not segment.is_active
         if held is not None and (is_certain or computed_crc(file, held) == held.crc):
             yield held
-        if damage is not None:
-            raise damage
+        if corruption is not None:
+            raise corruption

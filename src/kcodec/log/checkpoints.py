@@ -79,7 +79,7 @@ class MetaProperties:
 
 
 def read_offsets(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[tuple[str, int], int]:
-    """The offsets in a checkpoint file by (topic, partition). DecodeError, naming file and line, for what is none."""
+    """The offsets in a checkpoint file by (topic, partition). DecodeError, naming file and line, for anything else."""
     return dict(offset_entries(path, storage))
 
 
@@ -89,7 +89,7 @@ def offset_entries(path: str | os.PathLike[str], storage: Storage = LOCAL) -> It
 
 
 def read_leader_epochs(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[LeaderEpoch, ...]:
-    """The entries of a ``leader-epoch-checkpoint``, as they stand. DecodeError, naming file and line."""
+    """The entries of a ``leader-epoch-checkpoint``, as they are. DecodeError, naming file and line."""
     return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset", "MAX_LEADER_EPOCHS_BYTES"))
 
 

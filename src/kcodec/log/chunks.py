@@ -15,7 +15,7 @@ from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.log.segment import LOWEST_OFFSET, judge_damage, judge_end, provable_behind
+from kcodec.log.segment import LOWEST_OFFSET, judge_corruption, judge_end, provable_behind
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
@@ -33,7 +33,7 @@ DECODER_OPTIONS = (
 
 
 def check_on_error(on_error: str) -> None:
-    """ValueError unless this is a way to go on from damage."""
+    """ValueError unless this is a way to go on from corruption."""
     if on_error not in ON_ERROR:
         raise ValueError(f"unknown on_error {on_error!r}; possible: {', '.join(ON_ERROR)}")
 
@@ -54,7 +54,7 @@ class ByteRange:
 
     @property
     def may_be_torn(self) -> bool:
-        """Whether what is cut or damaged at its end may be a broker's last append."""
+        """Whether what is cut or corrupt at its end may be a broker's last append."""
         return self.end is None and not self.is_rising
 
 
@@ -125,7 +125,7 @@ class ChunkReader(Protocol):
 class Chunks(Iterator[DecodedRecords]):
     """An iterator of DecodedRecords of one chunk each: at most max_rows rows, about 32 MB.
 
-    ranges are read one after the other; with threads side by side, and given out in order. Records before a damaged
+    ranges are read one after the other; with threads side by side, and given out in order. Records before a corrupt
     batch come before its error. Files and threads are let go at the end, by close(), and when the iterator is dropped.
     """
 
@@ -213,7 +213,7 @@ class SequentialReader:
                 return
 
     def _is_done(self) -> bool:
-        """Whether damage that was not skipped has ended the reading, or the end offset has been reached."""
+        """Whether corruption that was not skipped has ended the reading, or the end offset has been reached."""
         end_offset = self._options.end_offset
         return self.is_ended or (end_offset is not None and self._position >= end_offset)
 
@@ -225,7 +225,7 @@ class SequentialReader:
             is_first = self._options.is_prompt and position == byte_range.start
             wanted = max(PROMPT_BYTES if is_first else WINDOW_BYTES, needed)
             window = rest or file.read(position, min(wanted, end - position))
-            rest, damage = memoryview(b""), None
+            rest, corruption = memoryview(b""), None
             try:
                 consumed = decoder.feed(window, position)
                 behind = position + consumed
@@ -233,13 +233,13 @@ class SequentialReader:
                 if not needed:
                     rest = window[consumed:]
             except DecodeError as error:
-                damage = error
+                corruption = error
                 behind = position if error.position is None else error.position
             self._move_on(decoder, window, position, behind)
-            yield from decoder.take(flush=is_first or damage is not None)
+            yield from decoder.take(flush=is_first or corruption is not None)
             position = behind
-            if damage is not None:
-                position, needed = self._behind_damage(byte_range, file, damage, end), 0
+            if corruption is not None:
+                position, needed = self._behind_corruption(byte_range, file, corruption, end), 0
             elif position < end and position + needed > end:
                 grown = file.size() if byte_range.end is None else end
                 if grown == end:
@@ -262,36 +262,36 @@ class SequentialReader:
         """A batch is cut by the end: fine if it is a torn tail."""
         try:
             judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
-        except DecodeError as damage:
-            self._stop_at(damage)
+        except DecodeError as corruption:
+            self._stop_at(corruption)
 
-    def _stop_at(self, damage: DecodeError) -> None:
+    def _stop_at(self, corruption: DecodeError) -> None:
         if self._options.on_error == "raise":
-            raise damage
-        self.error = self.error or damage
+            raise corruption
+        self.error = self.error or corruption
         self.is_ended = True
 
-    def _behind_damage(self, byte_range: ByteRange, file: SegmentFile, error: DecodeError, end: int) -> int:
+    def _behind_corruption(self, byte_range: ByteRange, file: SegmentFile, error: DecodeError, end: int) -> int:
         """Where to go on behind a refused batch; `end` where its file has no more to give."""
         limits, above = self._options.limits, self._last_offset
         active, check_crcs = byte_range.may_be_torn, self._options.check_crcs
         try:
-            judge_damage(file, error, end, above, limits, is_active=active, check_crcs=check_crcs)
+            judge_corruption(file, error, end, above, limits, is_active=active, check_crcs=check_crcs)
             return end
-        except DecodeError as damage:
+        except DecodeError as corruption:
             behind = None
-            if self._options.on_error == "skip" and damage.position is not None:
-                behind = provable_behind(file, damage.position, file.size(), above, limits)
+            if self._options.on_error == "skip" and corruption.position is not None:
+                behind = provable_behind(file, corruption.position, file.size(), above, limits)
             if behind is None:
-                self._stop_at(damage)
+                self._stop_at(corruption)
                 return end
-            self.error = self.error or damage
+            self.error = self.error or corruption
             self._counts = sum_of_counts(self._counts, Counts(batches=1, skipped_batches=1))
             return behind
 
 
 def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: StreamOptions) -> int:
-    """Records of whole batches that the decoder counts as aborted although nobody knows: see Verdict.unsettled."""
+    """Records of whole batches that the decoder counts as aborted although that is not known: see Verdict.unsettled."""
     at = count = 0
     first = max(verdict.log_start_offset, options.start_offset or 0)
     end = HIGHEST_OFFSET if options.end_offset is None else options.end_offset

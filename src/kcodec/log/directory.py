@@ -63,8 +63,8 @@ class OtherEntry(NamedTuple):
 class LogDirectory(Mapping[str, Log]):
     """The partitions of a log directory by name: ``directory["orders-0"]``, or by TopicPartition.
 
-    Made by ``kcodec.open``; keeps no file open; pickles. What lies there is listed once, and a partition is opened each
-    time it is asked for. Iteration gives names in order of topic and partition.
+    Made by ``kcodec.open``; keeps no file open; pickles. What is there is listed once, and a partition is opened each
+    time it is requested. Iteration gives names in order of topic and partition.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @cached_property
     def topic_ids(self) -> dict[str, str]:
-        """Topic ids, in Kafka's text, as ``partition.metadata`` of each topic's first partition tells them."""
+        """Topic ids, in Kafka's text, as ``partition.metadata`` of each topic's first partition gives them."""
         found: dict[str, str] = {}
         for (topic, _), name in self._partitions.items():
             path = self.storage.join(self.storage.join(self.path, name), PARTITION_METADATA)
@@ -163,7 +163,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
-        """Whose directory it is; None where there is no ``meta.properties``. DecodeError for one that is none."""
+        """Whose directory it is; None where there is no ``meta.properties``. DecodeError if it is invalid."""
         if META_PROPERTIES not in self._files:
             return None
         return read_meta_properties(self.storage.join(self.path, META_PROPERTIES), self.storage)
@@ -180,7 +180,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @property
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """``recovery-point-offset-checkpoint``: what lies below was flushed to the disk."""
+        """``recovery-point-offset-checkpoint``: what is below was flushed to the disk."""
         return self._offsets(RECOVERY_POINTS)
 
     @property
@@ -190,11 +190,11 @@ class LogDirectory(Mapping[str, Log]):
 
     @property
     def cleaner_offsets(self) -> dict[TopicPartition, int]:
-        """``cleaner-offset-checkpoint``: what lies below has been compacted."""
+        """``cleaner-offset-checkpoint``: what is below has been compacted."""
         return self._offsets(CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        """One of the checkpoints; empty where there is no such file. DecodeError for a file that is none."""
+        """One of the checkpoints; empty where there is no such file. DecodeError if it is invalid."""
         if name not in self._files:
             return {}
         told = read_offsets(self.storage.join(self.path, name), self.storage)
@@ -229,7 +229,7 @@ class LogDirectory(Mapping[str, Log]):
 
         states: of "open", "committed", "aborted"; None: all. Each is joined with what the coordinator noted of its
         producer, as far as its partition of ``__transaction_state`` is here. Headers of every partition are walked;
-        on_error: "stop" or "skip" to see what damage does not hide.
+        on_error: "stop" or "skip" to see what corruption does not hide.
         """
         from kcodec.log.internal.transactions import partition_transactions
 
@@ -248,13 +248,13 @@ def open(  # noqa: A001  the public name is kcodec.open
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log | LogDirectory:
-    """The log at `path`: a ``.log`` file, settled by itself, or a partition directory with all its segments; or a
+    """The log at `path`: a ``.log`` file, read by itself, or a partition directory with all its segments; or a
     LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
 
     path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
     ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
     ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
-    topic, partition: where the directory's name (``orders-0``) does not tell. high_watermark: records from it on do not
+    topic, partition: where the directory's name (``orders-0``) does not say. high_watermark: records from it on do not
     count; without it all do. All three are for one partition: ValueError with a log directory.
     check_crcs: verify the CRC of each batch that is read; verify_crc is its deprecated name.
 

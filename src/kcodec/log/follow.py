@@ -2,9 +2,9 @@
 """Reading a log while a broker appends to it: what ``follow=True`` of Log.records and Log.to_arrow does.
 
 The log is looked at every poll_interval; nothing of the system's file events is used, so it works on any storage.
-Under read_committed records come once their transaction is settled: the end of the walk, or the first offset of the
-earliest open transaction, is the last stable offset, and only what lies below it is read, each record once. Nothing on
-disk tells the high watermark: a record may come before all replicas have it.
+Under read_committed records come once their transaction is resolved: the end of the walk, or the first offset of the
+earliest open transaction, is the last stable offset, and only what is below it is read, each record once. Nothing on
+disk says the high watermark: a record may come before all replicas have it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import AbortedTransaction, AbortedTransactions, Counts, DecodedRecords
 from kcodec.errors import DecodeError
 from kcodec.log.chunks import ByteRange, Chunks, SequentialReader, StreamOptions, sum_of_counts
-from kcodec.log.growth import GrowingLog, Walked
 from kcodec.log.seek import START, position_of_offset
 from kcodec.log.segment import Segment
 from kcodec.log.timeline import ABORT, Verdict
 from kcodec.log.windows import WindowBuffer
+
+if TYPE_CHECKING:
+    from kcodec.log.growth import GrowingLog, Walked
 
 POLL_INTERVAL = 0.2
 # A callable, or an object with is_set(), as the Event of threading and of multiprocessing.
@@ -35,7 +37,7 @@ class FollowOptions:
 
     poll_interval: seconds between two looks at a log in which nothing new is found. timeout: end after that many
     seconds without a record; 0: at the first end of the log; None: never. stop: a callable that says True, or an Event
-    that is set, to end; asked between chunks and looks.
+    that is set, to end; called between chunks and looks.
     """
 
     poll_interval: float = POLL_INTERVAL
@@ -71,6 +73,8 @@ def follow_segments(
 
     Under read_committed the walk begins with the first segment: a transaction may be open from there.
     """
+    from kcodec.log.growth import GrowingLog
+
     start = max(log_start_offset, options.start_offset or 0)
     is_alone = path == segments[0].path
     storage, place = segments[0].storage, START
@@ -117,8 +121,8 @@ class FollowingReader:
                 last_record = time.monotonic()
                 if follow.is_stopped():
                     return
-            if self._log.damage is not None:
-                raise self._log.damage
+            if self._log.corruption is not None:
+                raise self._log.corruption
             end_offset = self._options.end_offset
             if self._log.is_complete or (end_offset is not None and self._position >= end_offset):
                 return
@@ -167,7 +171,7 @@ class FollowingReader:
 
 
 def _take(walked: list[Walked], limit: int, position: int) -> list[Walked]:
-    """Take what lies below the limit from the front; the limit is at byte `position` of the one that holds it."""
+    """Take what is below the limit from the front; the limit is at byte `position` of the one that holds it."""
     taken: list[Walked] = []
     while walked and walked[0].next_offset <= limit:
         taken.append(walked.pop(0))

@@ -2,7 +2,7 @@
 """A log that grows while it is walked: whole batches as they appear, from segment to segment.
 
 A broker appends to the last segment only, and rolls to a new one named for the next offset. So in the last segment a
-cut batch, zeros (a preallocated file) or a last batch with a bad CRC mean "not yet"; in any other they are damage.
+cut batch, zeros (a preallocated file) or a last batch with a bad CRC mean "not yet"; in any other they are corruption.
 Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller ones (compaction), and may
 truncate the last one when it follows another leader. A place is therefore remembered with the last batch before it; if
 that is not there any more, the place is looked for again by its offset.
@@ -27,14 +27,14 @@ from kcodec.log.segment import (
     computed_crc,
     cut_error,
     is_zeros,
-    judge_damage,
+    judge_corruption,
 )
 from kcodec.log.storage import Entry, FileObject
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 # Walked at a time before it is given out; what is known of its transactions is then forgotten.
 STEP_BYTES = 32 << 20
-# The cleaner's new segment, complete, on its way to its name: while one lies there, the listing may lack a segment.
+# The cleaner's new segment, complete, on its way to its name: while one is there, the listing may lack a segment.
 SWAPPING = ".log.swap"
 
 
@@ -64,13 +64,13 @@ class _Stuck(NamedTuple):
     """Where the walk of the last segment stands, how often in a row, and what the batch there was last found to be.
 
     To judge may mean to read all zeros of a preallocated file: it is done at the 1st, 2nd, 4th, 8th ... look, and at
-    the one after damage was found, as a batch may have been written while it was looked at.
+    the one after corruption was found, as a batch may have been written while it was looked at.
     """
 
     path: str
     position: int
     looks: int = 0
-    damage: DecodeError | None = None
+    corruption: DecodeError | None = None
 
     def again(self, path: str, position: int) -> _Stuck:
         is_same = (path, position) == self[:2]
@@ -78,14 +78,14 @@ class _Stuck(NamedTuple):
 
     @property
     def is_to_be_judged(self) -> bool:
-        return self.damage is not None or self.looks & (self.looks - 1) == 0
+        return self.corruption is not None or self.looks & (self.looks - 1) == 0
 
 
 class GrowingLog:
     """The walk. `scanner` holds the transactions, `walked` what is to be read; the reader takes from both.
 
     segment: where to begin, at its first byte or where begin_at() says. is_alone: follow that file, not its directory.
-    next_offset: behind the last batch walked. damage: found in a closed segment, or twice in a row in the last one.
+    next_offset: behind the last batch walked. corruption: found in a closed segment, or twice in a row in the last one.
     is_complete: a file that is followed alone was rolled and has been walked to its end.
     """
 
@@ -96,7 +96,7 @@ class GrowingLog:
         self.scanner = TransactionScanner(limits=limits, path=segment.path)
         self.walked: list[Walked] = []
         self.next_offset = segment.base_offset or 0
-        self.damage: DecodeError | None = None
+        self.corruption: DecodeError | None = None
         self.is_complete = False
         self._stuck = _Stuck("", -1)
         self._is_ordered = False
@@ -115,7 +115,7 @@ class GrowingLog:
     @property
     def is_suspect(self) -> bool:
         """Whether something was refused that may prove to be half written when it is looked at again."""
-        return self._stuck.damage is not None and self.damage is None
+        return self._stuck.corruption is not None and self.corruption is None
 
     def step(self) -> bool:
         """Walk what has come, about STEP_BYTES at most. True if there is more to walk at once.
@@ -134,7 +134,7 @@ class GrowingLog:
         try:
             file = segment.open(likely_end=self._position + STEP_BYTES)
         except FileNotFoundError:
-            return False  # gone since it was listed: the next look tells how
+            return False  # gone since it was listed: the next look says how
         with file:
             end = file.size()
             if not self._is_anchor_there(file, end):
@@ -145,7 +145,7 @@ class GrowingLog:
                 return self._walk_last(file, end)
             if self._walk_closed(file, end):
                 return True
-        return self.damage is None and self._go_on(look, here + 1)
+        return self.corruption is None and self._go_on(look, here + 1)
 
     # ------------------------------------------------------------------------------------------------------- segments
 
@@ -218,7 +218,7 @@ class GrowingLog:
         return True
 
     def _place_in(self, segment: Segment) -> tuple[int, int]:
-        """The byte where what is at or above next_offset begins, and the offset behind what lies before it."""
+        """The byte where what is at or above next_offset begins, and the offset behind what is before it."""
         place = position_of_offset(segment, self.next_offset, self._limits)
         with segment.open() as file:
             try:
@@ -260,7 +260,7 @@ class GrowingLog:
     # ----------------------------------------------------------------------------------------------------------- walk
 
     def _walk_closed(self, file: SegmentFile, end: int) -> bool:
-        """Walk a segment that nothing is appended to any more; True if there is more of it. Sets `damage`."""
+        """Walk a segment that nothing is appended to any more; True if there is more of it. Sets `corruption`."""
         is_ordered = self._is_ordered or self._anchor is not None
         self.scanner.above_offset = self.next_offset - 1 if is_ordered else None
         begin = self._position
@@ -269,7 +269,7 @@ class GrowingLog:
             if self._position - begin < STEP_BYTES and self._position != end:
                 raise cut_error(file, self._position, end)
         except DecodeError as error:
-            self.damage = self._judged(file, error, end, is_last=False)
+            self.corruption = self._judged(file, error, end, is_last=False)
             return False
         return self._position < end
 
@@ -305,14 +305,14 @@ class GrowingLog:
         return is_more or self._stay(file, end, refused)
 
     def _stay(self, file: SegmentFile, end: int, refused: DecodeError | None) -> bool:
-        """The walk comes no further for now. Sets `damage` if what was refused is still damage at a second look."""
+        """The walk comes no further for now. Sets `corruption` if what was refused is corrupt at a second look, too."""
         self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
-            self._stuck = self._stuck._replace(damage=None)
+            self._stuck = self._stuck._replace(corruption=None)
         elif self._stuck.is_to_be_judged:
-            damage = self._judged(file, refused, end, is_last=True)
-            self.damage = damage if self._stuck.damage is not None else None
-            self._stuck = self._stuck._replace(damage=damage)
+            corruption = self._judged(file, refused, end, is_last=True)
+            self.corruption = corruption if self._stuck.corruption is not None else None
+            self._stuck = self._stuck._replace(corruption=corruption)
         return False
 
     def _walk(self, file: SegmentFile, end: int) -> None:
@@ -348,16 +348,16 @@ class GrowingLog:
         if is_last and behind < end and is_zeros(file, behind, end):
             return None
         try:
-            judge_damage(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
-        except DecodeError as damage:
-            return damage
+            judge_corruption(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
+        except DecodeError as corruption:
+            return corruption
         return None
 
 
 def _places(scanner: TransactionScanner, file: SegmentFile, position: int, end: int) -> Iterator[int]:
     """Walk from `position`, telling the place after each window: to a step, or the last batch that is there in full.
 
-    A batch of which nothing is known is asked for with as many bytes as a header of magic 2 has, where there are so
+    A batch of which nothing is known is requested with as many bytes as a header of magic 2 has, where there are so
     many: one of magic 0 or 1 may be shorter.
     """
     windows = HeaderWindows(file, end)

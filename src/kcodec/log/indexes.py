@@ -6,7 +6,7 @@ it begins; one about every 4 KiB (index.interval.bytes). ``.timeindex`` (TimeInd
 offset: the largest timestamp so far and the offset of the batch that holds it. Offsets are relative to the one in the
 file's name. While a broker has them open, both are preallocated (segment.index.bytes) and end in zeros.
 ``.txnindex`` (TransactionIndex, AbortedTxn): int16 version, int64 producer id, first offset, last offset (of the ABORT
-marker), last stable offset. It lies in the segment of the marker, and is not there where nothing was aborted, nor after
+marker), last stable offset. It is in the segment of the marker, and is not there where nothing was aborted, nor after
 cleaning.
 
 What is read here is what the files say. seek.py believes an entry only once the log bears it out, and check compares
@@ -65,7 +65,7 @@ Entry = TypeVar("Entry", OffsetIndexEntry, TimeIndexEntry, TransactionIndexEntry
 
 @dataclass(frozen=True, repr=False)
 class _Index(Sequence[Entry], Generic[Entry]):
-    """The entries of one index file: a sequence over its bytes, made into values as they are asked for.
+    """The entries of one index file: a sequence over its bytes, made into values as they are requested.
 
     path; base_offset: what offsets in it are relative to; data: the bytes of the entries; preallocated_entries: zeros
     behind them; remaining_bytes: of a last entry that is cut. Equal where the contents are, whatever the path.

@@ -32,7 +32,7 @@ Source = str | os.PathLike[str] | Any
 
 # Topic names are limited to these letters (Topic.validate); what follows the last hyphen is the partition.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
-# Snapshots of the metadata log: beside its segments, and bootstrap.checkpoint in the log directory.
+# Snapshots of the metadata log: next to its segments, and bootstrap.checkpoint in the log directory.
 CHECKPOINT_SUFFIX = ".checkpoint"
 CLUSTER_METADATA = (CLUSTER_METADATA_TOPIC, 0)
 CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
@@ -50,10 +50,10 @@ def open_segment(
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log:
-    """One ``.log`` file by itself: a transaction whose marker lies in another segment is undecided.
+    """One ``.log`` file by itself: a transaction whose marker is in another segment has no known outcome.
 
-    It counts as active, so that a torn tail ends it, unless a later segment lies beside it. A ``.checkpoint`` snapshot
-    of the cluster's metadata is read in the same way; it is written whole, so a torn tail is damage.
+    It counts as active, so that a torn tail ends it, unless a later segment is next to it. A ``.checkpoint`` snapshot
+    of the cluster's metadata is read in the same way; it is written whole, so a torn tail is corruption.
     """
     check_crcs = checks_crcs(check_crcs, verify_crc)
     storage, file = storage_at(path, filesystem)
@@ -117,7 +117,7 @@ def partition_at(
 
 
 def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
-    """Topic and partition as a directory's name tells them."""
+    """Topic and partition as a directory's name says."""
     match = PARTITION_DIRECTORY.fullmatch(storage.name(directory))
     return (match[1], int(match[2])) if match else None
 
@@ -153,7 +153,7 @@ def _files(storage: Storage, directory: str) -> list[str]:
 def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) -> list[SegmentName]:
     """The segments that a broker has once it has started, in order.
 
-    Only where a ``.swap`` lies there are headers read. DecodeError where one cannot be read, and where the offsets of
+    Headers are read only if a ``.swap`` is there. DecodeError where one cannot be read, and where the offsets of
     what is left overlap.
     """
     files = _files(storage, directory)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class Log:
     """A partition's log: one segment, or all in its directory. Made by ``kcodec.open``; keeps no file open; pickles.
 
-    path; topic and partition (None where nothing tells); segments, in order of offsets; the options it was opened with.
-    Reading keeps a position as Java's consumer does: nothing below the log start, no offset twice. Transactions are
-    settled by the end markers in all its segments, found by one walk over headers when first asked for.
+    path; topic and partition (None where it is not known); segments, in order of offsets; the options it was opened
+    with. Reading keeps a position as Java's consumer does: nothing below the log start, no offset twice. Transactions
+    are resolved by the end markers in all its segments, found by one walk over headers when first requested.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class Log:
 
     @property
     def high_watermark(self) -> int:
-        """As given to open(), else the log end, as nothing on disk tells what followers had. Records from it on do not
+        """As given to open(), else the log end, as nothing on disk says what followers had. Records from it on do not
         count."""
         given = self._given_high_watermark
         return self.log_end_offset if given is None else given
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed ends: the least of high watermark and first offset of any undecided transaction."""
+        """Where read_committed ends: the high watermark, or below it the first offset of an unresolved transaction."""
         limit = self.verdict().limit
         return self.high_watermark if limit is None else limit
 
@@ -139,7 +139,7 @@ class Log:
         return self.settled()[1]
 
     def settled(self, on_error: str = "raise") -> tuple[list[Transaction], Transaction | None]:
-        """transactions and holding_transaction, with "stop" or "skip" those that damage does not hide."""
+        """transactions and holding_transaction, with "stop" or "skip" those that corruption does not hide."""
         timeline, given = self._timeline(on_error), self._given_high_watermark
         end = self._log_end_offset(timeline) if given is None else given
         limit = timeline.verdict(end, self.log_start_offset).limit
@@ -161,7 +161,7 @@ class Log:
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 
-        As ListOffsets answers (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
+        As ListOffsets responds (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
         control records included, between log start and high watermark. use_index: look it up in each segment's time
         index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
         """
@@ -170,7 +170,7 @@ class Log:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
-                self._timeline()  # settles it, or says what is wrong
+                self._timeline()  # resolves it, or says what is wrong
         walked = find_by_walk(self._timeline(), timestamp, start, self._limits, check_crcs=self._check_crcs)
         return self._below_high_watermark(walked)
 
@@ -181,7 +181,7 @@ class Log:
     def check(self, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
         """What is wrong with its files, and what an operator should do about each; empty for a log that is in order.
 
-        Every byte is read, at constant memory; for a whole directory what lies beside the segments, too. progress: is
+        Every byte is read, at constant memory; for a whole directory what is next to the segments, too. progress: is
         called with the bytes done and the bytes in all. ``findings`` gives the same as they are found.
         """
         return list(self.findings(progress))
@@ -197,7 +197,7 @@ class Log:
 
     @property
     def batches(self) -> Batches:
-        """The headers of all batches, walked as they are asked for; each brings its records when asked."""
+        """The headers of all batches, walked as they are requested; each brings its records when asked."""
         return Batches(self.segments, self._limits)
 
     def records(
@@ -216,10 +216,9 @@ class Log:
     ) -> Iterator[Record]:
         """The records with offsets in [start_offset, end_offset), in order, at constant memory.
 
-        isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage;
-        "skip" goes on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell
-        the error).
-        follow, poll_interval, timeout, stop: as of ``to_arrow``.
+        isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at
+        corruption; "skip" goes on behind a corrupt batch whose length leads to one that can be proved (chunks of
+        ``to_arrow`` report the error). follow, poll_interval, timeout, stop: as of ``to_arrow``.
         """
         stream = self.to_arrow(
             isolation_level=isolation_level,
@@ -264,9 +263,9 @@ class Log:
         follow: go on with what a broker appends, over new segments, and never end by itself but at end_offset. Looks
         again every poll_interval seconds; ends after `timeout` seconds without a record (0: at the log's end), and when
         ``stop()`` says True or the Event `stop` is set. What is not there in full yet is waited for; read_committed
-        holds back what is not settled yet; what replicas have is not known, as nothing on disk tells. FileNotFoundError
-        if what was not read is deleted meanwhile, DecodeError if the log is truncated. It takes one thread,
-        on_error="raise" and no high_watermark: ValueError.
+        holds back what is not resolved yet; what replicas have is not known, as nothing on disk says it.
+        FileNotFoundError if what was not read is deleted meanwhile, DecodeError if the log is truncated. It takes one
+        thread, on_error="raise" and no high_watermark: ValueError.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
@@ -320,7 +319,7 @@ class Log:
         return Chunks(ranges, verdict, options)
 
     def _byte_ranges(self, options: StreamOptions) -> Iterator[ByteRange]:
-        """What to read: whole segments, but for those whose names tell that they lie outside the range."""
+        """What to read: whole segments, but for those whose names say that they lie outside the range."""
         start = max(self.log_start_offset, options.start_offset or 0)
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs
         walked = self._timeline(options.on_error).segments if is_walked else None
@@ -345,7 +344,7 @@ class Log:
     def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
         """What a reader of any part of this log has to know of the rest: for ``read_split``, elsewhere.
 
-        on_error: "skip" settles what can be settled across damage, "stop" what lies before it.
+        on_error: "skip" resolves what can be resolved across corruption, "stop" what is before it.
         """
         start = self.log_start_offset
         if isolation_level == "read_uncommitted":
@@ -363,7 +362,7 @@ class Log:
     ) -> list[Split]:
         """Ranges of whole batches of at most max_bytes, those outside [start_offset, end_offset) left out.
 
-        A batch that is larger is a range of its own. One walk over headers, the same that settles transactions.
+        A batch that is larger is a range of its own. One walk over headers, the same that resolves transactions.
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")

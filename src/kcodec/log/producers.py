@@ -132,13 +132,13 @@ def _replayed(known: KnownProducers, batches: Batches, offset: int = 0) -> tuple
 
 
 def snapshot_paths(segments: Sequence[Segment]) -> list[tuple[int, str]]:
-    """(offset, path) of the snapshots beside the segments, in order."""
+    """(offset, path) of the snapshots next to the segments, in order."""
     storage = segments[0].storage
     directory = storage.parent(segments[0].path)
     named = []
     try:
         entries = storage.list(directory)
-    except OSError:  # one object of the caller's has nothing beside it
+    except OSError:  # one object of the caller's has nothing next to it
         entries = []
     for entry in entries:
         stem = entry.name.removesuffix(SUFFIX)

@@ -29,7 +29,7 @@ Fetch = Callable[[int, int], Any]
 
 
 def storage_of(filesystem: Any) -> Storage:
-    """The storage on a filesystem of pyarrow.fs or fsspec. TypeError for what is none."""
+    """The storage on a filesystem of pyarrow.fs or fsspec. TypeError for anything else."""
     if type(filesystem).__module__.startswith("pyarrow"):
         from pyarrow import fs
 
@@ -97,7 +97,7 @@ class BlockFile(OpenFile):
         end = self._begin + len(self._block)
         follows = 0 <= position - end < BLOCK_BYTES
         self._step = min(self._step * BLOCK_GROWTH, BLOCK_BYTES) if follows and self._step else FIRST_BLOCK_BYTES
-        # The batch that a window cuts at a block's end is asked for again with what follows.
+        # The batch that a window cuts at a block's end is requested again with what follows.
         self._kept = memoryview(bytes(self._block[-WINDOW_BYTES:])) if position == end else memoryview(b"")
         self._block = memoryview(b"")
         if not self._take_ahead(position):
@@ -182,7 +182,7 @@ class ArrowStorage(Storage):
         return None if found.type.name == "NotFound" else self._entry(found)
 
     def list(self, directory: str) -> list[Entry]:
-        """What lies in a directory."""
+        """What is in a directory."""
         from pyarrow import fs
 
         selector = fs.FileSelector(_from_root(directory))
@@ -217,7 +217,7 @@ class FsspecStorage(Storage):
             return None
 
     def list(self, directory: str) -> list[Entry]:
-        """What lies in a directory."""
+        """What is in a directory."""
         return [self._entry(info) for info in self._asked(self.filesystem.ls, directory, "listing it", detail=True)]
 
     def open(self, path: str) -> OpenFile:

@@ -38,12 +38,13 @@ from kcodec.log.timeline import Timeline
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 # Behind a time index's last entry below a timestamp, this many batches are looked at before all headers are walked,
-# which is quicker for so many. An entry stands for some 4 KiB: only an index that is not whole leaves more to look at.
+# which is quicker for that number. An entry stands for some 4 KiB: only an index that is not whole leaves more to look
+# at.
 MOST_BATCHES = 4096
 
 
 class SegmentPosition(NamedTuple):
-    """A batch boundary: all before it lies below what is looked for. first_offset: no record there is below it."""
+    """A batch boundary: all before it is below what is looked for. first_offset: no record there is below it."""
 
     position: int
     first_offset: int
@@ -77,7 +78,7 @@ def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: Dec
         try:
             found, place = _walk_window(file, window, place, end, offset, limits)
         except DecodeError:
-            return _walk_to_damage(file, place, end, offset, limits)
+            return _walk_to_corruption(file, place, end, offset, limits)
         if found:
             return place
     return place
@@ -103,7 +104,7 @@ def _walk_window(
     raise AssertionError("the last batch reaches the offset")
 
 
-def _walk_to_damage(
+def _walk_to_corruption(
     file: SegmentFile, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
 ) -> SegmentPosition:
     """The same, batch by batch; what cannot be read is a place where to begin, too."""
@@ -207,7 +208,7 @@ def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
             behind = batch.position + batch.size_in_bytes
             yield batch
         if behind != end:
-            raise IndexDisagreesError  # a torn tail or damage: the walk over all headers tells which
+            raise IndexDisagreesError  # a torn tail or corruption: the walk over all headers says which
 
 
 def _position_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> SegmentPosition:

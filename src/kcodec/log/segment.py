@@ -3,9 +3,9 @@
 
 A broker that dies leaves the active segment's last append torn: a batch cut by the end of the file, zeros to the end of
 a preallocated file, or a last whole batch whose pages did not all reach the disk (a bad CRC). These end the data and
-show as a Tail. Everything else, and everything of that kind in an earlier segment, is damage and an error. Kafka itself
-cuts the log at the first batch it cannot read (LogSegment.recover) and loses what is behind; here a cut batch with a
-valid batch behind it is damage, too.
+show as a Tail. Everything else, and everything of that kind in an earlier segment, is corruption and an error. Kafka
+itself cuts the log at the first batch it cannot read (LogSegment.recover) and loses what is behind; here a cut batch
+with a valid batch behind it is corruption, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Segment:
         return self.storage.size(self.path)
 
     def beside(self, suffix: str) -> str:
-        """The path of its ``.index``, ``.timeindex`` or ``.txnindex``; beside a ``.log.swap`` they end in ``.swap``."""
+        """The path of its ``.index``, ``.timeindex`` or ``.txnindex``; those of a ``.log.swap`` end in ``.swap``."""
         stem, _, rest = self.path.rpartition(".log")
         return (stem or self.path) + suffix + rest
 
@@ -108,7 +108,7 @@ def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) 
 
 @dataclass(frozen=True)
 class _Loader:
-    """Reads a batch when its bytes are asked for, and makes sure that it is still the one whose header was read."""
+    """Reads a batch when its bytes are requested, and makes sure that it is still the one whose header was read."""
 
     path: str
     position: int
@@ -145,17 +145,17 @@ def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
 
 
 def stored_offset(batch: RecordBatch) -> int:
-    """What can be told of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
+    """What is known of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
     return batch.last_offset if batch.magic < 2 else batch.base_offset
 
 
 def least_offset(batch: RecordBatch) -> int:
-    """No record of it lies below; 0 for a compressed message of magic 0 or 1, of which only the last offset is told."""
+    """No record of it is below; 0 for a compressed message of magic 0 or 1, of which only the last offset is known."""
     return 0 if batch.magic < 2 and batch.compression else batch.base_offset
 
 
 def records_in(batch: RecordBatch) -> int:
-    """Its records_count; of magic 0 and 1 opening tells. DecodeError where it cannot be opened."""
+    """Its records_count; of magic 0 and 1 opening shows it. DecodeError where it cannot be opened."""
     return len(batch.decode(columns=("offset",))) if batch.records_count is None else batch.records_count
 
 
@@ -169,7 +169,7 @@ def has_plausible_fields(batch: RecordBatch) -> bool:
 
 
 def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
-    """Where the length of the damaged batch at `position` leads, if a batch that can be believed stands there."""
+    """Where the length of the corrupt batch at `position` leads, if a batch that can be believed is there."""
     if end - position < LOG_OVERHEAD:
         return None
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -189,7 +189,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
 
 
 def _needed_at(file: SegmentFile, position: int, end: int) -> int:
-    """The size of the cut batch at `position` as far as it can be told."""
+    """The size of the cut batch at `position` as far as it is known."""
     if end - position < LOG_OVERHEAD:
         return BATCH_OVERHEAD
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -233,7 +233,7 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
     return Tail(position, remaining, f"the last batch is cut: {remaining} of {needed} bytes are there")
 
 
-def judge_damage(
+def judge_corruption(
     file: SegmentFile,
     error: DecodeError,
     end: int,
@@ -243,7 +243,7 @@ def judge_damage(
     is_active: bool,
     check_crcs: bool = True,
 ) -> Tail:
-    """The tail that a refused batch turns out to be; raises what is to be raised if it is damage.
+    """The tail that a refused batch turns out to be; raises what is to be raised if it is corruption.
 
     Where CRCs are verified a bad one explains whatever else was found in the batch, and is the error.
     """
@@ -310,7 +310,7 @@ def judge_end(
     corruption: everything but a torn tail of the active segment.
     """
     if refused is not None:
-        return judge_damage(file, refused, end, above, limits, is_active=is_active)
+        return judge_corruption(file, refused, end, above, limits, is_active=is_active)
     if is_active:
         return judge_cut(file, position, end, above, limits)
     if position != end:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files beside a log that are read whole: indexes, snapshots, checkpoints. They have no records, and are small."""
+"""Files next to a log that are read whole: indexes, snapshots, checkpoints. They have no records, and are small."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL, limit: st
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file so that it is there whole or not at all: a temporary name beside it, then a rename."""
+    """Write a file so that it is there whole or not at all: a temporary name next to it, then a rename."""
     target = Path(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     try:

@@ -30,7 +30,7 @@ SEQUENCE_RANGE = 1 << 31
 
 @dataclass(frozen=True)
 class ProducerState:
-    """What a broker knows of one producer, enough to tell a duplicate and a gap from the next batch.
+    """What a broker knows of one producer, enough to distinguish a duplicate and a gap from the next batch.
 
     last_sequence, last_offset, offset_delta: of its last data batch; -1, -1, 0 if none is known, as after a marker that
     raised the epoch. timestamp: of its last batch or marker, ms. coordinator_epoch: of its last marker, -1 before any.

@@ -75,7 +75,7 @@ def _split(segment: Segment, part: WalkedRange) -> Split:
 
 
 def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> Iterator[WalkedRange]:
-    """A part, batch by batch; one that holds no batch (damage that was skipped) as it is."""
+    """A part, batch by batch; one that holds no batch (corruption that was skipped) as it is."""
     if part.first_offset == part.next_offset:
         yield part
         return

@@ -31,7 +31,7 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
-    """Where `path` lies, and its name there. What kcodec.open takes as path and filesystem.
+    """Where `path` is, and its name there. What kcodec.open takes as path and filesystem.
 
     path: a path; an address (``s3://bucket/orders-0``), which pyarrow.fs resolves; a file object. filesystem: one of
     pyarrow.fs or fsspec, or a Storage. TypeError for anything else; ImportError if an address needs pyarrow.
@@ -53,7 +53,7 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
 
 
 class Entry(NamedTuple):
-    """One name in a directory. size_in_bytes: -1 where the storage does not tell it."""
+    """One name in a directory. size_in_bytes: -1 where the storage does not say it."""
 
     name: str
     is_directory: bool
@@ -70,7 +70,7 @@ class OpenFile(ABC):
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes in the file: now where that can be told, else when it was opened."""
+        """Bytes in the file: now where that is known, else when it was opened."""
 
     @abstractmethod
     def read_into(self, window: memoryview, position: int) -> int:
@@ -82,7 +82,7 @@ class OpenFile(ABC):
 
 
 class Storage(ABC):
-    """A place of files. Frozen; pickles where what it stands on does. Paths are strings as errors are to show them.
+    """A place of files. Frozen; pickles where what it is built on does. Paths are strings as errors are to show them.
 
     range_bytes: what one thread of several had best take of a file at a time.
     """
@@ -95,7 +95,7 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self, directory: str) -> list[Entry]:
-        """What lies in a directory, in no order. FileNotFoundError if there is none."""
+        """What is in a directory, in no order. FileNotFoundError if there is none."""
 
     @abstractmethod
     def open(self, path: str) -> OpenFile:
@@ -110,7 +110,7 @@ class Storage(ABC):
         return posixpath.join(directory, name)
 
     def parent(self, path: str) -> str:
-        """The directory that a path lies in."""
+        """The directory that a path is in."""
         return posixpath.dirname(path.rstrip("/"))
 
     def name(self, path: str) -> str:
@@ -216,7 +216,7 @@ class LocalStorage(Storage):
         return Entry(file.name, file.is_dir(), found.st_size)
 
     def list(self, directory: str) -> list[Entry]:
-        """What lies in a directory; what is gone before it has been looked at is left out."""
+        """What is in a directory; what is gone before it has been looked at is left out."""
         found = []
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -241,7 +241,7 @@ class LocalStorage(Storage):
         return str(Path(directory, name))
 
     def parent(self, path: str) -> str:
-        """The directory that a path lies in, absolute."""
+        """The directory that a path is in, absolute."""
         return str(Path(path).absolute().parent)
 
     def name(self, path: str) -> str:
@@ -287,7 +287,7 @@ class FileObject(Storage):
         return Entry(self.name(path), False, self.size_now()) if path == self.path else None
 
     def list(self, directory: str) -> list[Entry]:
-        """Nothing is known to lie beside it."""
+        """Nothing is known to lie next to it."""
         return []
 
     def open(self, path: str) -> OpenFile:
@@ -385,7 +385,7 @@ Result = TypeVar("Result")
 
 
 def with_place(place: str, call: Callable[[], Result]) -> Result:
-    """What `call` gives; whatever it raises becomes an OSError that tells the place. MemoryError stays one."""
+    """What `call` gives; whatever it raises becomes an OSError that names the place. MemoryError stays one."""
     try:
         return call()
     except MemoryError:

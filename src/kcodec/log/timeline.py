@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who wrote which offsets, with what fate: one walk over the headers of all segments of a partition.
+"""Which producer wrote which offsets, with what outcome: one walk over the headers of all segments of a partition.
 
 A file has no list of aborted transactions; its end-transaction markers say more than that, as they give both ends of
 each transaction. So a reader filters by interval (producer_id, first_offset..marker_offset) and no state has to travel
 from one range of a file to the next. The limit is Kafka's last stable offset: the least of the high watermark, the
-first offset of any open transaction, and of any whose marker lies at or past the high watermark.
+first offset of any open transaction, and of any whose marker is at or past the high watermark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcodec.log.segment import (
     Tail,
     batch_at,
     computed_crc,
-    judge_damage,
+    judge_corruption,
     judge_end,
     overlap,
     provable_behind,
@@ -73,8 +73,8 @@ class Verdict:
     """What a reader of any part of a partition has to know of the rest. Pickles: it travels with a split.
 
     aborted_transactions: as intervals. limit: records from here on are not delivered; None: no limit. log_start_offset:
-    records below it are not delivered. unsettled: intervals (producer_id, first_offset, last_offset) that lay open at
-    damage which was skipped; they are among aborted_transactions, but count as undecided.
+    records below it are not delivered. unsettled: intervals (producer_id, first_offset, last_offset) that were open at
+    corruption which was skipped; they are among aborted_transactions, but their outcome is not known.
     """
 
     aborted_transactions: AbortedTransactions
@@ -124,9 +124,9 @@ class WalkedSegment:
     tail: Tail | None = None
 
     def reaching(self, offset: int) -> tuple[int, int]:
-        """Where the part with `offset` begins, and its first offset; damage before it, which may hold it, comes first.
+        """Where the range with `offset` begins, and its first offset. Corruption that may hold it comes first.
 
-        Behind the last part where all lies below.
+        Behind the last part where all is below.
         """
         for part in self.parts:
             if part.next_offset > offset or part.next_offset == part.first_offset:
@@ -202,14 +202,14 @@ class _Walk:
                 except DecodeError as error:
                     if error.position is not None:
                         self._note(walked, position, error.position)
-                    behind = self._damage(file, walked, error, end)
+                    behind = self._corruption(file, walked, error, end)
                     if behind is None:
                         break
                     position, needed = behind, BATCH_OVERHEAD
         return walked
 
     def _check_order(self, segment: Segment) -> None:
-        """DecodeError for an active segment named to begin before the one before it ends; others tell by batches."""
+        """DecodeError for an active segment named to begin before the one before it ends. Batches show it of others."""
         before, self.before = self.before, segment
         is_checked = segment.is_active and self.on_error == "raise"
         if not is_checked or before is None or segment.base_offset is None or self.next_offset is None:
@@ -237,24 +237,24 @@ class _Walk:
         walked.parts.append(part)
         walked.end = end
 
-    def _damage(self, file: SegmentFile, walked: WalkedSegment, error: DecodeError, end: int) -> int | None:
+    def _corruption(self, file: SegmentFile, walked: WalkedSegment, error: DecodeError, end: int) -> int | None:
         """A batch was refused: where to go on; None where the segment's data ends, by a torn tail or by on_error."""
         active = walked.segment.is_active
         try:
-            walked.tail = judge_damage(file, error, end, self.above, self.limits, is_active=active)
+            walked.tail = judge_corruption(file, error, end, self.above, self.limits, is_active=active)
             self.has_torn_batch = True
             return None
-        except DecodeError as damage:
+        except DecodeError as corruption:
             if self.on_error == "raise":
                 raise
-            self.error = self.error or damage
+            self.error = self.error or corruption
         if error.position is None:
             raise error
         behind = None
         if self.on_error == "skip":
             behind = provable_behind(file, error.position, end, self.above, self.limits)
         self.is_ended = behind is None
-        walked.end = end if behind is None else behind  # who reads this range is to meet the damage
+        walked.end = end if behind is None else behind  # a reader of this range is to meet the corruption
         first = 0 if self.next_offset is None else self.next_offset
         walked.parts.append(WalkedRange(error.position, walked.end, first, first, -1))
         if behind is None:
@@ -265,10 +265,10 @@ class _Walk:
 
 
 def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
-    """Walk the headers of all segments, in order. DecodeError for damage, unless on_error is "stop" or "skip".
+    """Walk the headers of all segments, in order. DecodeError for corruption, unless on_error is "stop" or "skip".
 
-    No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a damaged
-    marker must settle nothing, and of the active segment's last one, which may be torn.
+    No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a corrupt
+    marker must resolve nothing, and of the active segment's last one, which may be torn.
     """
     known_end: int | None = None
     while True:
@@ -317,7 +317,7 @@ def _transactions(walk: _Walk) -> list[Transaction]:
 
 
 def _unsettled(walk: _Walk) -> tuple[tuple[int, int, int], ...]:
-    """Of the producers whose transactions lay open at skipped damage: from their first offset to their next marker."""
+    """Of producers whose transactions were open at skipped corruption: from their first offset to their next marker."""
     intervals = []
     for producer_id, first_offset in walk.lost.items():
         markers = [entry[4] for entry in walk.scanner.finished if entry[0] == producer_id and entry[2] == first_offset]

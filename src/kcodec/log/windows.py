@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a segment file, wherever it lies, by ranges into an own window.
+"""Reading a segment file, wherever it is, by ranges into an own window.
 
 A file that shrinks while it is read is a TruncatedError, never a window with stale bytes behind the end.
 """
@@ -11,7 +11,7 @@ from types import TracebackType
 from kcodec.errors import TruncatedError
 from kcodec.log.storage import LOCAL, Storage
 
-# Between these a window stays in the second-level cache beside what is made of it; 8 MB and more fall out of it.
+# Between these a window stays in the second-level cache together with what is made of it; 8 MB and more fall out of it.
 WINDOW_BYTES = 1 << 20
 # A walk over headers reads this little where batches are large, and whole windows where they are small.
 HOP_BYTES = 4 << 10

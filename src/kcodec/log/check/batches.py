@@ -17,7 +17,7 @@ from kcodec.log.segment import (
     LOWEST_OFFSET,
     Segment,
     Tail,
-    judge_damage,
+    judge_corruption,
     judge_end,
     provable_behind,
     records_in,
@@ -31,7 +31,7 @@ MOST_RECORDS = 1 << 20
 
 
 class CheckedBatch(NamedTuple):
-    """A batch that has been looked at; its bytes are valid until the next one is asked for.
+    """A batch that has been looked at; its bytes are valid until the next one is requested.
 
     header.position counts from the start of a window; position: byte in the file. is_sound: CRC and records are right.
     """
@@ -68,15 +68,15 @@ class SegmentWalk:
             position, needed = 0, 0
             while position < end:
                 window = file.read(position, min(max(WINDOW_BYTES, needed), end - position))
-                passed, damage = _passed(window, self._limits)
+                passed, corruption = _passed(window, self._limits)
                 walked = passed[-1].position + passed[-1].size_in_bytes if passed else 0
                 if passed:
                     yield from self._window(file, window[:walked], position, passed, end)
                     if self.has_tail:
                         return
                     position += walked
-                if damage is not None:
-                    behind = yield from self._damage(file, position, damage, end)
+                if corruption is not None:
+                    behind = yield from self._corruption(file, position, corruption, end)
                     if behind is None:
                         return
                     position, needed = behind, 0
@@ -92,7 +92,7 @@ class SegmentWalk:
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
     ) -> Iterator[CheckedBatch | Finding]:
         """Whole batches that lie side by side: looked at all at once, and one by one where that finds something."""
-        # what a compressed message of magic 0 or 1 holds, nothing tells: such are looked at one by one
+        # what a compressed message of magic 0 or 1 holds, is not known: such are looked at one by one
         counts = (batch.records_count if batch.magic > 1 else batch.compression and MOST_RECORDS for batch in passed)
         is_sound = sum(count or 0 for count in counts) < MOST_RECORDS
         if is_sound:
@@ -149,13 +149,13 @@ class SegmentWalk:
             text = f"it ends with offset {batch.last_offset}, but the next segment begins with {self._highest + 1}"
             yield finding("overlapping-segments", path, text, position=position, offset=base)
 
-    # ---------------------------------------------------------------------------------------------------------- damage
+    # ------------------------------------------------------------------------------------------------------- corruption
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
-        """The tail that a bad last batch of the active segment is; None where it is damage."""
+        """The tail that a bad last batch of the active segment is; None where it is corruption."""
         error = CorruptBatchError("its crc is bad", stored_crc=batch.crc, computed_crc=0, position=position)
         try:
-            return judge_damage(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
+            return judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
         except DecodeError:
             return None
 
@@ -164,22 +164,24 @@ class SegmentWalk:
         text = f"{tail.remaining_bytes} bytes: {tail.reason}"
         return finding("torn-tail", self.segment.path, text, position=tail.position)
 
-    def _damage(
+    def _corruption(
         self, file: SegmentFile, position: int, error: DecodeError, end: int
     ) -> Generator[Finding, None, int | None]:
-        """No batch begins here: where to go on, None at the end of what can be told."""
+        """No batch begins here: where to go on, None at the end of what can be known."""
         error.position = position  # it counted from the window's start
         try:
-            yield self._tail(judge_damage(file, error, end, self.above, self._limits, is_active=self.segment.is_active))
+            yield self._tail(
+                judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
+            )
             return None
-        except DecodeError as damage:
+        except DecodeError as corruption:
             self.is_lost = True
             behind = provable_behind(file, position, end, self.above, self._limits)
-            text = damage.reason
+            text = corruption.reason
             if behind is None:
                 self.is_whole = False
                 text += f"; the {end - position} bytes from here on were not looked at"
-            code = "unsupported" if isinstance(damage, UnsupportedError) else "bad-batch"
+            code = "unsupported" if isinstance(corruption, UnsupportedError) else "bad-batch"
             yield finding(code, self.segment.path, text, position=position)
             return behind
 
@@ -189,10 +191,10 @@ class SegmentWalk:
             tail = judge_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
             if tail is not None:
                 yield self._tail(tail)
-        except DecodeError as damage:
+        except DecodeError as corruption:
             self.is_lost, self.is_whole = True, False
             code = "bad-batch" if self.segment.is_active else "cut-batch"
-            yield finding(code, self.segment.path, damage.reason, position=position)
+            yield finding(code, self.segment.path, corruption.reason, position=position)
 
 
 def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch], DecodeError | None]:
@@ -214,7 +216,7 @@ def _needed(rest: memoryview) -> int:
 
 
 def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
-    """Whether within each batch the offsets of records rise, and none lies outside of it."""
+    """Whether within each batch the offsets of records rise, and none is outside of it."""
     import numpy
 
     offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])

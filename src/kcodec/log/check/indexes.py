@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of one segment beside its batches, as they pass; each entry is looked at once."""
+"""The indexes of one segment compared with its batches, as they pass; each entry is looked at once."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class AbortedHere:
 
 
 class SegmentIndexes:
-    """The indexes beside a segment. ``opening`` first, ``batch`` for each batch in order, ``end`` at last.
+    """The indexes next to a segment. ``opening`` first, ``batch`` for each batch in order, ``end`` at last.
 
-    is_alone: nothing of what Kafka keeps beside a segment is there, as in a copy of ``.log`` files: none is missed.
+    is_alone: nothing of what Kafka keeps next to a segment is there, as in a copy of ``.log`` files: none is missed.
     """
 
     def __init__(self, segment: Segment, *, is_alone: bool) -> None:

@@ -4,7 +4,7 @@
 ``log.check()`` and ``check_file(path)`` give Findings. Every batch has its CRC computed and its records read, and
 producers, transactions, indexes, snapshots and leader epochs are compared with the batches as they pass. What the
 cleaner does (gaps, empty batches, markers without data, a missing .txnindex) and what a running or killed broker leaves
-(indexes that end in zeros, an open transaction) is no damage.
+(indexes that end in zeros, an open transaction) is no corruption.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BESIDE = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
 class LogCheck:
     """A check of the segments of one partition, in order.
 
-    is_directory: these are all of a directory, so that what lies beside them is looked at, too.
+    is_directory: these are all of a directory, so that what is next to them is looked at, too.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LogCheck:
     def _listed(self) -> list[str]:
         try:
             return sorted(entry.name for entry in self._storage.list(self._directory) if not entry.is_directory)
-        except OSError:  # one object of the caller's has nothing beside it
+        except OSError:  # one object of the caller's has nothing next to it
             return []
 
     def findings(self) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ class LogCheck:
         return without_floods(self.each())
 
     def each(self) -> Iterator[Finding]:
-        """The same, where many of a kind in one file are not yet told by their number."""
+        """The same, where many of a kind in one file are not yet replaced by their number."""
         if self._is_directory:
             yield from self._beside()
         is_alone = not any(BESIDE.fullmatch(name) for name in self._names)
@@ -154,7 +154,7 @@ class LogCheck:
         yield from indexes.end(aborted, known_from, is_cleaned=is_cleaned, is_whole=is_whole)
 
     def _producer(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterable[Finding]:
-        """The batch beside what is known of its producer; an ABORT that ended data is noted."""
+        """The batch compared with what is known of its producer; an ABORT that ended data is noted."""
         batch = checked.header
         if batch.producer_id < 0 or not batch.is_control_batch or not checked.is_sound:
             return self._producers.take(checked, path, None)
@@ -190,7 +190,7 @@ class LogCheck:
             yield finding("leader-epoch", self._epochs_path, text, offset=batch.base_offset)
 
     def _pass_snapshots(self, offset: int) -> Iterator[Finding]:
-        """The snapshots up to here, beside what the log has said of its producers."""
+        """The snapshots up to here, compared with what the log has said of its producers."""
         while self._snapshots and self._snapshots[0][0] <= offset:
             _, path = self._snapshots.pop(0)
             try:
@@ -209,7 +209,7 @@ def check_file(
 ) -> list[Finding]:
     """What is wrong with one file of a log directory by itself: ``.log``, an index, a snapshot, a checkpoint.
 
-    An index is also compared with the segment beside it. ValueError for a file of another kind, FileNotFoundError.
+    An index is also compared with the segment next to it. ValueError for a file of another kind, FileNotFoundError.
     """
     return list(file_findings(path, limits=limits, progress=progress))
 

@@ -3,7 +3,7 @@
 
 The rules are those of ProducerAppendInfo. Where offsets are missing, so are batches: a producer's sequence may go on
 anywhere behind a gap. Gaps are the cleaner's work where anything else shows it (records or whole batches taken out of a
-batch, delete horizons); else they are findings themselves, told at the end, when all signs have been seen.
+batch, delete horizons); else they are findings themselves, reported at the end, when all signs have been seen.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ProducerChecks:
     """The producers of a log while it is walked.
 
     first_offset: where the log begins; what producers did before is not known. has_sequences: false for the topics
-    that coordinators write, who count nothing. is_cleaned: there are signs that the log was compacted. is_lost: set it
-    when batches could not be read; what producers did in them is not known, so nothing more is said of producers.
+    that coordinators write, which count nothing. is_cleaned: there are signs that the log was compacted. is_lost: set
+    it when batches could not be read; what producers did in them is not known, so nothing more is said of producers.
     """
 
     def __init__(self, first_offset: int, *, has_sequences: bool) -> None:

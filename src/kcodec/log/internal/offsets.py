@@ -8,6 +8,7 @@ it. A tombstone removes what was committed, and what is pending, for its partiti
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -33,7 +34,7 @@ class CommittedOffset(OffsetAndMetadata):
     """A committed offset as the log has it.
 
     commit_timestamp, expire_timestamp: ms; the latter None unless the commit had one of its own (version 1).
-    topic_id: Kafka's text, None where the record has none. record_offset: where the record lies.
+    topic_id: Kafka's text, None where the record has none. record_offset: where the record is.
     """
 
     commit_timestamp: int = -1
@@ -57,7 +58,7 @@ class CommittedOffset(OffsetAndMetadata):
 
 @dataclass(frozen=True)
 class PendingOffset:
-    """A commit inside a transaction that is still open: OffsetFetch answers 88 for its partition until it ends."""
+    """A commit inside an open transaction: until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT."""
 
     producer_id: int
     topic_partition: TopicPartition
@@ -66,7 +67,7 @@ class PendingOffset:
 
 @dataclass(frozen=True)
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
-    """The committed offsets of a group by partition, in order; and what else the records tell of it.
+    """The committed offsets of a group by partition, in order; and what else the records say of it.
 
     pending: commits of open transactions. type: "classic", "consumer", "share" or "streams"; None for a group of which
     only commits are known. generation: of a classic group, the epoch of the others. members: their ids, in order. A
@@ -110,19 +111,13 @@ class _Replay:
     """The records of one partition, in order, as the coordinator replays them."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, _Group] = {}
+        self.groups: defaultdict[str, _Group] = defaultdict(_Group)
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
-
-    def group(self, group_id: str) -> _Group:
-        found = self.groups.get(group_id)
-        if found is None:
-            found = self.groups[group_id] = _Group()
-        return found
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """An end marker: of two commits for a partition, the later in the log wins, whatever the order of markers."""
         for (group_id, topic_partition), committed in self.pending.pop(producer_id, {}).items():
-            offsets = self.group(group_id).offsets
+            offsets = self.groups[group_id].offsets
             known = offsets.get(topic_partition)
             if is_commit and (known is None or committed.record_offset > known.record_offset):
                 offsets[topic_partition] = committed
@@ -134,7 +129,7 @@ class _Replay:
             if not isinstance(told.value, OffsetCommitValue):
                 self._remove(told.key.group, topic_partition)
                 return
-            group = self.group(told.key.group)
+            group = self.groups[told.key.group]
             group.is_there = True
             committed = CommittedOffset.of(told.value, record_offset)
             if producer_id == NO_PRODUCER_ID:
@@ -146,18 +141,18 @@ class _Replay:
         elif isinstance(told.key, GroupKey) and told.type in GROUP_TYPES:
             self._describe(told.key.group_id, GROUP_TYPES[told.type], told.value)
         elif isinstance(told.key, GroupMemberKey) and told.type in MEMBER_RECORDS:
-            members = self.group(told.key.group_id).members
+            members = self.groups[told.key.group_id].members
             members.pop(told.key.member_id, None)
             if told.value is not None:
                 members[told.key.member_id] = None
 
     def _remove(self, group_id: str, topic_partition: TopicPartition) -> None:
-        self.group(group_id).offsets.pop(topic_partition, None)
+        self.groups[group_id].offsets.pop(topic_partition, None)
         for pending in self.pending.values():
             pending.pop((group_id, topic_partition), None)
 
     def _describe_classic(self, group_id: str, value: object) -> None:
-        group = self.group(group_id)
+        group = self.groups[group_id]
         if isinstance(value, GroupMetadataValue):
             group.type, group.protocol_type, group.generation = "classic", value.protocol_type, value.generation
             group.members, group.is_there = {member.member_id: None for member in value.members}, True
@@ -165,7 +160,7 @@ class _Replay:
             self.groups[group_id] = _Group(offsets=group.offsets)
 
     def _describe(self, group_id: str, kind: str, value: object) -> None:
-        group = self.group(group_id)
+        group = self.groups[group_id]
         if isinstance(value, ConsumerGroupMetadataValue | ShareGroupMetadataValue | StreamsGroupMetadataValue):
             group.type, group.protocol_type, group.generation, group.is_there = kind, kind, value.epoch, True
         elif group.type == kind:
@@ -192,9 +187,9 @@ class _Replay:
 
 
 def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, GroupOffsets]:
-    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would answer.
+    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would return.
 
-    A record that cannot be read is passed over (``internal_record`` tells what is wrong with it); damage is a
+    A record that cannot be read is passed over (``internal_record`` says what is wrong with it); corruption is a
     DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
     """
     found: dict[str, GroupOffsets] = {}

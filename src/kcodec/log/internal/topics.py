@@ -45,7 +45,7 @@ class _ClusterTopics:
 def cluster_topics(log: Log) -> dict[str, str]:
     """Topic ids, in Kafka's text, by topic, as of the end of the metadata log that is here.
 
-    log: the partition ``__cluster_metadata-0``; ValueError for another. DecodeError for damage.
+    log: the partition ``__cluster_metadata-0``; ValueError for another. DecodeError for corruption.
     """
     if (log.topic, log.partition) != CLUSTER_METADATA:
         raise ValueError(f"{log.path} is not {CLUSTER_METADATA[0]}-{CLUSTER_METADATA[1]}")

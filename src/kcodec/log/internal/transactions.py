@@ -3,7 +3,7 @@
 
 Which one is hanging is decided as ``kafka-transactions.sh find-hanging`` decides it: the coordinator will write markers
 to the partitions in its record of the producer id, and to no other. (That tool also waits for the longest timeout that
-a broker allows; here the age tells.)
+a broker allows; here the age shows it.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TransactionState:
     state: as Kafka's tools print it ("Ongoing"). topic_partitions: those the transaction writes to, in order; none once
     it is complete. Timestamps and timeout: ms, -1 for none. previous_producer_id, next_producer_id and
     next_producer_epoch: -1 where the coordinator noted none. client_transaction_version: 2 where the epoch rises with
-    each transaction. version: of the record; offset: where it lies.
+    each transaction. version: of the record; offset: where it is.
     """
 
     transactional_id: str
@@ -79,7 +79,7 @@ class TransactionState:
 def transaction_states(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, TransactionState]:
     """By transactional id, the last state that partitions of ``__transaction_state`` hold. Tombstones remove.
 
-    A record that cannot be read is passed over (``internal_record`` tells what is wrong with it); damage is a
+    A record that cannot be read is passed over (``internal_record`` says what is wrong with it); corruption is a
     DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
     """
     states: dict[str, TransactionState] = {}
@@ -167,8 +167,8 @@ def partition_transactions(
 ) -> list[PartitionTransaction]:
     """The transactions of a log that are in one of these states, in order of offsets; states None: all.
 
-    noted: what the coordinators noted (``transaction_states``). on_error: "stop" or "skip" to see what damage does not
-    hide. ValueError for a state that there is not.
+    noted: what the coordinators noted (``transaction_states``). on_error: "stop" or "skip" to see what corruption does
+    not hide. ValueError for a state that there is not.
     """
     wanted = STATES if states is None else names_of(states, "states")
     unknown = sorted(set(wanted) - set(STATES))
