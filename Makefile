@@ -26,10 +26,10 @@ demo:  ## real broker bytes to Python, Arrow and Spark; ARGS=--quick: no Spark, 
 	@$(PYTHON) tools/demo.py $(ARGS)
 
 quick: build lint types  ## lint, types and the tests that need neither Java nor Spark, in about two minutes
-	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) -m pytest -q $(ARGS)
+	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) tools/run_tests.py -q $(ARGS)
 
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
-	@KCODEC_PROFILE=short $(RUN) -m pytest $(ARGS)
+	@KCODEC_PROFILE=short $(RUN) tools/run_tests.py $(ARGS)
 
 prove: build java jars postgres  ## the long forms: many edits, big files, sanitizers, older Sparks
 	@KCODEC_PROFILE=long $(RUN) tools/prove.py $(ARGS)

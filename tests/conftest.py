@@ -23,6 +23,7 @@ pytest_plugins = [
     "kcodec.testing.pytest_plugin",
     "client_runners",
     "guarded_kafka",
+    "parallel_tests",
     "postgres_server",
     "producer_faces",
     "quick_tests",

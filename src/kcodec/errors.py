@@ -38,7 +38,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from kcodec._fast import DecodedRecords
@@ -74,9 +74,15 @@ class KcodecError(Exception):
         """Return the text before unprintable characters are escaped."""
         return super().__str__()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args), vars(self)
 
-def _rebuild(cls: type[DecodeError], reason: str, fields: dict[str, Any]) -> DecodeError:
-    return cls(reason, **fields)
+
+def _rebuild(cls: type[KcodecError], arguments: tuple[Any, ...]) -> KcodecError:
+    """Return an error without its fields, which unpickling adds; constructors have required keywords."""
+    error = cls.__new__(cls, *arguments)
+    error.args = arguments  # OSError leaves them to its constructor
+    return error
 
 
 class DecodeError(KcodecError, ValueError):
@@ -91,9 +97,6 @@ class DecodeError(KcodecError, ValueError):
     decoded:     the records before the corruption (DecodedRecords), if there are any.
     topic_partition: where a consumer read them, else None.
     """
-
-    _PLACE = ("position", "base_offset", "record", "path", "next_offset")
-    _FIELDS: tuple[str, ...] = (*_PLACE, "decoded", "topic_partition")
 
     def __init__(
         self,
@@ -129,14 +132,9 @@ class DecodeError(KcodecError, ValueError):
             place += ": "
         return place + self.reason
 
-    def __reduce__(self) -> tuple[Callable[..., DecodeError], tuple[type[DecodeError], str, dict[str, Any]]]:
-        return _rebuild, (type(self), self.reason, {name: getattr(self, name) for name in self._FIELDS})
-
 
 class TruncatedError(DecodeError):
     """The bytes of a batch end before its records. ``needed`` and ``available`` are numbers of bytes."""
-
-    _FIELDS = (*DecodeError._FIELDS, "needed", "available")
 
     def __init__(self, reason: str, *, needed: int, available: int, **fields: Any) -> None:
         super().__init__(reason, **fields)
@@ -146,8 +144,6 @@ class TruncatedError(DecodeError):
 
 class CorruptBatchError(DecodeError):
     """The CRC-32C that a batch stores does not match its bytes."""
-
-    _FIELDS = (*DecodeError._FIELDS, "stored_crc", "computed_crc")
 
     def __init__(self, reason: str, *, stored_crc: int, computed_crc: int, **fields: Any) -> None:
         super().__init__(reason, **fields)
@@ -162,17 +158,11 @@ class UnsupportedError(DecodeError):
 class LimitExceededError(DecodeError):
     """A limit was reached: ``limit`` is its name in DecodeLimits, ``value`` its setting, ``claimed`` the size found."""
 
-    _FIELDS = (*DecodeError._FIELDS, "limit", "value", "claimed")
-
     def __init__(self, reason: str, *, limit: str, value: int, claimed: int, **fields: Any) -> None:
         super().__init__(reason, **fields)
         self.limit = limit
         self.value = value
         self.claimed = claimed
-
-
-def _rebuild_encode_error(cls: type[EncodeError], reason: str, fields: dict[str, Any]) -> EncodeError:
-    return cls(reason, **fields)
 
 
 class EncodeError(KcodecError, ValueError):
@@ -194,13 +184,6 @@ class EncodeError(KcodecError, ValueError):
     def _text(self) -> str:
         return self.reason if self.row is None else f"row {self.row}: {self.reason}"
 
-    def __reduce__(self) -> tuple[Callable[..., EncodeError], tuple[type[EncodeError], str, dict[str, Any]]]:
-        return _rebuild_encode_error, (
-            type(self),
-            self.reason,
-            {"field": self.field, "value": self.value, "row": self.row},
-        )
-
 
 class BufferFullError(KcodecError, BufferError):
     """A producer's `buffer_memory` was full for `max_block_ms`: records come faster than brokers acknowledge them."""
@@ -219,17 +202,12 @@ class TopicDeliveryError(KcodecError):
     `__cause__` is the error of the first of these records.
     """
 
-    _FIELDS: tuple[str, ...] = ("topic", "kind", "count", "remedy")
-
     def __init__(self, reason: str, *, topic: str, kind: str, count: int, remedy: str | None = None) -> None:
         super().__init__(reason)
         self.topic = topic
         self.kind = kind
         self.count = count
         self.remedy = remedy
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_with, (type(self), self.args, {name: getattr(self, name) for name in self._FIELDS})
 
 
 class DeliveryErrors(KcodecError, ExceptionGroup[TopicDeliveryError]):
@@ -280,22 +258,16 @@ class AdminError(KcodecError, ExceptionGroup[Exception]):
         return AdminError, (self.message, self.errors, self.results)
 
 
-def _rebuild_validation_error(reason: str, fields: dict[str, Any]) -> RecordValidationError:
-    return RecordValidationError(reason, **fields)
-
-
 class RecordValidationError(KcodecError, ValueError):
     """A leader would refuse this batch in a Produce request (Kafka: RecordValidationException, Errors).
 
     reason:         what is wrong, without the location.
-    code, name:     Kafka's error: 87 and "INVALID_RECORD".
+    code, name:     Kafka's error (`kcodec.protocol.error_codes.ErrorCode`), as a number and by name.
     position:       byte in the input where the batch begins, None when no batch is meant.
     base_offset:    of that batch, None if it was not readable.
     record_indexes: of the records that are refused each by itself (no key, a timestamp out of range); a Produce
                     response names them, too. At most `validate.MAX_RECORD_INDEXES`.
     """
-
-    _FIELDS = ("code", "name", "position", "base_offset", "record_indexes")
 
     def __init__(
         self,
@@ -322,13 +294,6 @@ class RecordValidationError(KcodecError, ValueError):
             place += f" (base_offset {self.base_offset}): " if self.base_offset is not None else ": "
         return f"{place}{self.reason} [{self.name}, {self.code}]"
 
-    def __reduce__(self) -> tuple[Callable[..., RecordValidationError], tuple[str, dict[str, Any]]]:
-        return _rebuild_validation_error, (self.reason, {field: getattr(self, field) for field in self._FIELDS})
-
-
-def _rebuild_with(cls: type[Any], arguments: tuple[Any, ...], fields: dict[str, Any]) -> Any:
-    return cls(*arguments, **fields)
-
 
 class TransactionStateError(KcodecError):
     """This call is illegal in the transaction's state. state, event: as `kcodec.transactions.state` names them."""
@@ -337,9 +302,6 @@ class TransactionStateError(KcodecError):
         super().__init__(reason)
         self.state = state
         self.event = event
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_with, (type(self), self.args, {"state": self.state, "event": self.event})
 
 
 class BrokerError(KcodecError):
@@ -353,7 +315,6 @@ class BrokerError(KcodecError):
     resource:  the topic, group, transactional id or partition that is meant, where one is.
     """
 
-    _FIELDS: tuple[str, ...] = ("code", "name", "retriable", "remedy", "resource")
     remedy: str
 
     def __init__(
@@ -376,9 +337,6 @@ class BrokerError(KcodecError):
 
     def _text(self) -> str:
         return f"{self.reason} [{self.name}, {self.code}; remedy: {self.remedy}]"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_with, (type(self), (self.reason,), {name: getattr(self, name) for name in self._FIELDS})
 
 
 class ProducerFencedError(BrokerError):
@@ -410,8 +368,6 @@ class OffsetOutOfRangeError(BrokerError):
     log_start_offset, log_end_offset: the log of the leader; -1 if it is unknown.
     """
 
-    _FIELDS = (*BrokerError._FIELDS, "partition", "position", "log_start_offset", "log_end_offset")
-
     def __init__(
         self,
         reason: str,
@@ -439,8 +395,6 @@ class LogTruncationError(OffsetOutOfRangeError):
                                        where the leader does not know. (Kafka: LogTruncationException)
     """
 
-    _FIELDS = (*OffsetOutOfRangeError._FIELDS, "position_epoch", "divergent_offset", "divergent_epoch")
-
     def __init__(
         self,
         reason: str,
@@ -465,9 +419,6 @@ class NoOffsetForPartitionError(KcodecError):
         self.partition = partition
         self.group_id = group_id
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_with, (type(self), self.args, {"partition": self.partition, "group_id": self.group_id})
-
 
 class TransportError(KcodecError, ConnectionError):
     """A connection failed, was refused, or ended before the response.
@@ -476,16 +427,11 @@ class TransportError(KcodecError, ConnectionError):
     remedy:        as in `KcodecError`; by default the one of the class.
     """
 
-    _FIELDS: tuple[str, ...] = ("possibly_sent", "remedy")
-
     def __init__(self, reason: str, *, possibly_sent: bool = False, remedy: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.possibly_sent = possibly_sent
         self.remedy = type(self).remedy if remedy is None else remedy
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_with, (type(self), (self.reason,), {name: getattr(self, name) for name in self._FIELDS})
 
 
 class RequestTimedOutError(TransportError, TimeoutError):

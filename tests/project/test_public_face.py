@@ -228,7 +228,7 @@ def test_a_wrong_argument_is_named_with_what_is_possible(options: dict[str, Any]
     assert not isinstance(caught.value, kcodec.KcodecError)
 
 
-@pytest.mark.parametrize("data", ["text", None, 5, [1, 2], object()], ids=str)
+@pytest.mark.parametrize("data", ["text", None, 5, [1, 2], object()], ids=["text", "None", "5", "list", "object"])
 def test_what_is_not_bytes_like_is_a_type_error(data: Any) -> None:
     for function in (kcodec.decode, kcodec.batches):
         with pytest.raises(TypeError, match="bytes-like"):

@@ -311,7 +311,6 @@ def test_compaction_by_key_leaves_the_newest() -> None:
         ({"limits": 5}, TypeError, "limits must be a DecodeLimits"),
         ({"retain": None}, TypeError, "retain must be a function"),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_named(options: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:

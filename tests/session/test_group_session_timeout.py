@@ -58,7 +58,11 @@ def test_the_settings_of_the_group_win() -> None:
     assert [one.request.resources[0].resource_name for one in world.asked] == ["readers"]
 
 
-@pytest.mark.parametrize("fault", [30, 42, 35, UnsupportedError("no version"), lambda answer: type(answer)()], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [30, 42, 35, UnsupportedError("no version"), lambda answer: type(answer)()],
+    ids=lambda fault: "empty" if callable(fault) else str(fault),
+)
 def test_a_group_that_cannot_be_described_has_its_brokers_default(fault: Any) -> None:
     world = SettingsWorld({32: GROUP, 4: BROKER})
     world.plan(ASKED, fault)

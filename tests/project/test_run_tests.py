@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make test` in two passes: every test runs once, and a failure in either pass is a failure of both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import parallel_tests
+import pytest
+from run_tests import NO_TESTS, closing_line, exit_status
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PASSES, FAILS = "def test_it():\n    pass\n", "def test_it():\n    raise AssertionError\n"
+WORKER = "import os\ndef test_a(): assert os.environ['PYTEST_XDIST_WORKER']\ndef test_b(): test_a()\n"
+#: One module of each pass.
+PARALLEL, SERIAL = "test_some.py", "test_memory.py"
+
+
+def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int, list[str]]:
+    """Run tools/run_tests.py in a folder with these modules; return its exit status and its lines."""
+    (folder / "conftest.py").write_text("pytest_plugins = ['parallel_tests']\n")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    for name, text in modules.items():
+        (folder / name).write_text(text)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KCODEC_", "PYTEST_"))}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "run_tests.py", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT / "tests" / "support"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("parallel", "serial", "arguments", "status", "ended"),
+    [
+        (WORKER, FAILS, (), 1, "1 failed, 2 passed"),
+        (FAILS, PASSES, (), 1, "1 failed, 1 passed"),
+        (PASSES, PASSES, (f"{SERIAL}::test_it",), 0, "1 passed"),
+        (PASSES, PASSES, ("-k", "nothing"), NO_TESTS, "no tests ran"),
+    ],
+    ids=["serial-fails", "parallel-fails", "one-selected", "none-selected"],
+)
+def test_two_passes_end_as_one(
+    tmp_path: Path, parallel: str, serial: str, arguments: tuple[str, ...], status: int, ended: str
+) -> None:
+    found, lines = run(tmp_path, {PARALLEL: parallel, SERIAL: serial}, *arguments)
+    assert found == status, lines
+    assert lines[-1].strip("= ").startswith(f"{ended} in ") and lines[-1].strip("= ").endswith("(both passes)")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"), [((0, 0), 0), ((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((5, 1), 1), ((1, 0), 1), ((2,), 2)]
+)
+def test_one_exit_status(statuses: tuple[int, ...], status: int) -> None:
+    assert exit_status(statuses) == status
+
+
+def test_the_closing_line_counts_both_passes() -> None:
+    line = closing_line(Counter({"passed": 15_000, "failed": 1, "skipped": 2}), 61.5)
+    assert line.strip("=") == " 1 failed, 15000 passed, 2 skipped in 61.50s (both passes) "
+
+
+def test_what_is_run_serially_is_there() -> None:
+    """A module that was renamed would run in parallel again."""
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= parallel_tests.SERIAL

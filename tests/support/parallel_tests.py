@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two passes of `make test` (tools/run_tests.py): in parallel workers, then what needs the machine for itself.
+
+With KCODEC_TESTS=parallel the modules below are left out, with KCODEC_TESTS=serial all others; without it everything
+runs. A worker of pytest-xdist takes the tests of a file, or of all files that share an expensive fixture, in one piece:
+a broker, a Spark or a PostgreSQL is started once in each worker that needs it. With KCODEC_TEST_COUNTS=FILE the
+outcomes are counted into that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+#: Tests of memory and of time that has really passed: another process at work could fail them.
+SERIAL = {
+    # memory, and the time that work takes
+    *("test_arrow_memory", "test_auxiliary_growth", "test_bombs", "test_growth", "test_memory", "test_memory_cycles"),
+    *("test_threads", "test_testing_proxy"),
+    # clocks, timeouts and pauses
+    *("test_call_timeouts_broker", "test_client_addresses", "test_client_broker", "test_client_clock"),
+    *("test_client_exit", "test_client_fork", "test_client_network", "test_client_security", "test_held_back"),
+    *("test_log_follow", "test_log_follow_changes", "test_producer_broker_faults", "test_producer_causes"),
+    *("test_producer_interrupted", "test_security_sessions", "test_session_broker_producer"),
+    "test_silent_consumers",
+}
+#: Fixtures that live for the whole run and that few files share: these files go to one worker.
+SHARED = ("spark", "transaction_cluster", "postgres_server")
+
+
+def selected() -> str:
+    """The pass that runs: "parallel", "serial", or "" for everything."""
+    return os.environ.get("KCODEC_TESTS", "")
+
+
+def is_selected(path: Path) -> bool:
+    """Whether the tests of a file belong to the pass that runs."""
+    return not selected() or (path.stem in SERIAL) == (selected() == "serial")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Do not import files of the other pass."""
+    return True if collection_path.suffix == ".py" and not is_selected(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what was named on the command line and belongs to the other pass; group the rest by file."""
+    left_out = [item for item in items if not is_selected(item.path)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_selected(item.path)]
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    used: dict[Path, set[str]] = defaultdict(set)
+    for item in items:
+        used[item.path].update(getattr(item, "fixturenames", ()))
+    for item in items:
+        shared = next((name for name in SHARED if name in used[item.path]), None)
+        item.add_marker(pytest.mark.xdist_group(shared or item.path.relative_to(config.rootpath).as_posix()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the outcomes for the line about both passes."""
+    if "KCODEC_TEST_COUNTS" in os.environ:
+        counts = {outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome}
+        Path(os.environ["KCODEC_TEST_COUNTS"]).write_text(json.dumps(counts), encoding="utf-8")
