@@ -19,10 +19,9 @@ from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from kcodec.errors import AuthenticationError
-from kcodec.security.loopback import is_loopback
-from kcodec.security.sasl import shown
+from kcodec.security.oauthbearer import FetchedToken, TransientTokenError, as_number, lifetime_of
+from kcodec.security.sasl import is_loopback, shown
 from kcodec.security.secret import Secret
-from kcodec.security.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
 
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0

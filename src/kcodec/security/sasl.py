@@ -6,12 +6,12 @@ once it is content with the server. It knows no frame and no host; `authenticate
 every refusal, of either side, into one `AuthenticationError`. Authenticating again on the same connection (KIP-368) is
 the same flow once more.
 
-Not here: where passwords and tokens come from (`kcodec.security`), and mechanisms with more to say
-(`sasl_scram`, `sasl_oauth`, `sasl_aws`).
+Not here: mechanisms with more to say (`scram`, `oauthbearer`, `aws_msk_iam`), and where passwords and tokens come from.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -146,3 +146,16 @@ def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> 
     if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine, by the name alone: nothing is looked up.
+
+    What is sent there in the clear does not cross a network.
+    """
+    if host.lower().rstrip(".") in {"localhost", "localhost.localdomain"}:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
