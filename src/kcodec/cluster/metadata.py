@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
-from kcodec.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
 
@@ -78,18 +78,12 @@ class Cluster:
         self._coordinators: dict[tuple[str, str], int] = {}
         #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
         self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
-        self._addresses: dict[int, Address] = {}
         self._update_wanted = Signal()
         self._is_update_wanted = False
         self._updated_at: float | None = None
         self._asked_since: float | None = None
 
     # What is known
-
-    @property
-    def addresses(self) -> dict[int, Address]:
-        """Broker id -> address; empty before the first metadata."""
-        return self._addresses
 
     @property
     def transaction_version(self) -> int:
@@ -171,7 +165,6 @@ class Cluster:
         """Brokers that came with such an answer (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
-            self._addresses[end.node_id] = Address(end.host, end.port)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Ask again next time."""
@@ -325,7 +318,6 @@ class Cluster:
             self.changed.set()
             return
         self.brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in message.brokers}
-        self._addresses = {node_id: broker.address for node_id, broker in self.brokers.items()}
         self.controller_id = message.controller_id
         self.cluster_id = message.cluster_id or self.cluster_id
         if are_all:
@@ -363,7 +355,7 @@ class Cluster:
     def _rebootstrap(self, reason: str) -> None:
         if self.brokers and self.times.rebootstrap_trigger is not None:
             log.warning("starting again from bootstrap_servers: %s", reason)
-            self.brokers, self._addresses = {}, {}
+            self.brokers = {}
             self._coordinators.clear()
             self.rebootstraps += 1
         self._asked_since = self.clock()
@@ -422,4 +414,3 @@ class Cluster:
         self.coordinator_errors.pop((kind, key), None)
         if answer.node_id not in self.brokers:
             self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
-            self._addresses[answer.node_id] = Address(answer.host, answer.port)

@@ -213,7 +213,8 @@ def settle(
     requested again, and loses it with the item's result.
     """
     outcome: Outcome[K, V] = Outcome(question.doing)
-    settling = _Settling(asking, question, deadline, outcome, on_result, {} if causes is None else causes)
+    last = {} if causes is None else causes
+    settling = _Settling(asking, question, deadline, outcome, on_result, last, asking.clock())
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
@@ -240,25 +241,17 @@ def results(
     return outcome.value()
 
 
+@dataclass
 class _Settling(Generic[K, V]):
-    """One run of `settle`."""
+    """One run of `settle`. last: the last error of each item that is requested again; begin: on the clock."""
 
-    def __init__(
-        self,
-        asking: Asking,
-        question: Question[K, V],
-        deadline: Deadline,
-        outcome: Outcome[K, V],
-        on_result: Callable[[K, V], None],
-        last: dict[K, KcodecError],
-    ) -> None:
-        self._asking = asking
-        self._on_result = on_result
-        self._question = question
-        self._deadline = deadline
-        self._outcome = outcome
-        self._begin = asking.clock()
-        self._last = last
+    _asking: Asking
+    _question: Question[K, V]
+    _deadline: Deadline
+    _outcome: Outcome[K, V]
+    _on_result: Callable[[K, V], None]
+    _last: dict[K, KcodecError]
+    _begin: float
 
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
         """Requests to be made: a node and the items to ask it about."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from kcodec.errors import AuthenticationError
-from kcodec.security.sasl import Exchange, ExchangeRefused
+from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
 
 SERVICE = "kafka-cluster"
@@ -128,11 +128,7 @@ def payload(host: str, region: str, credentials: AwsCredentials, timestamp: str,
 def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: str, user_agent: str) -> Exchange:
     """The client's side. Raises ExchangeRefused if the answer is not MSK's."""
     answer = yield payload(host, region, credentials, timestamp, user_agent)
-    try:
-        fields = json.loads(answer[:MAXIMUM_RESPONSE_BYTES])
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict) or fields.get("version") != PAYLOAD_VERSION:
+    if json_object(answer[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
         raise ExchangeRefused("the response is not that of MSK: '{quoted}'", _NOT_MSK, answer)
 
 

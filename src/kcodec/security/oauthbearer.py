@@ -10,9 +10,7 @@ however many connections log in.
 from __future__ import annotations
 
 import base64
-import binascii
 import inspect
-import json
 import logging
 import math
 import random
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import Clock, Flow, Signal, blocking, sleep, spawn, wait
-from kcodec.security.sasl import Exchange, ExchangeRefused
+from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
 
 log = logging.getLogger("kcodec.client")
@@ -186,10 +184,9 @@ def _claims(token: Secret) -> dict[str, Any]:
     if len(parts) != 3:
         return {}
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error, RecursionError):
+        return json_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
         return {}
-    return claims if isinstance(claims, dict) else {}
 
 
 def as_number(value: Any) -> float | None:

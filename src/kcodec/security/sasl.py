@@ -12,6 +12,7 @@ Not here: mechanisms with more to say (`scram`, `oauthbearer`, `aws_msk_iam`), a
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -146,6 +147,15 @@ def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> 
     if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"
+
+
+def json_object(text: bytes | str) -> dict[str, Any]:
+    """Return the JSON object that a peer sent; empty for anything else."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def is_loopback(host: str) -> bool:
