@@ -36,15 +36,15 @@ PASSING = frozenset(
 )
 #: A topic error that a retry cannot cure.
 LASTING_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
-#: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
+#: A topic that no flow has requested for this many seconds is requested no more (Kafka: metadata.max.idle.ms).
 TOPIC_IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class ClusterTimes:
-    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: without metadata for so long, begin at
-    the bootstrap servers again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a topic
-    that brokers call unknown is waited for."""
+    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: time without metadata after which the
+    bootstrap servers are used again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a
+    topic that brokers call unknown is waited for."""
 
     request: float
     metadata_max_age: float
@@ -71,7 +71,7 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
-        self.wants_all_topics = False  # of somebody who subscribes to a pattern
+        self.wants_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self.rebootstraps = 0
         self._wanted: dict[str, float] = {}
@@ -154,7 +154,7 @@ class Cluster:
         self.request_update(f"{topic}-{partition} has another leader")
 
     def learn_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """A broker told who leads now (Produce v10+, Fetch v12+: current_leader); older epochs are not believed."""
+        """Take a leader from a response (Produce v10+, Fetch v12+: current_leader); older epochs are ignored."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
         if known is not None and leader in self.brokers and leader_epoch > known.leader_epoch:
@@ -321,11 +321,11 @@ class Cluster:
         self.controller_id = message.controller_id
         self.cluster_id = message.cluster_id or self.cluster_id
         if are_all:
-            named = {told.name for told in message.topics}
+            named = {topic.name for topic in message.topics}
             self.topics = {name: topic for name, topic in self.topics.items() if name in named}
-        for told in message.topics:
-            if told.name is not None:
-                self._apply_topic(told)
+        for found in message.topics:
+            if found.name is not None:
+                self._apply_topic(found)
         self.updates += 1
         self.updates_of_all += are_all
         self.last_error = None
@@ -333,11 +333,11 @@ class Cluster:
         self._asked_since = None
         self.changed.set()
 
-    def _apply_topic(self, told: Any) -> None:
-        old = self.topics.get(told.name)
-        is_same = old is not None and old.topic_id == told.topic_id
-        topic = Topic(told.name, told.topic_id, told.is_internal, told.error_code)
-        for part in told.partitions:
+    def _apply_topic(self, found: Any) -> None:
+        old = self.topics.get(found.name)
+        is_same = old is not None and old.topic_id == found.topic_id
+        topic = Topic(found.name, found.topic_id, found.is_internal, found.error_code)
+        for part in found.partitions:
             # An answer of a broker that lags behind: an older epoch of the same topic is not believed (KIP-320).
             known = old.partitions.get(part.partition_index) if old is not None and is_same else None
             if known is not None and 0 <= part.leader_epoch < known.leader_epoch:
@@ -350,7 +350,7 @@ class Cluster:
                 tuple(part.isr_nodes),
                 tuple(part.offline_replicas),
             )
-        self.topics[told.name] = topic
+        self.topics[found.name] = topic
 
     def _rebootstrap(self, reason: str) -> None:
         if self.brokers and self.times.rebootstrap_trigger is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a client: one for each broker and channel, opened when something is to be sent over it.
 
-A call waits for its connection, and fails with it: after a failed attempt to connect, all that waited hear of it, and
-the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
+A call waits for its connection, and fails with it: after a failed attempt to connect, all calls that waited end
+with it, and the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
 """
 
 from __future__ import annotations

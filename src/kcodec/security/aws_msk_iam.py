@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS_MSK_IAM: Amazon MSK's own mechanism. We sign a request that nobody sends, and the broker checks the signature.
+"""AWS_MSK_IAM: Amazon MSK's own mechanism. We sign a request that is never sent, and the broker checks it.
 
 What is signed is ``GET /?Action=kafka-cluster:Connect`` to the broker's host, as a presigned URL of Signature Version 4
 for the service kafka-cluster; what is sent is the URL's parameters as JSON. The broker responds with JSON, too.
@@ -150,7 +150,7 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     def ask() -> AwsCredentials:
         try:
             credentials = given()
-        except Exception as error:  # a stranger's code: whatever it raises, the login failed
+        except Exception as error:  # the application's code: whatever it raises, the login failed
             raise AuthenticationError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
         return _checked(credentials)
 

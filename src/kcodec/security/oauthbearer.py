@@ -85,7 +85,7 @@ class FetchedToken(NamedTuple):
 
 
 class TransientTokenError(Exception):
-    """A fetch failed in a way that may pass: it is tried again until somebody runs out of time."""
+    """A fetch failed in a way that may pass: it is tried again until the logins that wait for it time out."""
 
 
 #: Blocks until there is a token. Raises TransientTokenError, or AuthenticationError when asking again will not help.
@@ -117,7 +117,7 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
         except OSError as error:
             # What networks and files raise. Its words are the provider's and may hold anything: they stay in the cause.
             raise TransientTokenError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
-        except Exception as error:  # a stranger's code: whatever it raises, the login failed
+        except Exception as error:  # the application's code: whatever it raises, the login failed
             raise AuthenticationError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
         return _checked(given, wall_clock)
 
@@ -220,7 +220,7 @@ class TokenSource:
     def get(self, clock: Clock, timeout: float = FETCH_SECONDS) -> Flow[Secret]:
         """A token that has not expired, at once if there is one.
 
-        Raises AuthenticationError when whoever gives tokens refuses, TransportError when it cannot be reached in time.
+        Raises AuthenticationError when the source of tokens refuses, TransportError when it cannot be reached in time.
         """
         if self._token is not None and clock() < self._expires:
             return self._token
@@ -245,7 +245,7 @@ class TokenSource:
         raise TransportError(f"no token from {self.name} within {timeout:g} s{last}") from self._failure
 
     def reject(self, token: Secret) -> None:
-        """A broker did not take this token: whoever asks next gets another."""
+        """A broker did not take this token: the next login gets another."""
         if self._token == token:
             self._expires = -math.inf
 
@@ -262,7 +262,7 @@ class TokenSource:
             self._running = False
 
     def _fetch_patiently(self, clock: Clock) -> Flow[float | None]:
-        """One token, after as many tries as somebody waits for, or as the last token lasts. None: no life, no token."""
+        """One token, tried for as long as a login waits or the last token lasts. None: no lifetime, or no token."""
         pause, most = RETRY_SECONDS
         while True:
             began = clock()
@@ -273,7 +273,7 @@ class TokenSource:
             except AuthenticationError as error:
                 self._note(error, "giving up")
                 return None
-            except Exception as error:  # noqa: BLE001 - whatever a fetch raises, those who wait must hear of it
+            except Exception as error:  # noqa: BLE001 - whatever a fetch raises, logins that wait must end with it
                 self._note(AuthenticationError(f"{self.name} raised {type(error).__name__}"), "giving up")
                 return None
             else:

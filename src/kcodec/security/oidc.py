@@ -38,7 +38,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class ClientCredentials:
-    """Somebody who asks a token endpoint as itself. Callable: blocks until there is a token.
+    """A client of a token endpoint, with its own credentials. Callable: blocks until there is a token.
 
     allow_http: let the secret go over plain http to other machines.
 

@@ -29,7 +29,7 @@ Exchange = Generator[bytes, bytes, None]
 MAX_EXCHANGE_MESSAGES = 8
 #: Of a broker's own words, this many characters are shown.
 MAX_MESSAGE_CHARACTERS = 500
-#: Of the mechanisms a broker offers, so many are named.
+#: Of the mechanisms that a broker offers, errors name this many.
 MAX_MECHANISMS = 16
 
 #: Proofs, signatures and tokens in what we send: long, and in base64 or hexadecimal. Errors must not repeat them.
@@ -55,7 +55,7 @@ class ExchangeRefused(Exception):
 
 
 def plain(username: str, password: Secret) -> Exchange:
-    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Prepared by nobody, as Kafka's own.
+    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Neither is prepared (SASLprep), as in Kafka.
 
     Raises ExchangeRefused for a NUL in either, which the mechanism cannot say.
     """
@@ -81,7 +81,7 @@ def authenticate(
     timeout: float,
     secrets: Sequence[Secret] = (),
 ) -> Flow[float | None]:
-    """Log in on the connection that carries this flow: the seconds for which the session holds, None for ever.
+    """Log in on the connection that runs this flow: the seconds for which the session holds, None: without end.
 
     who:     for error texts: "user 'alice'"; empty if the mechanism has no name to show.
     remedy:  what to look at when the broker refuses.
