@@ -368,9 +368,7 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(
-                _because(error, f"{self.name}: {error}")
-            )  # such as a limit: the caller can request less
+            self.close(_because(error, f"{self.name}: {error}"))  # such as a limit: the caller can request less
 
     def _response_limit(self, behind: int) -> int | None:
         """The most bytes of a response, by the request that it belongs to: responses come in order."""
