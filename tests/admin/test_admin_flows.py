@@ -150,10 +150,36 @@ def test_a_broker_is_asked_for_its_own_settings() -> None:
         return messages.DescribeConfigsResponse(results=results)
 
     script.answers["DescribeConfigs"] = answer
-    resources = [ConfigResource.topic("orders"), ConfigResource.broker(3), ConfigResource.broker(None)]
+    script.latency = 1.0
+    resources = [ConfigResource.broker(3), ConfigResource.topic("orders"), ConfigResource.broker(None)]
+    began = script.now
     found = script.run(flows.describe_configs(script.asking, resources))
     assert found[ConfigResource.broker(3)]["asked"].value == "3"
     assert {node for _, node in script.asked} == {1, 3}
+    assert list(found) == resources
+    assert script.now - began < 2.0  # both brokers at the same time
+
+
+def test_errors_of_settings_keep_what_was_found() -> None:
+    script = AdminScript()
+
+    def answer(node: int, request: Any) -> Any:
+        results = [
+            messages.DescribeConfigsResult(
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR if node == 3 else ErrorCode.NONE,
+            )
+            for one in request.resources
+        ]
+        return messages.DescribeConfigsResponse(results=results)
+
+    script.answers["DescribeConfigs"] = answer
+    resources = [ConfigResource.topic("orders"), ConfigResource.broker(3)]
+    with pytest.raises(AdminError, match="describe configs: 1 of 2 failed") as caught:
+        script.run(flows.describe_configs(script.asking, resources))
+    assert caught.value.results == {resources[0]: {}}
+    assert list(caught.value.errors) == [resources[1]]
 
 
 # ---------------------------------------------------------------------------------------------------- many, and errors

@@ -21,8 +21,8 @@ from kcodec.client import Producer
 from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, RequestTimedOutError
 from kcodec.flow import ANY_NODE, Flow, Reply, call, sleep
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
+from kcodec.security.oauthbearer import FetchedToken, TokenSource
 from kcodec.security.secret import Secret
-from kcodec.security.tokens import FetchedToken, TokenSource
 from kcodec.testing.kafka import ApacheKafka
 
 HOUR = 3600.0

@@ -19,9 +19,9 @@ from unsigned_jwt import jwt
 
 from kcodec.errors import AuthenticationError
 from kcodec.security import Security, oidc
+from kcodec.security.oauthbearer import TransientTokenError
 from kcodec.security.oidc import ClientCredentials, is_loopback
 from kcodec.security.secret import Secret
-from kcodec.security.tokens import TransientTokenError
 
 SECRET = "s3cret/+ %:é"
 NOW = 1_800_000_000.0

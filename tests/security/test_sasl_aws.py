@@ -15,8 +15,15 @@ from typing import Any
 import pytest
 
 from kcodec.errors import AuthenticationError
-from kcodec.security.aws_credentials import provider_of
-from kcodec.security.aws_msk_iam import AwsCredentials, aws_msk_iam, payload, presign, region_of, signing_key
+from kcodec.security.aws_msk_iam import (
+    AwsCredentials,
+    aws_msk_iam,
+    payload,
+    presign,
+    provider_of,
+    region_of,
+    signing_key,
+)
 from kcodec.security.sasl import ExchangeRefused
 from kcodec.security.secret import Secret
 

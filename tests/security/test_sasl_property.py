@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from kcodec.errors import AuthenticationError
 from kcodec.security.aws_msk_iam import AwsCredentials, aws_msk_iam
-from kcodec.security.oauthbearer import oauthbearer
+from kcodec.security.oauthbearer import FetchedToken, lifetime_of, oauthbearer
 from kcodec.security.oidc import ClientCredentials
 from kcodec.security.sasl import ExchangeRefused, shown
 from kcodec.security.scram import Scram, check_server, parse_challenge
 from kcodec.security.secret import Secret
-from kcodec.security.tokens import FetchedToken, lifetime_of
 
 # Bytes of any kind, and such as are nearly right.
 NEARLY = st.text(alphabet="rsiveabcAB019=,+/-\n\0é", max_size=60).map(lambda text: text.encode())

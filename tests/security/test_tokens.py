@@ -15,8 +15,7 @@ from unsigned_jwt import jwt
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import Call, Done, Task
 from kcodec.network.scheduler import Scheduler
-from kcodec.security.secret import Secret
-from kcodec.security.tokens import (
+from kcodec.security.oauthbearer import (
     FETCH_SECONDS,
     MAXIMUM_TOKEN_CHARACTERS,
     FetchedToken,
@@ -25,6 +24,7 @@ from kcodec.security.tokens import (
     from_provider,
     lifetime_of,
 )
+from kcodec.security.secret import Secret
 
 NOW = 1_800_000_000.0
 

@@ -48,7 +48,7 @@ class GroupWorld(World):
 
     def __init__(self, request_timeout: float = 5.0) -> None:
         super().__init__(request_timeout=request_timeout)
-        self.cluster.brokers, self.cluster._addresses = {}, {}
+        self.cluster.brokers = {}
         self.target: Partitions = frozenset()
         self.group_epoch = 1
         self.epoch = self.previous_epoch = 0

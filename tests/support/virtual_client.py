@@ -179,12 +179,12 @@ class VirtualNetwork:
         return scheduler.call_at(world.now + latency, lambda: done(reply, None)).cancel
 
     def _carry_out(self, call: Call) -> tuple[int, int, Any]:
-        addresses = self.client.cluster.addresses
-        node = call.node if call.node in addresses else next(iter(addresses), ANY_NODE)
-        if call.node != ANY_NODE and call.node not in addresses:
+        brokers = self.client.cluster.brokers
+        node = call.node if call.node in brokers else next(iter(brokers), ANY_NODE)
+        if call.node != ANY_NODE and call.node not in brokers:
             raise TransportError(f"broker {call.node} is not in the metadata")
         if node not in self._sockets:
-            address = addresses.get(node) or self.client.options.addresses[0]
+            address = brokers[node].address if node in brokers else self.client.options.addresses[0]
             self._sockets[node] = socket.create_connection(tuple(address), SOCKET_SECONDS)
             hello = ApiVersionsRequest(client_software_name="kcodec", client_software_version="test")
             self._versions[node] = BrokerVersions.of(self._ask(node, hello, 3))

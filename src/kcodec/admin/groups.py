@@ -122,17 +122,11 @@ def describe_groups(
 
 def _description(asking: Asking, kind: str) -> Question[str, GroupDescription]:
     """The request that describes groups of one type."""
-    requests: dict[str, Callable[[list[str]], Any]] = {
-        "classic": lambda groups: messages.DescribeGroupsRequest(groups=groups),
-        "consumer": lambda groups: messages.ConsumerGroupDescribeRequest(group_ids=groups),
-        "share": lambda groups: messages.ShareGroupDescribeRequest(group_ids=groups),
-        "streams": lambda groups: messages.StreamsGroupDescribeRequest(group_ids=groups),
-    }
-    read = {"classic": _group, "consumer": _consumer_group, "share": _share_group, "streams": _streams_group}[kind]
+    request, read = _TYPES[kind]
     return Question(
         "describe group",
         EachCoordinator(asking.cluster, "group"),
-        lambda groups, until: requests[kind](groups),
+        lambda groups, until: request(groups),
         lambda response, groups: entries(response.groups, "group_id", read),
     )
 
@@ -188,6 +182,15 @@ def _group(group: Any) -> GroupDescription:
         for member in group.members
     )
     return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+
+
+#: Type of group -> the request that describes groups of it, and how one group of the response is read.
+_TYPES: dict[str, tuple[Callable[[list[str]], Any], Callable[[Any], GroupDescription]]] = {
+    "classic": (lambda groups: messages.DescribeGroupsRequest(groups=groups), _group),
+    "consumer": (lambda groups: messages.ConsumerGroupDescribeRequest(group_ids=groups), _consumer_group),
+    "share": (lambda groups: messages.ShareGroupDescribeRequest(group_ids=groups), _share_group),
+    "streams": (lambda groups: messages.StreamsGroupDescribeRequest(group_ids=groups), _streams_group),
+}
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:

@@ -192,8 +192,8 @@ def _partitions(
 
 @dataclass(frozen=True)
 class _CoordinatorsView:
-    """What the coordinators say of some producer ids. is_whole: all of them were heard, so that an id nobody named is
-    nobody's."""
+    """What the coordinators know of some producer ids. is_whole: all of them responded, so that an id which none named
+    belongs to no transactional id."""
 
     ids: dict[int, str]
     described: Outcome[str, TransactionDescription]

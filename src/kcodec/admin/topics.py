@@ -95,7 +95,7 @@ def _topic_id(topic: Any) -> UUID | None:
 
 
 def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
-    """Wait until a broker shows a leader for every partition: before that a producer is told to come again."""
+    """Wait until a broker shows a leader for every partition: before that a producer gets retriable errors."""
     until = min(deadline.at, asking.clock() + SETTLING_SECONDS)
     attempt = 0
     while asking.clock() < until:
@@ -106,7 +106,7 @@ def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
         try:
             reply = yield from call(ANY_NODE, request, timeout=asking.call_timeout(deadline), lowest=4)
         except KcodecError:
-            return  # the topics are made; whoever writes to them will see for himself
+            return  # the topics are made; a producer waits for their leaders itself
         if all(topic.error_code == ErrorCode.NONE and _has_leaders(topic) for topic in reply.message.topics):
             return
         yield from asking.pause(attempt, deadline)

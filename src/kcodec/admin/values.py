@@ -28,7 +28,7 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class CreatedTopic:
-    """A topic that was made. configs: those that the broker told, empty where it may not tell them."""
+    """A topic that was made. configs: as the broker responded, empty where it does not show them."""
 
     name: str
     topic_id: UUID | None
@@ -145,7 +145,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """Whether it has the default."""
         return self.source == "DEFAULT_CONFIG"
 
 

@@ -2,7 +2,7 @@
 """Offsets by position or time, asked of the leaders of partitions (ListOffsets; Kafka: OffsetFetcher, OffsetSpec).
 
 "latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. Leaders that have
-moved, that load, or that do not know their high watermark yet (OFFSET_NOT_AVAILABLE) are asked again by
+moved, that load, or that do not know their high watermark yet (OFFSET_NOT_AVAILABLE) are requested again by
 `kcodec.cluster.retry_driver`; the leader epoch that we know goes with the request, so that a former leader rejects it.
 """
 

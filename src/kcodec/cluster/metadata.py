@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
-from kcodec.flow import ANY_NODE, Address, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
 
@@ -36,15 +36,15 @@ PASSING = frozenset(
 )
 #: A topic error that a retry cannot cure.
 LASTING_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
-#: A topic nobody asked for in so many seconds is not asked for again (Kafka: metadata.max.idle.ms).
+#: A topic that no flow has requested for this many seconds is requested no more (Kafka: metadata.max.idle.ms).
 TOPIC_IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class ClusterTimes:
-    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: without metadata for so long, begin at
-    the bootstrap servers again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a topic
-    that brokers call unknown is waited for."""
+    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: time without metadata after which the
+    bootstrap servers are used again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a
+    topic that brokers call unknown is waited for."""
 
     request: float
     metadata_max_age: float
@@ -71,25 +71,19 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
-        self.wants_all_topics = False  # of somebody who subscribes to a pattern
+        self.wants_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self.rebootstraps = 0
         self._wanted: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
         #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
         self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
-        self._addresses: dict[int, Address] = {}
         self._update_wanted = Signal()
         self._is_update_wanted = False
         self._updated_at: float | None = None
         self._asked_since: float | None = None
 
     # What is known
-
-    @property
-    def addresses(self) -> dict[int, Address]:
-        """Broker id -> address; empty before the first metadata."""
-        return self._addresses
 
     @property
     def transaction_version(self) -> int:
@@ -160,7 +154,7 @@ class Cluster:
         self.request_update(f"{topic}-{partition} has another leader")
 
     def learn_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """A broker told who leads now (Produce v10+, Fetch v12+: current_leader); older epochs are not believed."""
+        """Take a leader from a response (Produce v10+, Fetch v12+: current_leader); older epochs are ignored."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
         if known is not None and leader in self.brokers and leader_epoch > known.leader_epoch:
@@ -171,7 +165,6 @@ class Cluster:
         """Brokers that came with such an answer (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
-            self._addresses[end.node_id] = Address(end.host, end.port)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Ask again next time."""
@@ -325,15 +318,14 @@ class Cluster:
             self.changed.set()
             return
         self.brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in message.brokers}
-        self._addresses = {node_id: broker.address for node_id, broker in self.brokers.items()}
         self.controller_id = message.controller_id
         self.cluster_id = message.cluster_id or self.cluster_id
         if are_all:
-            named = {told.name for told in message.topics}
+            named = {topic.name for topic in message.topics}
             self.topics = {name: topic for name, topic in self.topics.items() if name in named}
-        for told in message.topics:
-            if told.name is not None:
-                self._apply_topic(told)
+        for found in message.topics:
+            if found.name is not None:
+                self._apply_topic(found)
         self.updates += 1
         self.updates_of_all += are_all
         self.last_error = None
@@ -341,11 +333,11 @@ class Cluster:
         self._asked_since = None
         self.changed.set()
 
-    def _apply_topic(self, told: Any) -> None:
-        old = self.topics.get(told.name)
-        is_same = old is not None and old.topic_id == told.topic_id
-        topic = Topic(told.name, told.topic_id, told.is_internal, told.error_code)
-        for part in told.partitions:
+    def _apply_topic(self, found: Any) -> None:
+        old = self.topics.get(found.name)
+        is_same = old is not None and old.topic_id == found.topic_id
+        topic = Topic(found.name, found.topic_id, found.is_internal, found.error_code)
+        for part in found.partitions:
             # An answer of a broker that lags behind: an older epoch of the same topic is not believed (KIP-320).
             known = old.partitions.get(part.partition_index) if old is not None and is_same else None
             if known is not None and 0 <= part.leader_epoch < known.leader_epoch:
@@ -358,12 +350,12 @@ class Cluster:
                 tuple(part.isr_nodes),
                 tuple(part.offline_replicas),
             )
-        self.topics[told.name] = topic
+        self.topics[found.name] = topic
 
     def _rebootstrap(self, reason: str) -> None:
         if self.brokers and self.times.rebootstrap_trigger is not None:
             log.warning("starting again from bootstrap_servers: %s", reason)
-            self.brokers, self._addresses = {}, {}
+            self.brokers = {}
             self._coordinators.clear()
             self.rebootstraps += 1
         self._asked_since = self.clock()
@@ -422,4 +414,3 @@ class Cluster:
         self.coordinator_errors.pop((kind, key), None)
         if answer.node_id not in self.brokers:
             self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
-            self._addresses[answer.node_id] = Address(answer.host, answer.port)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a call about many items is settled: each asked at the broker that answers for it, again where that helps.
+"""The retry driver of calls about many items: each is requested from its broker, and again where that helps.
 
 Admin's calls, and a consumer's about offsets, have items (topics, partitions, groups, ids). `settle` finds the broker
-of each item, asks once for all items of a broker, takes what was answered, and asks again for what was answered with a
-retriable error (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
+of each item, sends one request for all items of a broker, takes the results, and requests the items with a retriable
+error again (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
 KafkaAdminClient's Call and AdminApiDriver.
 
 Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
@@ -36,7 +36,7 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# A broker knows a new topic some 100 ms after the controller made it: so long "unknown" is asked again.
+# A broker knows a new topic some 100 ms after the controller made it: "unknown" is requested again for this time.
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 # Requests of one call that are under way at a time.
 MAX_PARALLEL_REQUESTS = 32
@@ -151,7 +151,7 @@ class Question(Generic[K, V]):
     route:     where an item is answered.
     request:   the message for some items; the deadline is for a timeout_ms inside it.
     read:      what a response says of each item.
-    final:     codes that are not asked again here although Kafka calls them retriable.
+    final:     codes that are not requested again here although Kafka calls them retriable.
     resource:  what an error is about, of an item.
     at_most:   items in one request, so that neither it nor the answer grows without bound.
     lowest, highest: bounds on the version.
@@ -181,12 +181,13 @@ def settle(
 ) -> Generator[Any, Any, Outcome[K, V]]:
     """Ask until each item has a result or a final error, or the deadline is over.
 
-    on_result: told of each result at once, before the others are there. is_wanted: asked before an item is asked again;
-    one that is wanted no more has neither a result nor an error. causes: takes the last error of each item that is
-    requested again, and loses it with the item's result.
+    on_result: called with each result at once, before the others are there. is_wanted: called before an item is
+    requested again; one that is wanted no more has neither a result nor an error. causes: takes the last error of each
+    item that is requested again, and loses it with the item's result.
     """
     outcome: Outcome[K, V] = Outcome(question.doing)
-    settling = _Settling(asking, question, deadline, outcome, on_result, {} if causes is None else causes)
+    last = {} if causes is None else causes
+    settling = _Settling(asking, question, deadline, outcome, on_result, last, asking.clock())
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
@@ -213,25 +214,17 @@ def results(
     return outcome.value()
 
 
+@dataclass
 class _Settling(Generic[K, V]):
-    """One run of `settle`."""
+    """One run of `settle`. last: the last error of each item that is requested again; begin: on the clock."""
 
-    def __init__(
-        self,
-        asking: Asking,
-        question: Question[K, V],
-        deadline: Deadline,
-        outcome: Outcome[K, V],
-        on_result: Callable[[K, V], None],
-        last: dict[K, KcodecError],
-    ) -> None:
-        self._asking = asking
-        self._on_result = on_result
-        self._question = question
-        self._deadline = deadline
-        self._outcome = outcome
-        self._begin = asking.clock()
-        self._last = last
+    _asking: Asking
+    _question: Question[K, V]
+    _deadline: Deadline
+    _outcome: Outcome[K, V]
+    _on_result: Callable[[K, V], None]
+    _last: dict[K, KcodecError]
+    _begin: float
 
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
         """Requests to be made: a node and the items to ask it about."""
@@ -321,7 +314,7 @@ class _Settling(Generic[K, V]):
         return True
 
     def _failed(self, items: list[K], error: KcodecError) -> None:
-        """No node, or no answer: asked again, but where asking again cannot help."""
+        """No node, or no response: requested again, unless that cannot help."""
         if isinstance(error, BrokerError):
             is_passing = self._may_ask_again(error.code)
         else:

@@ -29,7 +29,7 @@ class Broker:
 
 @dataclass
 class Partition:
-    """What metadata says of a partition. leader: -1 while there is none; leader_epoch: -1 where not told."""
+    """What metadata says of a partition. leader: -1 while there is none; leader_epoch: -1 if not known."""
 
     leader: int
     leader_epoch: int

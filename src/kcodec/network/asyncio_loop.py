@@ -112,7 +112,7 @@ class AsyncioLoop(IoLoop):
             return
         try:
             self.client.scheduler.run_ready()
-        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001  calls that wait must end with it
             self._error = error
             self.client.crash(error)
             self._give_up(error)
@@ -130,7 +130,7 @@ class AsyncioLoop(IoLoop):
                 waiter.set_exception(TransportError(f"the call was given up: {error}"))
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on the loop's executor; `done` hears of it on the loop."""
+        """Run a function on the loop's executor; `done` is called with its end on the loop."""
         assert self._loop is not None
         future = self._loop.run_in_executor(None, function)
         self._keep(future)

@@ -51,7 +51,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """One request or response, for those who watch. message: as sent or received."""
+    """One request or response, for `watchers`. message: as sent or received."""
 
     kind: str
     time: float
@@ -97,7 +97,7 @@ class ConnectionOwner(ABC):
 
 
 class _PendingCall:
-    """A call on its way through the connection."""
+    """A call that waits to be sent, or for its response."""
 
     __slots__ = ("call", "correlation_id", "done", "is_over", "is_sent", "started", "timer", "version")
 
@@ -306,7 +306,7 @@ class Connection:
         return ""
 
     def close(self, error: BaseException) -> None:
-        """Close for this reason; every call that is not answered hears of it."""
+        """Close for this reason; every call without a response ends with it."""
         if self.is_closed:
             return
         self.is_closed, was_ready, self.is_ready = True, self.is_ready, False
@@ -368,7 +368,7 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(_because(error, f"{self.name}: {error}"))  # above a limit, say: who asked can ask for less
+            self.close(_because(error, f"{self.name}: {error}"))  # such as a limit: the caller can request less
 
     def _response_limit(self, behind: int) -> int | None:
         """The most bytes of a response, by the request that it belongs to: responses come in order."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a client: one for each broker and channel, opened when something is to be sent over it.
 
-A call waits for its connection, and fails with it: after a failed attempt to connect, all that waited hear of it, and
-the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
+A call waits for its connection, and fails with it: after a failed attempt to connect, all calls that waited end
+with it, and the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transp
 from kcodec.network.options import ClientOptions
 
 if TYPE_CHECKING:
+    from kcodec.cluster.values import Broker
     from kcodec.network.scheduler import Scheduler
     from kcodec.protocol.versions import BrokerVersions
 
@@ -29,8 +30,8 @@ class Directory(Protocol):
     """Who the brokers are: `kcodec.cluster.metadata.Cluster`."""
 
     @property
-    def addresses(self) -> Mapping[int, Address]:
-        """Broker id -> address; empty before the first metadata."""
+    def brokers(self) -> Mapping[int, Broker]:
+        """The brokers by id; empty before the first metadata."""
 
     def why_missing(self, topic: str | None) -> str | None:
         """Why there is no metadata, of a topic or at all, as far as it is known."""
@@ -92,7 +93,7 @@ class Network(ConnectionOwner):
         return self._connection(node_id, address, call.channel).submit(call, done)
 
     def _unknown_broker(self, node_id: int) -> str:
-        brokers = ", ".join(map(str, sorted(self.directory.addresses)))
+        brokers = ", ".join(map(str, sorted(self.directory.brokers)))
         if brokers:
             return f"broker {node_id} is not in the metadata, which has the brokers {brokers}"
         cause = self.directory.why_missing(None) or "no broker has responded"
@@ -102,11 +103,12 @@ class Network(ConnectionOwner):
         if node_id <= FIRST_BOOTSTRAP_NODE:
             index = FIRST_BOOTSTRAP_NODE - node_id
             return self.bootstrap_addresses[index] if index < len(self.bootstrap_addresses) else None
-        return self.directory.addresses.get(node_id)
+        broker = self.directory.brokers.get(node_id)
+        return None if broker is None else broker.address
 
     def _any_node(self) -> int:
         """A ready connection with the least to do; else the broker that may be dialled soonest."""
-        candidates = list(self.directory.addresses) or [
+        candidates = list(self.directory.brokers) or [
             FIRST_BOOTSTRAP_NODE - index for index in range(len(self.bootstrap_addresses))
         ]
         ready = [

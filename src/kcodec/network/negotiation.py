@@ -16,7 +16,7 @@ from kcodec.protocol.versions import BrokerVersions, fallback_version
 T = TypeVar("T")
 # A SASL session is renewed at 85 to 95 % of its life, as Kafka's client does (SaslClientAuthenticator).
 RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
-# A broker refuses to be asked again within a second (SaslServerAuthenticator.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
+# A broker refuses to authenticate again within a second (SaslServerAuthenticator.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
 RENEWAL_LEAST_SECONDS = 1.1
 
 

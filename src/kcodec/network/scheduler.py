@@ -41,7 +41,7 @@ class CallSender(Protocol):
     """What sends calls to brokers: `kcodec.network.connections.Network`, or a script in tests."""
 
     def start_call(self, call: Call, done: Done) -> Cancel:
-        """Begin a call; `done` hears of its end once, unless the returned function was called before."""
+        """Begin a call; `done` is called once with its end, unless the returned function was called before."""
 
 
 class Timer:

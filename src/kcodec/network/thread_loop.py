@@ -189,7 +189,7 @@ class ThreadLoop(IoLoop):
             self.client.start(self, self.run_blocking)
             while not (self._is_closing or self._is_exiting):
                 self._turn()
-        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, and nobody above can
+        except BaseException as error:  # noqa: BLE001  calls that wait must end with it
             self._error = error
             self.client.crash(error)
         finally:
@@ -230,7 +230,7 @@ class ThreadLoop(IoLoop):
         self._wake_out.close()
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on a thread of its own; `done` hears of it on the loop's."""
+        """Run a function on a new thread; `done` is called with its end on the I/O thread."""
 
         def work() -> None:
             value: Any = None
@@ -239,7 +239,7 @@ class ThreadLoop(IoLoop):
                 value = function()
             except Exception as error:  # noqa: BLE001  raised in the flow that asked
                 failure = error
-            with contextlib.suppress(TransportError):  # closed, maybe just now: nobody waits for it then
+            with contextlib.suppress(TransportError):  # closed, maybe just now: no call waits for it then
                 self.post(lambda: done(value, failure))
 
         thread = threading.Thread(target=work, name="kcodec-blocking", daemon=True)

@@ -78,7 +78,7 @@ def response_body(frame: bytes | memoryview, request_class: Any, version: int) -
     correlation_id_of(view)
     if request_class.api_key == API_VERSIONS_KEY or not request_class.is_flexible(version):
         return view[4:]
-    return view[_skip_tags(view, 4) :]
+    return view[skip_tagged_fields(view, 4) :]
 
 
 def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
@@ -89,13 +89,14 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
     return request_class.response.decode(body, version)
 
 
-def _skip_tags(view: memoryview, position: int) -> int:
-    count, position = _unsigned_varint(view, position)
+def skip_tagged_fields(view: memoryview, position: int) -> int:
+    """Return the position after the tagged fields of a header. Raises DecodeError."""
+    count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
         raise DecodeError(f"response header: {count} tagged fields, at most {MAX_HEADER_TAGS} are taken")
     for _ in range(count):
-        _, position = _unsigned_varint(view, position)
-        size, position = _unsigned_varint(view, position)
+        _, position = read_unsigned_varint(view, position)
+        size, position = read_unsigned_varint(view, position)
         if size > len(view) - position:
             raise TruncatedError(
                 f"response header: a tagged field of {size} bytes but {len(view) - position} remain",
@@ -106,7 +107,8 @@ def _skip_tags(view: memoryview, position: int) -> int:
     return position
 
 
-def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
+    """Return an unsigned varint of a header, and the position after it. Raises DecodeError."""
     value = shift = 0
     while shift < 35:
         if position >= len(view):

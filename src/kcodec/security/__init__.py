@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS and SASL of a client: `Security` is what connections use, made from options (docs/security.md).
 
-    option_names.py  the options of each mechanism     options.py   Security itself: what is allowed together
-    tls.py         contexts, and errors in words       tokens.py    when a token is fetched, and when again
-    mechanisms.py  one class for each SASL mechanism   oidc.py      tokens from an OpenID provider
-    loopback.py    which hosts are this machine        aws_credentials.py, aws_msk_iam.py   AWS
+    option_names.py  the options of each mechanism     options.py      Security itself: what is allowed together
+    tls.py           contexts, and errors in words     sasl.py         the flow that logs in; PLAIN
+    mechanisms.py    one class for each mechanism      scram.py        SCRAM
+    oauthbearer.py   OAUTHBEARER: exchange and tokens  oidc.py         tokens from an OpenID provider
+    aws_msk_iam.py   AWS_MSK_IAM                       secret.py       values that nothing shows
 
-What is said on the wire is in `kcodec.security.sasl*`. A client without TLS and SASL loads none of it.
+A client without TLS and SASL loads none of it.
 """
 
 from kcodec.security.option_names import SECRET_OPTIONS, SECURITY_OPTIONS

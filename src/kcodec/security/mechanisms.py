@@ -15,15 +15,13 @@ from typing import ClassVar
 
 from kcodec.errors import AuthenticationError
 from kcodec.flow import Clock, Flow, blocking
-from kcodec.security.aws_credentials import provider_of
-from kcodec.security.aws_msk_iam import aws_msk_iam, region_of
-from kcodec.security.oauthbearer import check_extensions, oauthbearer
+from kcodec.security.aws_msk_iam import aws_msk_iam, provider_of, region_of
+from kcodec.security.oauthbearer import TokenSource, check_extensions, from_provider, oauthbearer
 from kcodec.security.option_names import MECHANISM_OPTIONS, OAUTHBEARER_OPTIONS, SASL_OPTIONS
 from kcodec.security.sasl import authenticate, plain
 from kcodec.security.scram import NONCE_BYTES, Scram
 from kcodec.security.secret import Secret
 from kcodec.security.tls import make_context
-from kcodec.security.tokens import TokenSource, from_provider
 
 _PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
 

@@ -1,13 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OAUTHBEARER (RFC 7628, KIP-255, extensions KIP-342): a bearer token, which the broker checks and we do not."""
+"""OAUTHBEARER (RFC 7628, KIP-255, extensions KIP-342): the exchange, and the tokens for it.
+
+The broker checks tokens, the client does not. They are fetched on a worker thread, kept while they live, replaced at
+80 % of their life (KIP-368, KIP-768). A fetch may block (HTTP, a file, a vendor's library), so it never runs where
+flows run. A login gets the token at hand, or waits for the fetch that is under way; there is one fetch at a time,
+however many connections log in.
+"""
 
 from __future__ import annotations
 
+import base64
+import inspect
+import logging
+import math
+import random
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from kcodec.security.sasl import Exchange, ExchangeRefused
+from kcodec.errors import AuthenticationError, TransportError
+from kcodec.flow import Clock, Flow, Signal, blocking, sleep, spawn, wait
+from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
+
+log = logging.getLogger("kcodec.client")
+
+#: A token is replaced when so much of its life is over (Kafka: sasl.login.refresh.window.factor).
+REFRESH_FACTOR = 0.8
+#: No sooner than this after the last fetch, whatever the token says. (Kafka's sasl.login.refresh.min.period.seconds is
+#: 60, which a token of a minute would not survive.)
+MINIMUM_REFRESH_SECONDS = 1.0
+#: Pauses between fetches that failed: doubled from the first to the last (Kafka: sasl.login.retry.backoff).
+RETRY_SECONDS = (0.1, 10.0)
+#: How long a connection waits for a first token.
+FETCH_SECONDS = 30.0
+#: Longer tokens than this are a mistake; a broker refuses them anyway (sasl.server.max.receive.size).
+MAXIMUM_TOKEN_CHARACTERS = 512 * 1024
+
 
 # RFC 6750 2.1: what a bearer token may be made of.
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
@@ -44,3 +75,225 @@ def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
         # an error code, which is then what the caller sees.
         yield _SEPARATOR.encode()
         raise ExchangeRefused("the broker responded {quoted}", _REMEDY, refusal)
+
+
+class FetchedToken(NamedTuple):
+    """A token and the seconds for which it is good; None: it does not say."""
+
+    token: Secret
+    lifetime: float | None
+
+
+class TransientTokenError(Exception):
+    """A fetch failed in a way that may pass: it is tried again until the logins that wait for it time out."""
+
+
+#: Blocks until there is a token. Raises TransientTokenError, or AuthenticationError when asking again will not help.
+Fetch = Callable[[], FetchedToken]
+
+
+def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) -> Fetch:
+    """A fetch from what the user gives as sasl_oauth_token_provider: something to call, or with a method `token`, plain
+    or async, that returns the token or (token, seconds it lives). A token that is a JWT tells its life itself.
+
+    Raises TypeError if it is neither.
+    """
+    ask = getattr(provider, "token", None) or provider
+    if not callable(ask):
+        raise TypeError(
+            "sasl_oauth_token_provider must be callable, or have a method token, and give a str or (str, seconds);"
+            f" a {type(provider).__name__} does not"
+        )
+    # A provider may be async. `fetch` runs on a daemon thread, which must not import (kcodec.network.preload).
+    import_module("asyncio")
+
+    def fetch() -> FetchedToken:
+        try:
+            given = ask()
+            if inspect.isawaitable(given):
+                given = _run(given)
+        except (TransientTokenError, AuthenticationError):
+            raise
+        except OSError as error:
+            # What networks and files raise. Its words are the provider's and may hold anything: they stay in the cause.
+            raise TransientTokenError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
+        except Exception as error:  # the application's code: whatever it raises, the login failed
+            raise AuthenticationError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
+        return _checked(given, wall_clock)
+
+    return fetch
+
+
+def _run(awaitable: Any) -> Any:
+    import asyncio  # from_provider did so before
+
+    async def whole() -> Any:
+        return await awaitable
+
+    return asyncio.run(whole())
+
+
+def _checked(given: Any, wall_clock: Callable[[], float]) -> FetchedToken:
+    token, lifetime = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if isinstance(token, bytes):
+        token = token.decode("ascii", "replace")
+    if isinstance(token, str):
+        token = _as_secret(token)
+    if not isinstance(token, Secret):
+        raise AuthenticationError(
+            f"sasl_oauth_token_provider gave a {type(token).__name__}; expected a str, or (str, seconds it lives)"
+        )
+    length = len(token.reveal())
+    if not 0 < length <= MAXIMUM_TOKEN_CHARACTERS:
+        raise AuthenticationError(
+            f"sasl_oauth_token_provider gave a token of {length} characters; expected 1 to {MAXIMUM_TOKEN_CHARACTERS}"
+        )
+    if lifetime is None:
+        return FetchedToken(token, lifetime_of(token, wall_clock()))
+    seconds = as_number(lifetime)
+    if seconds is None or seconds <= 0:
+        raise AuthenticationError(
+            f"sasl_oauth_token_provider gave a token with a life of {lifetime!r} seconds; expected a positive number"
+        )
+    return FetchedToken(token, seconds)
+
+
+def _as_secret(token: str) -> Secret:
+    try:
+        return Secret(token)
+    except ValueError as error:
+        raise AuthenticationError(f"sasl_oauth_token_provider: {error}") from None
+
+
+def lifetime_of(token: Secret, wall_time: float) -> float | None:
+    """Seconds that a JWT has left by its own claims, None if it is opaque or does not say. Nothing is verified: that is
+    the broker's business. A clock that disagrees with the token's times is not believed; its span is."""
+    claims = _claims(token)
+    expires, issued = as_number(claims.get("exp")), as_number(claims.get("iat"))
+    if expires is None:
+        return None
+    left = expires - wall_time
+    span = expires - issued if issued is not None else left
+    if 0 < left <= span:
+        return left
+    return span if span > 0 else None
+
+
+def _claims(token: Secret) -> dict[str, Any]:
+    parts = token.reveal().split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        return json_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        return {}
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number as float, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+class TokenSource:
+    """Keeps one token fresh for all connections of a client. name: where tokens come from, without any secret.
+
+    A token without a lifetime is used once: each login asks for another.
+    """
+
+    def __init__(self, fetch: Fetch, name: str) -> None:
+        self.name = name
+        self._fetch = fetch
+        self._token: Secret | None = None
+        self._expires = -math.inf
+        self._fetched = 0
+        self._waiting = 0
+        self._running = False
+        self._failure: Exception | None = None
+        self._changed = Signal()
+        self._wanted = Signal()
+
+    def __repr__(self) -> str:
+        return f"<TokenSource {self.name}, {self._fetched} fetched>"
+
+    def get(self, clock: Clock, timeout: float = FETCH_SECONDS) -> Flow[Secret]:
+        """A token that has not expired, at once if there is one.
+
+        Raises AuthenticationError when the source of tokens refuses, TransportError when it cannot be reached in time.
+        """
+        if self._token is not None and clock() < self._expires:
+            return self._token
+        seen, deadline = self._fetched, clock() + timeout
+        self._failure = None
+        self._waiting += 1
+        try:
+            if self._running:
+                self._wanted.set()
+            else:
+                self._running = True
+                yield from spawn(self._keep(clock), "tokens")
+            while self._fetched == seen and not isinstance(self._failure, AuthenticationError) and clock() < deadline:
+                yield from wait(self._changed, deadline - clock())
+        finally:
+            self._waiting -= 1
+        if self._fetched != seen and self._token is not None:
+            return self._token
+        if isinstance(self._failure, AuthenticationError):
+            raise AuthenticationError(self._failure.reason) from self._failure
+        last = f"; last: {self._failure}" if self._failure else ""
+        raise TransportError(f"no token from {self.name} within {timeout:g} s{last}") from self._failure
+
+    def reject(self, token: Secret) -> None:
+        """A broker did not take this token: the next login gets another."""
+        if self._token == token:
+            self._expires = -math.inf
+
+    def _keep(self, clock: Clock) -> Flow[None]:
+        """Fetch, sleep until 80 % of the token's life, fetch again, while there is a life to speak of."""
+        try:
+            while True:
+                lifetime = yield from self._fetch_patiently(clock)
+                if lifetime is None:
+                    return
+                pause = max(lifetime * REFRESH_FACTOR, MINIMUM_REFRESH_SECONDS)
+                yield from wait(self._wanted, pause)
+        finally:
+            self._running = False
+
+    def _fetch_patiently(self, clock: Clock) -> Flow[float | None]:
+        """One token, tried for as long as a login waits or the last token lasts. None: no lifetime, or no token."""
+        pause, most = RETRY_SECONDS
+        while True:
+            began = clock()
+            try:
+                fetched = yield from blocking(self._fetch)
+            except TransientTokenError as error:
+                self._note(error, "trying again")
+            except AuthenticationError as error:
+                self._note(error, "giving up")
+                return None
+            except Exception as error:  # noqa: BLE001 - whatever a fetch raises, logins that wait must end with it
+                self._note(AuthenticationError(f"{self.name} raised {type(error).__name__}"), "giving up")
+                return None
+            else:
+                self._accept(fetched, began)
+                return fetched.lifetime
+            if not self._waiting and clock() >= self._expires:
+                return None
+            yield from sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, most)
+
+    def _accept(self, fetched: FetchedToken, began: float) -> None:
+        self._token = fetched.token
+        self._expires = began + fetched.lifetime if fetched.lifetime is not None else -math.inf
+        self._fetched += 1
+        self._failure = None
+        life = "for one login" if fetched.lifetime is None else f"good for {fetched.lifetime:.0f} s"
+        log.info("token %d from %s, %s", self._fetched, self.name, life)
+        self._changed.set()
+
+    def _note(self, error: Exception, then: str) -> None:
+        self._failure = error
+        log.warning("no token from %s: %s; %s", self.name, error, then)
+        self._changed.set()

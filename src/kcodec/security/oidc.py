@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import ssl
 import time
 import urllib.error
@@ -19,10 +18,9 @@ from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from kcodec.errors import AuthenticationError
-from kcodec.security.loopback import is_loopback
-from kcodec.security.sasl import shown
+from kcodec.security.oauthbearer import FetchedToken, TransientTokenError, as_number, lifetime_of
+from kcodec.security.sasl import is_loopback, json_object, shown
 from kcodec.security.secret import Secret
-from kcodec.security.tokens import FetchedToken, TransientTokenError, as_number, lifetime_of
 
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0
@@ -40,7 +38,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class ClientCredentials:
-    """Somebody who asks a token endpoint as itself. Callable: blocks until there is a token.
+    """A client of a token endpoint, with its own credentials. Callable: blocks until there is a token.
 
     allow_http: let the secret go over plain http to other machines.
 
@@ -130,7 +128,7 @@ class ClientCredentials:
         )
 
     def _refused(self, status: int, answer: bytes) -> NoReturn:
-        fields = _object(answer) or {}
+        fields = json_object(answer)
         words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
         # A provider that quotes our secret back must not bring it into an error text.
         reason = shown(words, (self._client_secret,)) or "no reason given"
@@ -153,7 +151,7 @@ class ClientCredentials:
         raise TransientTokenError(f"token endpoint {self.name}: {words or error or type(error).__name__}")
 
     def _token(self, answer: bytes) -> FetchedToken:
-        fields = _object(answer) or {}
+        fields = json_object(answer)
         token = fields.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError(
@@ -169,11 +167,3 @@ class ClientCredentials:
         if lifetime is None or lifetime <= 0:
             lifetime = lifetime_of(secret, self._wall_clock())
         return FetchedToken(secret, lifetime)
-
-
-def _object(answer: bytes) -> dict[str, Any] | None:
-    try:
-        fields = json.loads(answer)
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None

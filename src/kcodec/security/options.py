@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kcodec.errors import TransportError
 from kcodec.flow import Clock, Flow
-from kcodec.security.loopback import is_loopback
 from kcodec.security.option_names import SASL_OPTIONS, TLS_OPTIONS
 
 if TYPE_CHECKING:
@@ -112,6 +111,8 @@ class Security:
         return mechanism.login(host, clock, timeout)
 
     def _warn(self, host: str) -> None:
+        from kcodec.security.sasl import is_loopback
+
         if not is_loopback(host):
             self._has_warned = True
             log.warning("SASL %s without TLS shows its secret to the network of %s", self.mechanism_name, host)

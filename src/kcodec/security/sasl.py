@@ -6,12 +6,13 @@ once it is content with the server. It knows no frame and no host; `authenticate
 every refusal, of either side, into one `AuthenticationError`. Authenticating again on the same connection (KIP-368) is
 the same flow once more.
 
-Not here: where passwords and tokens come from (`kcodec.security`), and mechanisms with more to say
-(`sasl_scram`, `sasl_oauth`, `sasl_aws`).
+Not here: mechanisms with more to say (`scram`, `oauthbearer`, `aws_msk_iam`), and where passwords and tokens come from.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ Exchange = Generator[bytes, bytes, None]
 MAX_EXCHANGE_MESSAGES = 8
 #: Of a broker's own words, this many characters are shown.
 MAX_MESSAGE_CHARACTERS = 500
-#: Of the mechanisms a broker offers, so many are named.
+#: Of the mechanisms that a broker offers, errors name this many.
 MAX_MECHANISMS = 16
 
 #: Proofs, signatures and tokens in what we send: long, and in base64 or hexadecimal. Errors must not repeat them.
@@ -54,7 +55,7 @@ class ExchangeRefused(Exception):
 
 
 def plain(username: str, password: Secret) -> Exchange:
-    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Prepared by nobody, as Kafka's own.
+    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Neither is prepared (SASLprep), as in Kafka.
 
     Raises ExchangeRefused for a NUL in either, which the mechanism cannot say.
     """
@@ -80,7 +81,7 @@ def authenticate(
     timeout: float,
     secrets: Sequence[Secret] = (),
 ) -> Flow[float | None]:
-    """Log in on the connection that carries this flow: the seconds for which the session holds, None for ever.
+    """Log in on the connection that runs this flow: the seconds for which the session holds, None: without end.
 
     who:     for error texts: "user 'alice'"; empty if the mechanism has no name to show.
     remedy:  what to look at when the broker refuses.
@@ -146,3 +147,25 @@ def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> 
     if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"
+
+
+def json_object(text: bytes | str) -> dict[str, Any]:
+    """Return the JSON object that a peer sent; empty for anything else."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine, by the name alone: nothing is looked up.
+
+    What is sent there in the clear does not cross a network.
+    """
+    if host.lower().rstrip(".") in {"localhost", "localhost.localdomain"}:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

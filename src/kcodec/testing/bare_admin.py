@@ -8,7 +8,6 @@ only the messages are those of `kcodec.protocol`.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +16,11 @@ from kcodec.errors import DecodeError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import decode_response, encode_request
+from kcodec.testing.proxy.frames import read_frame
 
 __all__ = ["BrokerRefused", "coordinator", "create_topic", "end_offset", "metadata", "partitions_of"]
 
 TIMEOUT_SECONDS = 5.0
-LARGEST_RESPONSE = 64 << 20
 COORDINATOR_TYPES = {"group": 0, "transaction": 1}
 
 
@@ -38,24 +37,13 @@ def _ask(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECO
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout) as connection:
         connection.sendall(encode_request(request, version, 1, "kcodec-testing"))
-        (length,) = struct.unpack(">i", _receive(connection, 4))
-        if not 4 <= length <= LARGEST_RESPONSE:
-            raise OSError(f"{address} responded with a length of {length}: this is no Kafka")
-        frame = _receive(connection, length)
-    try:
-        return decode_response(frame, type(request), version)
-    except DecodeError as error:
-        raise OSError(f"{address}: {error}") from error
-
-
-def _receive(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = connection.recv(length - len(data))
-        if not part:
-            raise ConnectionResetError(f"the broker closed the connection after {len(data)} of {length} bytes")
-        data += part
-    return bytes(data)
+        try:
+            frame = read_frame(connection)
+            if frame is None:
+                raise ConnectionResetError(f"{address} closed the connection before its whole response")
+            return decode_response(memoryview(frame), type(request), version)
+        except DecodeError as error:
+            raise OSError(f"{address}: {error}") from error
 
 
 def _check(what: str, code: int, text: str | None = None) -> None:

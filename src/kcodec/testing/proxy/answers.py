@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.frame import response_body
-from kcodec.testing.proxy.frames import Exchange, Frame, api_name, skip_tagged_fields
+from kcodec.protocol.frame import response_body, skip_tagged_fields
+from kcodec.testing.proxy.frames import Exchange, Frame, api_key, api_name
 
 #: Where responses name brokers by host and port: API key -> (first version, field of the list; "" is the message).
 ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
-    0: (10, ("node_endpoints",)),
-    1: (16, ("node_endpoints",)),
-    3: (0, ("brokers",)),
-    10: (0, ("", "coordinators")),
-    60: (0, ("brokers",)),
+    api_key("Produce"): (10, ("node_endpoints",)),
+    api_key("Fetch"): (16, ("node_endpoints",)),
+    api_key("Metadata"): (0, ("brokers",)),
+    api_key("FindCoordinator"): (0, ("", "coordinators")),
+    api_key("DescribeCluster"): (0, ("brokers",)),
 }
-API_VERSIONS_KEY = 18
+API_VERSIONS_KEY = api_key("ApiVersions")
 
 #: Given a node id, a host and a port: the host and port to say instead.
 Place = Callable[[int, str, int], tuple[str, int]]
@@ -100,11 +100,13 @@ def error_answer(request: Any, version: int, code: int) -> Any:
     ValueError: this kind of request is answered with data that cannot be made up; let the broker answer and replace
     the response's codes (`on_response(...).replace(error=)`).
     """
-    build = _ANSWERS.get(request.api_key)
-    response = request.response() if build is None else build(request, version)
-    answer = with_error(response, version, code)
-    if build is None and not hasattr(answer, "error_code"):
+    api = api_name(request.api_key)
+    mirrors = _MIRRORS.get(api)
+    answer = with_error(request.response(**_mirrored(request.response, request, mirrors or ())), version, code)
+    if mirrors is None and not hasattr(answer, "error_code"):
         raise ValueError(f"{type(request).__name__}: no answer can be made up of an error code alone")
+    if api == "FindCoordinator" and version < 4:
+        answer.node_id = answer.port = -1
     return answer
 
 
@@ -126,7 +128,11 @@ def _is_flexible(exchange: Exchange) -> bool:
 
 def _request_body(exchange: Exchange) -> int:
     assert exchange.request is not None
-    return skip_tagged_fields(exchange.request, exchange.body_at) if _is_flexible(exchange) else exchange.body_at
+    return (
+        skip_tagged_fields(memoryview(exchange.request), exchange.body_at)
+        if _is_flexible(exchange)
+        else exchange.body_at
+    )
 
 
 def structs_of(struct: Any) -> Iterator[Any]:
@@ -141,138 +147,65 @@ def structs_of(struct: Any) -> Iterator[Any]:
                 yield from structs_of(inner)
 
 
-# ----------------------------------------------------------------------------------------------- answers made up
+# ---------------------------------------------------------------------------------------------- responses made up
 
 
-def _produce_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import produce
+class _Mirror(NamedTuple):
+    """A list of a response that has an element for each element of a list of the request.
 
-    return produce.ProduceResponse(
-        responses=[
-            produce.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    produce.PartitionProduceResponse(index=partition.index, base_offset=-1)
-                    for partition in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+    field, source: the list in the response, the list in the request. values: field of the response's element -> the
+    field of the request's element that it repeats ("": the element itself), or its value. inner: lists within.
+    """
+
+    field: str
+    source: str
+    values: Mapping[str, str | int]
+    inner: tuple[_Mirror, ...] = ()
 
 
-def _metadata_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import metadata
-
-    topics = [
-        metadata.MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id) for topic in request.topics or ()
-    ]
-    return metadata.MetadataResponse(topics=topics)
-
-
-def _find_coordinator_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import metadata
-
-    if version < 4:
-        return metadata.FindCoordinatorResponse(node_id=-1, port=-1)
-    return metadata.FindCoordinatorResponse(
-        coordinators=[metadata.Coordinator(key=key, node_id=-1, port=-1) for key in request.coordinator_keys]
-    )
-
-
-def _added_partitions_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import transactions
-
-    def results(topics: list[Any]) -> list[Any]:
-        return [
-            transactions.AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    transactions.AddPartitionsToTxnPartitionResult(partition_index=partition)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
-
-    if version < 4:
-        below = results(request.v3_and_below_topics)
-        return transactions.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=below)
-    return transactions.AddPartitionsToTxnResponse(
-        results_by_transaction=[
-            transactions.AddPartitionsToTxnResult(
-                transactional_id=transaction.transactional_id, topic_results=results(transaction.topics)
-            )
-            for transaction in request.transactions
-        ]
-    )
-
-
-def _transaction_offsets_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import transactions
-
-    return transactions.TxnOffsetCommitResponse(
-        topics=[
-            transactions.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    transactions.TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _offsets_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import offsets
-
-    return offsets.OffsetCommitResponse(
-        topics=[
-            offsets.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    offsets.OffsetCommitResponsePartition(partition_index=partition.partition_index)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _markers_answer(request: Any, version: int) -> Any:
-    from kcodec.protocol.messages import transactions
-
-    return transactions.WriteTxnMarkersResponse(
-        markers=[
-            transactions.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    transactions.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            transactions.WritableTxnMarkerPartitionResult(partition_index=partition)
-                            for partition in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
-
-
-_ANSWERS: dict[int, Callable[[Any, int], Any]] = {
-    0: _produce_answer,
-    3: _metadata_answer,
-    8: _offsets_answer,
-    10: _find_coordinator_answer,
-    24: _added_partitions_answer,
-    27: _markers_answer,
-    28: _transaction_offsets_answer,
+_NAME, _NAME_AND_ID = {"name": "name"}, {"name": "name", "topic_id": "topic_id"}
+_PARTITIONS = (_Mirror("partitions", "partitions", {"partition_index": "partition_index"}),)
+_MARKED = (_Mirror("partitions", "partition_indexes", {"partition_index": ""}),)
+_ADDED = (_Mirror("results_by_partition", "partitions", {"partition_index": ""}),)
+_PRODUCED = (_Mirror("partition_responses", "partition_data", {"index": "index", "base_offset": -1}),)
+_COORDINATOR: Mapping[str, str | int] = {"key": "", "node_id": -1, "port": -1}
+_TRANSACTION = {"transactional_id": "transactional_id"}
+_MIRRORS: dict[str, tuple[_Mirror, ...]] = {
+    "Produce": (_Mirror("responses", "topic_data", _NAME_AND_ID, _PRODUCED),),
+    "Metadata": (_Mirror("topics", "topics", _NAME_AND_ID),),
+    "OffsetCommit": (_Mirror("topics", "topics", _NAME_AND_ID, _PARTITIONS),),
+    "FindCoordinator": (_Mirror("coordinators", "coordinator_keys", _COORDINATOR),),
+    "AddPartitionsToTxn": (
+        _Mirror("results_by_topic_v3_and_below", "v3_and_below_topics", _NAME, _ADDED),
+        _Mirror(
+            "results_by_transaction", "transactions", _TRANSACTION, (_Mirror("topic_results", "topics", _NAME, _ADDED),)
+        ),
+    ),
+    "WriteTxnMarkers": (
+        _Mirror("markers", "markers", {"producer_id": "producer_id"}, (_Mirror("topics", "topics", _NAME, _MARKED),)),
+    ),
+    "TxnOffsetCommit": (_Mirror("topics", "topics", _NAME, _PARTITIONS),),
 }
+
+
+def _mirrored(kind: Any, source: Any, mirrors: tuple[_Mirror, ...]) -> Any:
+    """The lists of a struct of this class, made from those of `source`."""
+    from kcodec.protocol.schema import fields
+
+    made: dict[str, list[Any]] = {}
+    for mirror in mirrors:
+        element: Any = fields(kind)[mirror.field].kind
+        made[mirror.field] = [
+            element(
+                **{name: _value(given, entry) for name, given in mirror.values.items()},
+                **_mirrored(element, entry, mirror.inner),
+            )
+            for entry in getattr(source, mirror.source) or ()
+        ]
+    return made
+
+
+def _value(given: str | int, entry: Any) -> Any:
+    if isinstance(given, int):
+        return given
+    return getattr(entry, given) if given else entry

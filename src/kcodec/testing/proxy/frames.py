@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kcodec.errors import DecodeError
+from kcodec.protocol.frame import read_unsigned_varint, skip_tagged_fields
 
 Frame = bytes | bytearray | memoryview
 
@@ -91,36 +92,14 @@ def correlation_id(frame: Frame) -> int:
     return int(_LENGTH.unpack_from(frame)[0])
 
 
-def skip_tagged_fields(frame: Frame, at: int) -> int:
-    """Where the tagged fields of a header that begin at `at` end. DecodeError: they are cut short."""
-    try:
-        count, at = _unsigned_varint(frame, at)
-        for _ in range(count):
-            _, at = _unsigned_varint(frame, at)
-            size, at = _unsigned_varint(frame, at)
-            at += size
-    except IndexError:
-        raise DecodeError(f"header of a frame of {len(frame)} bytes: its tagged fields are cut short") from None
-    return at
-
-
-def _unsigned_varint(frame: Frame, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
 def has_no_answer(exchange: Exchange, frame: Frame) -> bool:
     """Whether this is a Produce request with acks=0, the one kind that no broker answers. DecodeError: it is cut."""
     if exchange.api_key != 0 or exchange.version < 3:
         return False
     at = exchange.body_at
     if exchange.version >= 9:
-        length, at = _unsigned_varint(frame, skip_tagged_fields(frame, at))
+        view = memoryview(frame)
+        length, at = read_unsigned_varint(view, skip_tagged_fields(view, at))
         length -= 1
     else:
         length, at = int.from_bytes(frame[at : at + 2], "big", signed=True), at + 2
