@@ -10,6 +10,7 @@ from kcodec.errors import BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage
 
 
@@ -49,7 +50,17 @@ def test_after_a_gap_the_epoch_is_raised_and_what_follows_is_renumbered() -> Non
     assert epochs == [0, 1] and log.records[1][3] == 0
 
 
-@pytest.mark.parametrize("code", [-1, 3, 6, 7, 20, 56])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
 def test_a_batch_that_a_deposed_leader_may_have_written_keeps_its_numbers(code: int) -> None:
     """They are answered after the append, too (Kafka: DelayedProduce). Given to the next batch, its records would pass
     for a repeat of these: acknowledged, and nowhere."""
@@ -64,7 +75,7 @@ def test_a_batch_that_a_deposed_leader_may_have_written_keeps_its_numbers(code: 
     rig.flush()
     assert log.values == [b"first", b"expired", b"later"]
     assert later.offset == 2
-    assert code == -1 or expired.error.possibly_sent  # type: ignore[attr-defined]
+    assert code == ErrorCode.UNKNOWN_SERVER_ERROR or expired.error.possibly_sent  # type: ignore[attr-defined]
 
 
 def test_a_late_copy_of_an_expired_batch_is_refused_by_its_epoch() -> None:
@@ -91,13 +102,21 @@ def test_epochs_end_at_32767_and_a_new_id_follows() -> None:
     rig.source._current = identity._replace(producer_epoch=32767)  # type: ignore[attr-defined]
     rig.send("orders", b"last epoch")
     rig.flush()
-    world.faults = faults_for(Fault(code=45))
+    world.faults = faults_for(Fault(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     rig.send("orders", b"new id")
     rig.flush()
     assert [(pid - identity.producer_id, epoch) for _, pid, epoch, _ in log.records] == [(0, 0), (0, 32767), (1, 0)]
 
 
-@pytest.mark.parametrize("code", [45, 59, 47, 49])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ],
+)
 def test_a_broker_that_forgot_us_gets_the_records_under_a_new_identity(code: int) -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
@@ -114,7 +133,7 @@ def test_an_error_names_the_partition_and_the_records() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world)
-    world.faults = faults_for(Fault(code=87))
+    world.faults = faults_for(Fault(code=ErrorCode.INVALID_RECORD))
     world.record_errors = [BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")]
     sent = rig.send("orders", b"x")
     rig.flush()
@@ -145,7 +164,11 @@ def test_a_topic_that_may_not_be_seen_fails_at_once_with_the_brokers_error() -> 
     rig = Rig(world)
     sent = rig.send("secret", b"x")
     world.run(1.0)
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 29 and sent.error.resource == "secret"
+    assert (
+        isinstance(sent.error, BrokerError)
+        and sent.error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        and sent.error.resource == "secret"
+    )
 
 
 def test_close_with_a_deadline_fails_what_is_left() -> None:
@@ -178,10 +201,10 @@ def test_retries_are_counted() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=0.0, retries=2)
-    world.faults = lambda node, request: Fault(code=6)
+    world.faults = lambda node, request: Fault(code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     sent = rig.send("orders", b"x")
     rig.flush()
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 6
+    assert isinstance(sent.error, BrokerError) and sent.error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len(world.requests) == 1 + 3
 
 
@@ -192,7 +215,7 @@ def test_a_cluster_that_refuses_producer_ids_fails_records_at_once() -> None:
     rig = Rig(world)
     sent = rig.send("orders", b"x")
     world.run(2.0)
-    assert isinstance(sent.error, BrokerError) and sent.error.code == 31
+    assert isinstance(sent.error, BrokerError) and sent.error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class Recorder(IdempotentProducerId):
@@ -224,7 +247,7 @@ def test_whoever_hands_the_identity_out_hears_of_every_end() -> None:
         rig.send("secret", b"refused"),
     ]
     world.run(6.0)
-    world.faults = faults_for(Fault(code=87))
+    world.faults = faults_for(Fault(code=ErrorCode.INVALID_RECORD))
     sent.append(rig.send("orders", b"invalid"))
     world.run(1.0)
     world.faults = lambda node, request: Fault(is_lost=True)

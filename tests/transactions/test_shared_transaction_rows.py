@@ -22,6 +22,7 @@ from kcodec.errors import (
     ProducerFencedError,
 )
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.errors import TransactionDisposition, disposition_of, failure
 
 
@@ -99,32 +100,52 @@ def test_what_nobody_gave_out_is_refused(raw: RawTransaction, topic: str) -> Non
     high = producer._replace(producer_epoch=producer.producer_epoch + 3)
     foreign = producer._replace(producer_id=producer.producer_id + 100_000)
     # Where the transaction has been already, 3.9.1 takes the higher epoch (KAFKA-19690): elsewhere it asks.
-    assert (raw.end_code(high, is_commit=True), raw.produce_code(topic, high, 0, partition=1)) == (90, 47)
-    assert (raw.end_code(foreign, is_commit=True), raw.produce_code(topic, foreign, 0, partition=1)) == (49, 49)
+    assert (raw.end_code(high, is_commit=True), raw.produce_code(topic, high, 0, partition=1)) == (
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    )
+    assert (raw.end_code(foreign, is_commit=True), raw.produce_code(topic, foreign, 0, partition=1)) == (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    )
     unknown = RawTransaction(raw.cluster, raw.broker)
     unknown.find()
-    assert unknown.end_code(producer, is_commit=True) == unknown.produce_code(topic, producer, 0, partition=1) == 49
-    assert raw.produce_code(topic, producer, 1, name=None) == 53, "without an authorizer, too"
-    assert raw.produce_code(topic, producer, 1, is_transactional=False) == 48
-    assert raw.init(timeout_ms=900_001) == raw.init(timeout_ms=0) == [50]
+    mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert unknown.end_code(producer, is_commit=True) == mapping
+    assert unknown.produce_code(topic, producer, 0, partition=1) == mapping
+    assert raw.produce_code(topic, producer, 1, name=None) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, (
+        "without an authorizer, too"
+    )
+    assert raw.produce_code(topic, producer, 1, is_transactional=False) == ErrorCode.INVALID_TXN_STATE
+    assert raw.init(timeout_ms=900_001) == raw.init(timeout_ms=0) == [ErrorCode.INVALID_TRANSACTION_TIMEOUT]
 
 
 @pytest.mark.parametrize(
     ("api", "code", "kind", "disposition"),
     [
-        ("EndTxn", 49, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("Produce", 49, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("Produce", 53, AuthorizationError, TransactionDisposition.FATAL),
-        ("Produce", 48, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("Produce", 120, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("Produce", 45, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("EndTxn", 48, FatalTransactionError, TransactionDisposition.FATAL),
-        ("TxnOffsetCommit", 12, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("TxnOffsetCommit", 25, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("TxnOffsetCommit", 120, AbortableTransactionError, TransactionDisposition.ABORT),
-        ("AddPartitionsToTxn", 29, AuthorizationError, TransactionDisposition.ABORT),
-        ("AddOffsetsToTxn", 30, AuthorizationError, TransactionDisposition.ABORT),
-        ("InitProducerId", 53, AuthorizationError, TransactionDisposition.FATAL),
+        ("EndTxn", ErrorCode.INVALID_PRODUCER_ID_MAPPING, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", ErrorCode.INVALID_PRODUCER_ID_MAPPING, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError, TransactionDisposition.FATAL),
+        ("Produce", ErrorCode.INVALID_TXN_STATE, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", ErrorCode.TRANSACTION_ABORTABLE, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("Produce", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("EndTxn", ErrorCode.INVALID_TXN_STATE, FatalTransactionError, TransactionDisposition.FATAL),
+        (
+            "TxnOffsetCommit",
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            AbortableTransactionError,
+            TransactionDisposition.ABORT,
+        ),
+        ("TxnOffsetCommit", ErrorCode.UNKNOWN_MEMBER_ID, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("TxnOffsetCommit", ErrorCode.TRANSACTION_ABORTABLE, AbortableTransactionError, TransactionDisposition.ABORT),
+        ("AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, TransactionDisposition.ABORT),
+        ("AddOffsetsToTxn", ErrorCode.GROUP_AUTHORIZATION_FAILED, AuthorizationError, TransactionDisposition.ABORT),
+        (
+            "InitProducerId",
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            AuthorizationError,
+            TransactionDisposition.FATAL,
+        ),
     ],
 )
 def test_an_answer_becomes_the_right_exception(
@@ -280,7 +301,7 @@ def test_the_same_end_again_and_the_other_one(raw: RawTransaction, topic: str) -
     producer = raw.begin(topic)
     assert raw.produce_code(topic, producer, 0) == 0
     first, again = raw.end(producer, is_commit=True), raw.end(producer, is_commit=True)
-    assert first.error_code == again.error_code == 0
+    assert first.error_code == again.error_code == ErrorCode.NONE
     if raw.is_new_flow:
         assert first.producer_epoch == again.producer_epoch == producer.producer_epoch + 1
     assert raw.end_code(producer, is_commit=False) == 48
@@ -293,7 +314,7 @@ def test_the_end_of_nothing(raw: RawTransaction) -> None:
     if raw.is_new_flow:
         assert (answer.error_code, answer.producer_epoch) == (0, raw.producer.producer_epoch + 1)
     else:
-        assert answer.error_code == 48
+        assert answer.error_code == ErrorCode.INVALID_TXN_STATE
 
 
 def test_at_once_after_an_end_the_next_one_begins_or_is_asked_to_wait(raw: RawTransaction, topic: str) -> None:

@@ -33,7 +33,7 @@ from kcodec.errors import (
     TransactionStateError,
 )
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
@@ -101,7 +101,9 @@ def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> 
     manager = make_manager(world)
     world.run(manager.begin())
     assert manager.may_send(ORDERS)
-    manager.on_failure(ORDERS, broker_error(10, "Produce", resource=ORDERS), possibly_written=False)
+    manager.on_failure(
+        ORDERS, broker_error(ErrorCode.MESSAGE_TOO_LARGE, "Produce", resource=ORDERS), possibly_written=False
+    )
     world.run(manager.abort())
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
@@ -267,7 +269,7 @@ def test_a_shared_transaction_that_nobody_wrote_to_is_committed_and_its_epoch_is
     manager = make_manager(world)
     transaction = world.run(manager.begin())
     manager.handle(transaction)
-    world.plan("EndTxn", 48)
+    world.plan("EndTxn", ErrorCode.INVALID_TXN_STATE)
     world.run(manager.commit())
     assert [one.request.committed for one in world.asked if one.api == "EndTxn"] == [True, False]
     assert transaction.committed is True
@@ -292,7 +294,7 @@ def test_in_the_old_flow_the_handle_waits_for_the_partitions() -> None:
 def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
     world = World(1)
     manager = make_manager(world)
-    world.plan("AddPartitionsToTxn", 29)
+    world.plan("AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError):
         world.run(manager.begin(partitions=[ORDERS]))
     assert manager.state in {State.READY, State.UNINITIALIZED}
@@ -326,7 +328,7 @@ def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(versio
     world = World(version)
     manager = begun(world)
     transaction = manager.now_open
-    world.plan("EndTxn", *[14] * 100)
+    world.plan("EndTxn", *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100)
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(2.0))
     with pytest.raises(DeliveryTimeoutError):
@@ -341,7 +343,9 @@ def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(versio
     assert (transaction.committed, following.committed) == (False, None)
 
 
-@pytest.mark.parametrize("code", [53, 29])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+)
 def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> None:
     world = World(2)
     manager = begun(world)
@@ -350,7 +354,8 @@ def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> N
 
 
 def test_a_cluster_that_is_lowered_inside_a_transaction_is_not_sent_the_end_of_the_new_flow() -> None:
-    """One EndTxn v5 below level 2 is answered 35 and wedges the id: all that follows is 51 (seen on 4.3.1)."""
+    """The response to EndTxn v5 below level 2 is UNSUPPORTED_VERSION, and to all that follows CONCURRENT_TRANSACTIONS
+    (seen on 4.3.1)."""
     world = World(2)
     manager = begun(world)
     world.cluster.finalized_features = {"transaction.version": 1}
@@ -366,7 +371,7 @@ def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
     world.plan("InitProducerId", CUT)
     manager = begun(world)
     world.coordinator.epoch += 2
-    manager.on_error_code(ORDERS, 47)
+    manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
     error = manager.refuses()
     assert isinstance(error, ProducerFencedError) and error.remedy == "recreate"

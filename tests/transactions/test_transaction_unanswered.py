@@ -30,6 +30,7 @@ from kcodec.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.state import State
 
 # ----------------------------------------------------------------------------------------------------- InitProducerId
@@ -46,7 +47,7 @@ def test_what_passes_is_repeated(action: Action) -> None:
 
 def test_concurrent_transactions_are_waited_for_with_growing_pauses() -> None:
     world = World()
-    world.plan("InitProducerId", *[51] * 8)
+    world.plan("InitProducerId", *[ErrorCode.CONCURRENT_TRANSACTIONS] * 8)
     world.run(make_manager(world).initialize())
     times = [one.time for one in world.asked if one.api == "InitProducerId"]
     pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
@@ -56,7 +57,7 @@ def test_concurrent_transactions_are_waited_for_with_growing_pauses() -> None:
 
 def test_init_that_never_succeeds_ends_by_its_deadline_and_can_be_called_again() -> None:
     world = World()
-    world.plan("InitProducerId", *[51] * 100)
+    world.plan("InitProducerId", *[ErrorCode.CONCURRENT_TRANSACTIONS] * 100)
     manager = make_manager(world)
     start = world.now
     with pytest.raises(DeliveryTimeoutError, match="CONCURRENT_TRANSACTIONS"):
@@ -70,7 +71,7 @@ def test_init_that_never_succeeds_ends_by_its_deadline_and_can_be_called_again()
 
 def test_a_refused_timeout_is_said_in_words() -> None:
     world = World()
-    world.plan("InitProducerId", 50)
+    world.plan("InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     with pytest.raises(FatalTransactionError, match=r"transaction_timeout_ms=3600000.*transaction\.max\.timeout\.ms"):
         world.run(make_manager(world, transaction_timeout_ms=3_600_000).initialize())
 
@@ -177,7 +178,7 @@ def test_once_more_without_a_connection_is_still_unknown_and_never_aborted(versi
     assert manager.state is State.UNKNOWN_OUTCOME
 
 
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_fenced_after_an_unanswered_commit_is_an_unknown_outcome(code: int) -> None:
     """The first copy may have committed before the other instance took over: nobody may call it aborted."""
     world = World(1)
@@ -193,7 +194,9 @@ def test_fenced_after_an_unanswered_commit_is_an_unknown_outcome(code: int) -> N
     assert raised.value.code == code
 
 
-@pytest.mark.parametrize("code", [47, 49, 90])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED]
+)
 def test_refused_after_an_unanswered_commit_but_not_fenced_is_unknown_and_no_end(code: int) -> None:
     """Its time-out, say, was quicker than the last copy: nobody has taken over, so InitProducerId gives a new epoch."""
     world = World(1)
