@@ -28,6 +28,7 @@ from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.producer.settings import ProducerSettings
@@ -77,7 +78,8 @@ class ProducerCore:
             check_wait=check_wait or (lambda: None),
             why_waiting=self.why_waiting,
         )
-        self.sender = Sender(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
+        responses = ProduceResponses(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
+        self.sender = Sender(self.accumulator, cluster, source, responses, clock=clock)
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
         source.attach(self)

@@ -63,7 +63,7 @@ Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
 
 class ProduceResponses:
-    """See the module. in_flight: the partitions with something in flight. ended: called when batches ended."""
+    """See the module. in_flight: the partitions with something in flight. on_end: called when batches ended."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class ProduceResponses:
         clock: Clock,
         random: Callable[[], float],
         metrics: Metrics,
-        ended: Callable[[], None],
     ) -> None:
         self.settings = accumulator.settings
         self.accumulator = accumulator
@@ -83,7 +82,7 @@ class ProduceResponses:
         self.clock = clock
         self.random = random
         self.metrics = metrics
-        self.ended = ended
+        self.on_end: Callable[[], None] = lambda: None
         self.in_flight: dict[PartitionQueue, None] = {}
 
     # The response
@@ -357,7 +356,7 @@ class ProduceResponses:
             callbacks = self.accumulator.finish(outcomes)
         call_all(callbacks)
         if outcomes:
-            self.ended()
+            self.on_end()
 
 
 def _is_before(sequence: int, other: int) -> bool:

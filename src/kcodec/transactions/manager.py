@@ -47,7 +47,7 @@ from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
-from kcodec.transactions.offsets import Offsets, add_offsets, commit_offsets
+from kcodec.transactions.offsets import Offsets, commit_offsets
 from kcodec.transactions.open_transaction import (
     NEW_FLOW_LEVEL,
     OLD_FLOW_PRODUCE_VERSION,
@@ -427,7 +427,18 @@ class TransactionManager(ProducerIdSource):
         self.note_sent(transaction)
         transaction.requests += 1
         try:
-            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
+            yield from commit_offsets(
+                self.cluster,
+                self.who,
+                transaction.producer,
+                offsets,
+                group,
+                deadline,
+                is_new_flow=transaction.is_new_flow,
+                groups=transaction.groups,
+                on_unanswered=lambda: self.on_unanswered("an offset request"),
+                highest_version=highest_version,
+            )
         except Failed as failed:
             found = yield from self._investigated(failed, transaction, deadline)
             self._fail(found)
@@ -440,32 +451,6 @@ class TransactionManager(ProducerIdSource):
         finally:
             transaction.requests -= 1
             self.changed.set()
-
-    def _send_offsets(
-        self,
-        transaction: OpenTransaction,
-        offsets: Offsets,
-        group: ConsumerGroupMetadata,
-        deadline: float,
-        highest_version: int,
-    ) -> Flow[None]:
-        def on_unanswered() -> None:
-            self.on_unanswered("an offset request")
-
-        known = self.cluster, self.who, transaction.producer
-        if not transaction.is_new_flow and group.group_id not in transaction.groups:
-            yield from add_offsets(*known, group.group_id, deadline, on_unanswered)
-            transaction.groups.add(group.group_id)
-        yield from commit_offsets(
-            *known,
-            offsets,
-            group,
-            deadline,
-            is_new_flow=transaction.is_new_flow,
-            on_unanswered=on_unanswered,
-            highest_version=highest_version,
-        )
-        transaction.groups.add(group.group_id)
 
     # The end
 
