@@ -33,7 +33,7 @@ def test_what_is_not_acknowledged_in_time_fails_by_its_deadline() -> None:
     assert later.offset == 1 and log.values == [b"first", b"later"]
 
 
-def test_after_a_gap_the_epoch_is_raised_and_what_follows_is_renumbered() -> None:
+def test_after_a_gap_the_epoch_is_raised_and_the_rest_renumbered() -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
     rig = started(world, linger=0.0, delivery_timeout=10.0, request_timeout=3.0)
@@ -61,7 +61,7 @@ def test_after_a_gap_the_epoch_is_raised_and_what_follows_is_renumbered() -> Non
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-def test_a_batch_that_a_deposed_leader_may_have_written_keeps_its_numbers(code: int) -> None:
+def test_a_batch_at_a_deposed_leader_keeps_its_numbers(code: int) -> None:
     """They are answered after the append, too (Kafka: DelayedProduce). Given to the next batch, its records would pass
     for a repeat of these: acknowledged, and nowhere."""
     world = ScriptedCluster()
@@ -117,7 +117,7 @@ def test_epochs_end_at_32767_and_a_new_id_follows() -> None:
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ],
 )
-def test_a_broker_that_forgot_us_gets_the_records_under_a_new_identity(code: int) -> None:
+def test_a_broker_that_forgot_us_gets_a_new_identity(code: int) -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
     rig = started(world, linger=0.0)
@@ -142,7 +142,7 @@ def test_an_error_names_the_partition_and_the_records() -> None:
     assert "record 1: no key" in str(sent.error) and "orders-0" in str(sent.error)
 
 
-def test_records_of_a_topic_that_does_not_exist_fail_after_max_block() -> None:
+def test_records_of_an_unknown_topic_fail_after_max_block() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = Rig(world, max_block=5.0)
@@ -158,7 +158,7 @@ def test_records_of_a_topic_that_does_not_exist_fail_after_max_block() -> None:
     assert again.error is None and again.offset == 0
 
 
-def test_a_topic_that_may_not_be_seen_fails_at_once_with_the_brokers_error() -> None:
+def test_a_forbidden_topic_fails_at_once_with_the_brokers_error() -> None:
     world = ScriptedCluster()
     world.metadata_error["secret"] = 29
     rig = Rig(world)
@@ -208,7 +208,7 @@ def test_retries_are_counted() -> None:
     assert len(world.requests) == 1 + 3
 
 
-def test_a_cluster_that_refuses_producer_ids_fails_records_at_once() -> None:
+def test_refused_producer_ids_fail_records_at_once() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     world.init_answers = [15, 31]
@@ -274,7 +274,7 @@ def test_whoever_hands_the_identity_out_hears_of_every_end() -> None:
 
 @pytest.mark.parametrize("written", range(6))
 @pytest.mark.parametrize("sent", [1, 3, 5])
-def test_a_restarted_broker_that_remembers_only_the_last_batch_gets_nothing_twice(written: int, sent: int) -> None:
+def test_a_broker_that_remembers_one_batch_gets_nothing_twice(written: int, sent: int) -> None:
     """Of five batches in flight some are written and none is answered; the restart leaves the last one's number."""
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
@@ -292,7 +292,7 @@ def test_a_restarted_broker_that_remembers_only_the_last_batch_gets_nothing_twic
         assert delivery.offset in (-1, number + 1)
 
 
-def test_what_a_restarted_broker_lost_is_written_under_a_new_epoch() -> None:
+def test_what_a_restarted_broker_lost_gets_a_new_epoch() -> None:
     """All are refused: the log lost its end, as with too few replicas in sync. Then they are written, in order."""
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")

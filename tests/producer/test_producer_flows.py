@@ -40,7 +40,7 @@ def test_a_batch_lingers_and_a_full_one_does_not() -> None:
     assert len(world.requests) == 4  # two full batches at once, the third record lingers
 
 
-def test_the_first_batch_of_an_identity_goes_alone_then_five_are_in_flight() -> None:
+def test_the_first_batch_goes_alone_then_five_are_in_flight() -> None:
     world = ScriptedCluster(latency=1.0)
     (log,) = world.create_topic("orders")
     rig = Rig(world, linger=0.0, request_timeout=100.0)

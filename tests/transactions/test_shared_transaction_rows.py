@@ -222,9 +222,7 @@ def test_a_produce_after_the_end_of_its_transaction(raw: RawTransaction, topic: 
         assert raw.produce_code(topic, producer, 1, version=10) == ErrorCode.INVALID_TXN_STATE
 
 
-def test_in_the_old_flow_a_late_produce_joins_the_next_transaction_of_its_epoch(
-    raw: RawTransaction, topic: str
-) -> None:
+def test_old_flow_a_late_produce_joins_the_next_transaction(raw: RawTransaction, topic: str) -> None:
     """Why a request that went unanswered spends the epoch."""
     producer = raw.begin(topic)
     assert raw.produce_code(topic, producer, 0) == ErrorCode.NONE
@@ -238,7 +236,7 @@ def test_in_the_old_flow_a_late_produce_joins_the_next_transaction_of_its_epoch(
     assert raw.cluster.committed(topic) == [[b"v-0", b"late-1"], []]
 
 
-def test_a_fenced_epoch_is_refused_also_where_it_had_added_nothing(raw: RawTransaction, topic: str) -> None:
+def test_a_fenced_epoch_is_refused_where_it_had_added_nothing(raw: RawTransaction, topic: str) -> None:
     zombie = took_over(raw, topic)
     raw.add(topic, (0, 1))
     assert raw.produce_code(topic, raw.producer, 0, partition=1) == ErrorCode.NONE
@@ -254,7 +252,7 @@ def unverified() -> Iterator[TransactionCluster]:
         yield cluster
 
 
-def test_without_verification_only_partitions_added_up_front_are_safe(unverified: TransactionCluster) -> None:
+def test_without_verification_only_added_partitions_are_safe(unverified: TransactionCluster) -> None:
     """Why the handle of a shared transaction waits, in the old flow, until all its partitions are added."""
     with RawBroker(unverified.kafka.bootstrap_servers) as broker:
         for added, code, visible in (
@@ -274,7 +272,7 @@ def test_without_verification_only_partitions_added_up_front_are_safe(unverified
             assert unverified.committed(topic)[1] == visible
 
 
-def test_without_verification_a_late_produce_hangs_until_its_id_writes_there_again(
+def test_without_verification_a_late_produce_hangs(
     unverified: TransactionCluster,
 ) -> None:
     topic = unverified.kafka.create_topic(partitions=1)
@@ -368,7 +366,7 @@ def test_the_end_of_nothing(raw: RawTransaction) -> None:
         assert answer.error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_at_once_after_an_end_the_next_one_begins_or_is_asked_to_wait(raw: RawTransaction, topic: str) -> None:
+def test_after_an_end_the_next_transaction_begins_or_waits(raw: RawTransaction, topic: str) -> None:
     producer = raw.begin(topic, (0, 1))
     for partition in range(2):
         assert raw.produce_code(topic, producer, 0, partition=partition) == ErrorCode.NONE

@@ -37,7 +37,7 @@ def transactional_id() -> str:
     return f"claims-{uuid.uuid4().hex[:8]}"
 
 
-def test_a_duplicate_is_no_error_but_a_success_with_the_old_offset(broker: RawBroker, topic: str) -> None:
+def test_a_duplicate_is_a_success_with_the_old_offset(broker: RawBroker, topic: str) -> None:
     producer = broker.init_producer_id(None)
     first = broker.produce(topic, producer, [b"a", b"b"], 0)
     again = broker.produce(topic, producer, [b"a", b"b"], 0)
@@ -53,7 +53,7 @@ def test_a_duplicate_is_told_by_its_numbers_and_not_by_its_bytes(broker: RawBrok
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"a"]
 
 
-def test_idempotence_does_not_know_an_application_that_sends_again(broker: RawBroker, topic: str) -> None:
+def test_idempotence_ignores_an_application_that_sends_again(broker: RawBroker, topic: str) -> None:
     for _ in range(2):
         producer = broker.init_producer_id(None)  # a restart: another producer id
         assert broker.produce(topic, producer, [b"order 17"], 0).error_code == ErrorCode.NONE
@@ -77,7 +77,7 @@ def test_after_a_restart_a_broker_remembers_one_batch_of_five(apache_kafka_facto
         assert broker.fetch(topic, isolation_level=READ_UNCOMMITTED).high_watermark == 5
 
 
-def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
+def test_the_consumer_omits_aborted_records_not_the_broker(
     broker: RawBroker, topic: str, transactional_id: str
 ) -> None:
     producer = broker.init_producer_id(transactional_id)
@@ -91,9 +91,7 @@ def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
     assert values(fetched, isolation_level="read_committed", aborted_transactions=pairs) == []
 
 
-def test_an_aborted_record_is_there_for_whoever_reads_uncommitted(
-    broker: RawBroker, topic: str, transactional_id: str
-) -> None:
+def test_an_aborted_record_is_visible_to_read_uncommitted(broker: RawBroker, topic: str, transactional_id: str) -> None:
     producer = broker.init_producer_id(transactional_id)
     broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
     broker.end_transaction(transactional_id, producer, commit=False)
@@ -101,7 +99,7 @@ def test_an_aborted_record_is_there_for_whoever_reads_uncommitted(
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"aborted"]
 
 
-def test_the_last_stable_offset_is_the_high_watermark_while_nothing_is_open(
+def test_without_transactions_last_stable_is_high_watermark(
     broker: RawBroker, topic: str, transactional_id: str
 ) -> None:
     assert broker.produce(topic, None, [b"plain"]).error_code == ErrorCode.NONE
@@ -149,9 +147,7 @@ def test_the_same_end_asked_for_again_is_a_success(broker: RawBroker, topic: str
     assert broker.end_transaction(transactional_id, producer, commit=False).error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_commit_of_nothing_is_refused_and_an_abort_of_nothing_is_not(
-    broker: RawBroker, transactional_id: str
-) -> None:
+def test_an_empty_commit_is_refused_and_an_empty_abort_is_not(broker: RawBroker, transactional_id: str) -> None:
     producer = broker.init_producer_id(transactional_id)
     assert broker.end_transaction(transactional_id, producer, commit=True).error_code == ErrorCode.INVALID_TXN_STATE
     answer = broker.end_transaction(transactional_id, producer, commit=False)
@@ -238,7 +234,7 @@ def test_a_version_that_is_offered_need_not_work(old_broker: RawBroker, old_topi
 
 
 @pytest.mark.parametrize("are_named", [False, True])
-def test_a_fenced_writer_reaches_a_partition_that_its_transaction_never_had(
+def test_a_fenced_writer_reaches_a_partition_it_never_added(
     old_kafka: ApacheKafka, old_broker: RawBroker, old_topic: str, transactional_id: str, are_named: bool
 ) -> None:
     """Unless all partitions are named at the beginning: the abort that fences it then raises the epoch in each."""

@@ -146,7 +146,7 @@ def test_a_partition_that_is_refused_ends_the_transaction(code: int, resource: o
 
 
 @BOTH
-def test_transaction_abortable_from_the_commit_leaves_a_usable_producer(version: int) -> None:
+def test_transaction_abortable_of_a_commit_keeps_the_producer(version: int) -> None:
     world = World(version)
     manager = begun(world)
     world.plan("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
@@ -178,7 +178,7 @@ def aborted_by_coordinator(world: World) -> None:
 
 @BOTH
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
-def test_a_batch_whose_epoch_is_too_old_waits_until_it_is_known_why(version: int, code: int) -> None:
+def test_a_batch_with_an_old_epoch_waits_until_it_is_known_why(version: int, code: int) -> None:
     world = World(version)
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
@@ -226,7 +226,7 @@ def test_a_commit_after_the_time_is_over_says_so(version: int, code: int) -> Non
     world.run(manager.begin())
 
 
-def test_in_the_old_flow_a_new_epoch_after_a_time_out_names_the_epoch_that_the_coordinator_has() -> None:
+def test_old_flow_after_a_timeout_init_names_the_coordinators_epoch() -> None:
     """Seen on 4.3.1 at transaction version 0: InitProducerId with the old epoch is refused (90), with the next one not;
     naming it, and not -1, fences nobody who took over meanwhile."""
     world = World(1)

@@ -40,7 +40,7 @@ from kcodec.transactions.state import State
 # --------------------------------------------------------------------------------------------------- the plain course
 
 
-def test_the_new_flow_names_no_partitions_and_takes_the_next_epoch_from_end_txn() -> None:
+def test_the_new_flow_takes_the_next_epoch_from_end_txn() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -95,7 +95,7 @@ def test_an_empty_transaction_sends_nothing(version: int, end: str) -> None:
     assert transaction.committed is (end == "commit")
 
 
-def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> None:
+def test_new_flow_a_record_only_attempted_takes_an_end_txn() -> None:
     """The broker adds the partition before it appends: without EndTxn the transaction would stay open (C15)."""
     world = World(2)
     manager = make_manager(world)
@@ -108,7 +108,7 @@ def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> 
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
-def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before() -> None:
+def test_new_flow_records_wait_for_the_previous_markers() -> None:
     """A leader that meets them waits 20 ms before it looks again: we look sooner, and not when it is long ago."""
     world = World(2)
     manager = begun(world)
@@ -130,7 +130,7 @@ def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before(
     assert world.apis().count("DescribeTransactions") == asked
 
 
-def test_after_a_large_transaction_that_followed_at_once_the_question_is_asked_at_once() -> None:
+def test_after_a_large_transaction_markers_are_probed_at_once() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -161,7 +161,7 @@ def transact(world: World, manager: TransactionManager, seconds: float = 0.0) ->
     return world.apis().count("DescribeTransactions") - before
 
 
-def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> None:
+def test_markers_that_are_always_written_are_probed_rarely() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -170,7 +170,7 @@ def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> 
     assert sum(asked) < 16
 
 
-def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
+def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -180,7 +180,7 @@ def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
 
 
 @pytest.mark.parametrize("action", [HANG, 53, CUT])
-def test_markers_that_cannot_be_asked_about_are_not_waited_for_long(action: Action) -> None:
+def test_markers_that_cannot_be_probed_are_not_awaited_long(action: Action) -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -231,7 +231,7 @@ def test_a_rolled_over_producer_id_is_taken_up() -> None:
     assert manager.current == (8, 0)
 
 
-def test_a_cluster_that_is_upgraded_between_transactions_gets_a_new_epoch_first() -> None:
+def test_an_upgrade_between_transactions_takes_a_new_epoch() -> None:
     world = World(1)
     manager = begun(world)
     world.run(manager.commit())
@@ -264,7 +264,7 @@ def test_reading_the_handle_makes_the_end_mandatory() -> None:
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
-def test_a_shared_transaction_that_nobody_wrote_to_is_committed_and_its_epoch_is_over() -> None:
+def test_an_empty_shared_transaction_is_committed_and_spends_epoch() -> None:
     world = World(2)
     manager = make_manager(world)
     transaction = world.run(manager.begin())
@@ -303,7 +303,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
 # ------------------------------------------------------------------------------------------------------------- beside
 
 
-def test_a_transaction_that_comes_near_its_time_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transaction_near_its_timeout_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     with caplog.at_level(logging.WARNING, "kcodec.transactions"):
         begun(world, transaction_timeout_ms=10_000)
@@ -323,7 +323,7 @@ def test_close_aborts_what_is_open() -> None:
 
 
 @BOTH
-def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(version: int) -> None:
+def test_the_next_begin_resolves_a_block_whose_abort_failed(version: int) -> None:
     """Its user has nothing in hand to abort it with."""
     world = World(version)
     manager = begun(world)
@@ -353,7 +353,7 @@ def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> N
     assert manager.now_open.committed is False
 
 
-def test_a_cluster_that_is_lowered_inside_a_transaction_is_not_sent_the_end_of_the_new_flow() -> None:
+def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
     """The response to EndTxn v5 below level 2 is UNSUPPORTED_VERSION, and to all that follows CONCURRENT_TRANSACTIONS
     (seen on 4.3.1)."""
     world = World(2)
