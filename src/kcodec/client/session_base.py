@@ -129,7 +129,7 @@ class SessionTransactionViews:
 
     def __repr__(self) -> str:
         state = "not begun" if self._block is None else "open" if not self._block.is_ending else f"{self.committed}"
-        return f"<SessionTransaction of {self._flows.manager.who!r}, committed: {state}>"
+        return f"<SessionTransaction of {self._flows.manager.transactional_id!r}, committed: {state}>"
 
 
 class SessionViews:
