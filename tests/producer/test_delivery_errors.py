@@ -18,6 +18,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 import kcodec
 from kcodec.client import Producer, aio
 from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, TopicDeliveryError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
 __all__ = ["make_face"]
@@ -217,7 +218,7 @@ def failing(**settings: Any) -> tuple[ScriptedCluster, Rig]:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=0.0, **settings)
-    world.faults = lambda node, request: Fault(code=87)
+    world.faults = lambda node, request: Fault(code=ErrorCode.INVALID_RECORD)
     return world, rig
 
 

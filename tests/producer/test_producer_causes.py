@@ -13,6 +13,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, send_apart, started, va
 
 from kcodec.client import Consumer, Producer, aio
 from kcodec.errors import BrokerError, BufferFullError, DeliveryErrors, DeliveryTimeoutError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
@@ -49,7 +50,7 @@ def test_a_record_that_waits_for_replicas_names_the_cause() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=0.0)
-    world.faults = lambda node, request: Fault(code=19)
+    world.faults = lambda node, request: Fault(code=ErrorCode.NOT_ENOUGH_REPLICAS)
     (delivery,) = send_apart(rig, "orders", values(1))
     world.run(2.0)
     assert "NOT_ENOUGH_REPLICAS" in delivery.why_waiting()

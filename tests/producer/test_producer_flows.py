@@ -8,6 +8,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 
 from kcodec import partition_for
 from kcodec.errors import BrokerError, EncodeError, TransportError
+from kcodec.protocol.error_codes import ErrorCode
 
 
 def test_records_arrive_in_order_and_deliveries_say_where() -> None:
@@ -39,7 +40,7 @@ def test_a_batch_lingers_and_a_full_one_does_not() -> None:
     assert len(world.requests) == 4  # two full batches at once, the third record lingers
 
 
-def test_the_first_batch_of_an_identity_goes_alone_then_five_are_in_flight() -> None:
+def test_the_first_batch_goes_alone_then_five_are_in_flight() -> None:
     world = ScriptedCluster(latency=1.0)
     (log,) = world.create_topic("orders")
     rig = Rig(world, linger=0.0, request_timeout=100.0)
@@ -61,10 +62,10 @@ def test_the_first_batch_of_an_identity_goes_alone_then_five_are_in_flight() -> 
         Fault(is_lost=True, cuts=True),
         Fault(is_answer_lost=True),
         Fault(is_answer_lost=True, cuts=True),
-        Fault(code=6),
-        Fault(code=7),
-        Fault(code=19),
-        Fault(code=-1),
+        Fault(code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        Fault(code=ErrorCode.REQUEST_TIMED_OUT),
+        Fault(code=ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(code=ErrorCode.UNKNOWN_SERVER_ERROR),
         Fault(delay=40.0),
         Fault(answer_delay=40.0),
     ],
@@ -78,7 +79,8 @@ def test_a_fault_in_the_middle_costs_neither_order_nor_a_record(fault: Fault, at
     world.faults = faults_for(*[Fault()] * at, fault)
     sent = send_apart(rig, "orders", values(8))
     rig.flush()
-    if fault.code == -1:  # not retriable: one batch fails, the rest goes on without a gap in the sequences
+    if fault.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        # Not retriable: one batch fails, the rest continues without a gap in the sequences.
         assert [delivery.error is not None for delivery in sent].count(True) == 1
         assert log.values[1:] == [value for value, one in zip(values(8), sent, strict=True) if one.error is None]
     else:
@@ -92,7 +94,7 @@ def test_a_repeat_has_the_bytes_and_the_sequence_it_had() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=0.0, compression_type="gzip")
-    world.faults = faults_for(Fault(is_answer_lost=True, cuts=True), Fault(code=6))
+    world.faults = faults_for(Fault(is_answer_lost=True, cuts=True), Fault(code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     rig.send("orders", b"x" * 1000)
     rig.flush()
     sent = [one.topic_data[0].partition_data[0].records for _, _, one in world.requests[1:]]
@@ -104,21 +106,23 @@ def test_46_is_success() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=0.0)
-    world.faults = faults_for(Fault(code=46))
+    world.faults = faults_for(Fault(code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
     sent = rig.send("orders", b"x")
     rig.flush()
     assert sent.error is None and sent.offset == -1 and sent.outcome().offset == -1
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-@pytest.mark.parametrize("code_from", ["broker", "18"])
+@pytest.mark.parametrize("code_from", ["broker", "RECORD_LIST_TOO_LARGE"])
 def test_a_batch_that_is_too_large_is_split_until_it_fits(idempotent: bool, code_from: str) -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
     rig = started(world, linger=1.0, batch_size=10_000, idempotent=idempotent)
     records = [b"%04d" % number + b"x" * 196 for number in range(120)]
-    if code_from == "18":
-        world.faults = faults_for(Fault(code=18), Fault(code=18))
+    if code_from == "RECORD_LIST_TOO_LARGE":
+        world.faults = faults_for(
+            Fault(code=ErrorCode.RECORD_LIST_TOO_LARGE), Fault(code=ErrorCode.RECORD_LIST_TOO_LARGE)
+        )
     else:
         log.most_bytes = 700
     sent = [rig.send("orders", value) for value in records]
@@ -137,7 +141,7 @@ def test_a_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     sent = [rig.send("orders", value) for value in (b"a", b"x" * 500, b"b")]
     rig.flush()
     assert [delivery.error is None for delivery in sent] == [True, False, True]
-    assert isinstance(sent[1].error, BrokerError) and sent[1].error.code == 10
+    assert isinstance(sent[1].error, BrokerError) and sent[1].error.code == ErrorCode.MESSAGE_TOO_LARGE
     assert log.values == [b"first", b"a", b"b"]
     assert {epoch for _, _, epoch, _ in log.records} == {0}  # certainly not written: no new epoch is needed
 
@@ -299,7 +303,9 @@ def test_metrics_hear_of_records_repeats_and_failures() -> None:
     world.create_topic("orders")
     heard = Counter()
     rig = started(world, metrics=heard, linger=0.0)
-    world.faults = faults_for(Fault(code=6), Fault(), Fault(code=87))
+    world.faults = faults_for(
+        Fault(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), Fault(), Fault(code=ErrorCode.INVALID_RECORD)
+    )
     for value in values(3):
         rig.send("orders", value)
     rig.flush()

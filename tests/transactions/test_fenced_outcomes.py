@@ -15,13 +15,16 @@ from transaction_script import BOTH, CUT, World, begun, make_manager
 from kcodec.client import Producer
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import FatalTransactionError, ProducerFencedError, UnknownOutcomeError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.state import State
 
 SECONDS = 20.0
-CODES = pytest.mark.parametrize("code", [47, 48, 90])
+CODES = pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED]
+)
 
 
 def refused(code: int) -> Any:
@@ -50,7 +53,7 @@ def test_a_refused_commit_that_is_committed_is_a_commit(version: int, code: int)
 
 
 @BOTH
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_a_repeated_commit_that_is_refused_may_be_committed(version: int, code: int) -> None:
     """The first copy of EndTxn was carried out and got no response, the second is refused."""
     world = World(version)
@@ -86,7 +89,7 @@ def test_below_version_2_a_commit_may_be_that_of_the_one_before(is_added: bool) 
         is_over_time=lambda _: False,
         is_added=is_added,
     )
-    assert world.run(investigate(world.cluster, ending, "EndTxn", 90)).is_committed is is_added
+    assert world.run(investigate(world.cluster, ending, "EndTxn", ErrorCode.PRODUCER_FENCED)).is_committed is is_added
 
 
 def test_a_commit_after_a_takeover_stays_unknown() -> None:
@@ -96,7 +99,7 @@ def test_a_commit_after_a_takeover_stays_unknown() -> None:
 
     def taken_over(answer: Any) -> Any:
         world.coordinator.epoch, world.coordinator.state = 7, "Empty"
-        return refused(90)(answer)
+        return refused(ErrorCode.PRODUCER_FENCED)(answer)
 
     world.plan("EndTxn", CUT, taken_over)
     with pytest.raises(UnknownOutcomeError):
@@ -107,10 +110,10 @@ def test_a_commit_after_a_takeover_stays_unknown() -> None:
 @pytest.mark.parametrize("api", ["InitProducerId", "FindCoordinator"])
 def test_one_unknown_server_error_does_not_end_a_producer(version: int, api: str) -> None:
     world = World(version)
-    world.plan(api, -1)
+    world.plan(api, ErrorCode.UNKNOWN_SERVER_ERROR)
     begun(world)
     world = World(version)
-    world.plan("InitProducerId", *[-1] * 50)
+    world.plan("InitProducerId", *[ErrorCode.UNKNOWN_SERVER_ERROR] * 50)
     manager = make_manager(world)
     with pytest.raises(Exception, match="UNKNOWN_SERVER_ERROR") as raised:
         world.run(manager.begin(3.0))
@@ -127,7 +130,7 @@ def test_a_producer_that_may_have_fenced_itself_is_recreated(is_unanswered: bool
         world.plan("InitProducerId", CUT)
     manager = begun(world)
     world.coordinator.epoch += 2
-    world.plan("EndTxn", 90)
+    world.plan("EndTxn", ErrorCode.PRODUCER_FENCED)
     with pytest.raises(ProducerFencedError) as raised:
         world.run(manager.commit(5.0))
     assert raised.value.remedy == remedy

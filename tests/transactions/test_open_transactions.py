@@ -61,7 +61,7 @@ def readers(apache_kafka: ApacheKafka, topic: str) -> Iterator[Readers]:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_an_ordinary_record_waits_for_open_transactions_only_where_committed_is_read(
+def test_a_plain_record_waits_for_transactions_in_read_committed(
     apache_kafka: ApacheKafka, topic: str, readers: Readers, end: str
 ) -> None:
     servers = apache_kafka.bootstrap_servers

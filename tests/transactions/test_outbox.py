@@ -171,7 +171,7 @@ class Shop:
             raise
 
 
-def test_each_row_arrives_once_whatever_step_the_relay_is_killed_at(
+def test_each_row_arrives_once_wherever_the_relay_is_killed(
     apache_kafka: ApacheKafka, topic: str, postgres: str
 ) -> None:
     with (
@@ -185,7 +185,7 @@ def test_each_row_arrives_once_whatever_step_the_relay_is_killed_at(
     assert min(map(len, shop.committed.values())) > 20
 
 
-def test_the_same_with_sqlite_and_the_progress_in_a_compacted_topic(
+def test_the_same_with_sqlite_and_progress_in_a_compacted_topic(
     apache_kafka: ApacheKafka, topic: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "shop.db")
@@ -204,9 +204,7 @@ def test_the_same_with_sqlite_and_the_progress_in_a_compacted_topic(
     assert by_key(delivered(apache_kafka, topic)) == shop.committed
 
 
-def test_a_position_behind_the_open_transaction_of_another_relay_is_waited_for(
-    apache_kafka: ApacheKafka, topic: str
-) -> None:
+def test_a_position_behind_another_relays_transaction_is_awaited(apache_kafka: ApacheKafka, topic: str) -> None:
     """It cannot be read yet. Going on from the one before would send rows again."""
     progress = TopicProgress(apache_kafka.create_topic(partitions=1, cleanup_policy="compact"))
     options = {"bootstrap_servers": apache_kafka.bootstrap_servers}

@@ -14,7 +14,7 @@ from transaction_cluster import TransactionCluster
 
 # The other kinds are in the long form: each process costs a second.
 @pytest.mark.parametrize("transaction_cluster", [("4.3.1", 2), ("3.9.1", 0)], indirect=True, ids=["version2", "3.9.1"])
-def test_four_processes_under_one_handle_with_kills_and_the_end_from_a_fifth(
+def test_four_killed_writers_of_a_handle_and_the_end_from_a_fifth(
     transaction_cluster: TransactionCluster,
 ) -> None:
     cluster = transaction_cluster

@@ -14,6 +14,7 @@ from raw_broker import Producer, RawBroker, values
 
 import kcodec
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -36,7 +37,7 @@ def transactional_id() -> str:
     return f"claims-{uuid.uuid4().hex[:8]}"
 
 
-def test_a_duplicate_is_no_error_but_a_success_with_the_old_offset(broker: RawBroker, topic: str) -> None:
+def test_a_duplicate_is_a_success_with_the_old_offset(broker: RawBroker, topic: str) -> None:
     producer = broker.init_producer_id(None)
     first = broker.produce(topic, producer, [b"a", b"b"], 0)
     again = broker.produce(topic, producer, [b"a", b"b"], 0)
@@ -52,10 +53,10 @@ def test_a_duplicate_is_told_by_its_numbers_and_not_by_its_bytes(broker: RawBrok
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"a"]
 
 
-def test_idempotence_does_not_know_an_application_that_sends_again(broker: RawBroker, topic: str) -> None:
+def test_idempotence_ignores_an_application_that_sends_again(broker: RawBroker, topic: str) -> None:
     for _ in range(2):
         producer = broker.init_producer_id(None)  # a restart: another producer id
-        assert broker.produce(topic, producer, [b"order 17"], 0).error_code == 0
+        assert broker.produce(topic, producer, [b"order 17"], 0).error_code == ErrorCode.NONE
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"order 17", b"order 17"]
 
 
@@ -71,12 +72,12 @@ def test_after_a_restart_a_broker_remembers_one_batch_of_five(apache_kafka_facto
     with RawBroker(kafka.bootstrap_servers) as broker:
         assert broker.produce(topic, producer, [b"4"], 4).base_offset == 4
         assert (
-            broker.produce(topic, producer, [b"3"], 3).error_code == 45
+            broker.produce(topic, producer, [b"3"], 3).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         )  # OUT_OF_ORDER_SEQUENCE_NUMBER, and it is there
         assert broker.fetch(topic, isolation_level=READ_UNCOMMITTED).high_watermark == 5
 
 
-def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
+def test_the_consumer_omits_aborted_records_not_the_broker(
     broker: RawBroker, topic: str, transactional_id: str
 ) -> None:
     producer = broker.init_producer_id(transactional_id)
@@ -90,9 +91,7 @@ def test_the_consumer_leaves_aborted_records_out_and_not_the_broker(
     assert values(fetched, isolation_level="read_committed", aborted_transactions=pairs) == []
 
 
-def test_an_aborted_record_is_there_for_whoever_reads_uncommitted(
-    broker: RawBroker, topic: str, transactional_id: str
-) -> None:
+def test_an_aborted_record_is_visible_to_read_uncommitted(broker: RawBroker, topic: str, transactional_id: str) -> None:
     producer = broker.init_producer_id(transactional_id)
     broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
     broker.end_transaction(transactional_id, producer, commit=False)
@@ -100,10 +99,10 @@ def test_an_aborted_record_is_there_for_whoever_reads_uncommitted(
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"aborted"]
 
 
-def test_the_last_stable_offset_is_the_high_watermark_while_nothing_is_open(
+def test_without_transactions_last_stable_is_high_watermark(
     broker: RawBroker, topic: str, transactional_id: str
 ) -> None:
-    assert broker.produce(topic, None, [b"plain"]).error_code == 0
+    assert broker.produce(topic, None, [b"plain"]).error_code == ErrorCode.NONE
     fetched = broker.fetch(topic, isolation_level=READ_COMMITTED)
     assert fetched.last_stable_offset == fetched.high_watermark == 1
     producer = broker.init_producer_id(transactional_id)
@@ -134,8 +133,8 @@ def test_a_new_instance_aborts_what_the_old_one_left_open(broker: RawBroker, top
     new = broker.init_producer_id(transactional_id)
     assert new.producer_id == old.producer_id and new.producer_epoch > old.producer_epoch
     assert broker.settled(topic, 2).aborted_transactions[0].first_offset == 0
-    assert broker.end_transaction(transactional_id, old, commit=True).error_code == 90  # PRODUCER_FENCED
-    assert broker.produce(topic, old, [b"late"], 1, transactional_id).error_code == 47  # INVALID_PRODUCER_EPOCH
+    assert broker.end_transaction(transactional_id, old, commit=True).error_code == ErrorCode.PRODUCER_FENCED
+    assert broker.produce(topic, old, [b"late"], 1, transactional_id).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_the_same_end_asked_for_again_is_a_success(broker: RawBroker, topic: str, transactional_id: str) -> None:
@@ -143,16 +142,14 @@ def test_the_same_end_asked_for_again_is_a_success(broker: RawBroker, topic: str
     broker.produce(topic, producer, [b"a"], 0, transactional_id)
     first = broker.end_transaction(transactional_id, producer, commit=True)
     again = broker.end_transaction(transactional_id, producer, commit=True)
-    assert first.error_code == again.error_code == 0
+    assert first.error_code == again.error_code == ErrorCode.NONE
     assert Producer(first.producer_id, first.producer_epoch) == Producer(again.producer_id, again.producer_epoch)
-    assert broker.end_transaction(transactional_id, producer, commit=False).error_code == 48  # INVALID_TXN_STATE
+    assert broker.end_transaction(transactional_id, producer, commit=False).error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_commit_of_nothing_is_refused_and_an_abort_of_nothing_is_not(
-    broker: RawBroker, transactional_id: str
-) -> None:
+def test_an_empty_commit_is_refused_and_an_empty_abort_is_not(broker: RawBroker, transactional_id: str) -> None:
     producer = broker.init_producer_id(transactional_id)
-    assert broker.end_transaction(transactional_id, producer, commit=True).error_code == 48  # INVALID_TXN_STATE
+    assert broker.end_transaction(transactional_id, producer, commit=True).error_code == ErrorCode.INVALID_TXN_STATE
     answer = broker.end_transaction(transactional_id, producer, commit=False)
     assert (answer.error_code, answer.producer_epoch) == (0, producer.producer_epoch + 1)
 
@@ -196,22 +193,24 @@ def test_a_late_copy_of_a_request_ends_the_next_transaction(
     for sequence, value in enumerate((b"first", b"second")):
         assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
         answer = old_broker.produce(old_topic, producer, [value], sequence, transactional_id, version=11)
-        assert answer.error_code == 0
+        assert answer.error_code == ErrorCode.NONE
         # Twice: the abort of the first transaction, and a copy of it that arrives when the second is open.
-        assert old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == 0
+        assert (
+            old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == ErrorCode.NONE
+        )
     assert len(old_broker.settled(old_topic, 4).aborted_transactions) == 2
     commit = old_broker.end_transaction(transactional_id, producer, commit=True, version=4)
-    assert commit.error_code == 48  # INVALID_TXN_STATE: it was aborted, by the copy
+    assert commit.error_code == ErrorCode.INVALID_TXN_STATE  # it was aborted, by the copy
 
 
 def test_a_late_record_joins_the_next_transaction(old_broker: RawBroker, old_topic: str, transactional_id: str) -> None:
     producer = old_broker.init_producer_id(transactional_id)
     assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
-    assert old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == 0
+    assert old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == ErrorCode.NONE
     assert old_broker.add_partition(transactional_id, producer, old_topic) == 0
     late = old_broker.produce(old_topic, producer, [b"of the first"], 0, transactional_id, version=11)
-    assert late.error_code == 0
-    assert old_broker.end_transaction(transactional_id, producer, commit=True, version=4).error_code == 0
+    assert late.error_code == ErrorCode.NONE
+    assert old_broker.end_transaction(transactional_id, producer, commit=True, version=4).error_code == ErrorCode.NONE
     fetched = old_broker.settled(old_topic, 2)
     assert values(fetched, isolation_level="read_committed", aborted_transactions=[]) == [b"of the first"]
 
@@ -227,7 +226,7 @@ def test_a_version_that_is_offered_need_not_work(old_broker: RawBroker, old_topi
         producer_epoch=producer.producer_epoch,
         committed=True,
     )
-    assert old_broker.ask(request, 5).error_code == 35  # UNSUPPORTED_VERSION
+    assert old_broker.ask(request, 5).error_code == ErrorCode.UNSUPPORTED_VERSION
     # The coordinator keeps what it had begun to do: from now on everything is CONCURRENT_TRANSACTIONS.
     assert {old_broker.ask(request, version).error_code for version in (5, 4, 4, 4)} == {51}
     init = messages.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
@@ -235,7 +234,7 @@ def test_a_version_that_is_offered_need_not_work(old_broker: RawBroker, old_topi
 
 
 @pytest.mark.parametrize("are_named", [False, True])
-def test_a_fenced_writer_reaches_a_partition_that_its_transaction_never_had(
+def test_a_fenced_writer_reaches_a_partition_it_never_added(
     old_kafka: ApacheKafka, old_broker: RawBroker, old_topic: str, transactional_id: str, are_named: bool
 ) -> None:
     """Unless all partitions are named at the beginning: the abort that fences it then raises the epoch in each."""
@@ -249,12 +248,12 @@ def test_a_fenced_writer_reaches_a_partition_that_its_transaction_never_had(
         old_broker.settled(topic, 1)
     late = old_broker.produce(other_topic, old, [b"fenced"], 0, transactional_id, version=11)
     if are_named:
-        assert late.error_code == 47  # INVALID_PRODUCER_EPOCH
+        assert late.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         return
-    assert late.error_code == 0
+    assert late.error_code == ErrorCode.NONE
     assert old_broker.add_partition(transactional_id, new, other_topic) == 0
     old_broker.produce(other_topic, new, [b"new"], 0, transactional_id, version=11)
-    assert old_broker.end_transaction(transactional_id, new, commit=True, version=4).error_code == 0
+    assert old_broker.end_transaction(transactional_id, new, commit=True, version=4).error_code == ErrorCode.NONE
     fetched = old_broker.settled(other_topic, 3)
     pairs = [(one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ()]
     seen = values(fetched, isolation_level="read_committed", aborted_transactions=pairs)

@@ -27,8 +27,8 @@ from kcodec.errors import (
     TransactionTimedOutError,
 )
 from kcodec.offsets import TopicPartition
-from kcodec.producer.identity import BatchDisposition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.transactions.requests import worst_result
 from kcodec.transactions.state import State
 
@@ -36,11 +36,13 @@ from kcodec.transactions.state import State
 
 
 @BOTH
-@pytest.mark.parametrize("error", [broker_error(10, "Produce"), DeliveryTimeoutError("orders-0: late"), None])
+@pytest.mark.parametrize(
+    "error", [broker_error(ErrorCode.MESSAGE_TOO_LARGE, "Produce"), DeliveryTimeoutError("orders-0: late"), None]
+)
 def test_a_failed_record_blocks_the_commit_and_an_abort_goes_on(version: int, error: BaseException | None) -> None:
     world = World(version)
     manager = begun(world)
-    failed = error or broker_error(29, "Produce to orders-0", resource="orders")
+    failed = error or broker_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Produce to orders-0", resource="orders")
     manager.on_failure(ORDERS, failed, possibly_written=True)
     assert isinstance(manager.records.refusal, BrokerError)  # type: ignore[union-attr]
     with pytest.raises(AbortableTransactionError if error else AuthorizationError, match="orders-0") as raised:
@@ -84,9 +86,21 @@ def test_offsets_that_are_refused_say_what_about(api: str, code: int, kind: type
         world.run(manager.begin())
 
 
+NONE, SKIPPED, DENIED = ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+CONCURRENT, UNKNOWN = ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize(
     ("codes", "worst"),
-    [((0, 0), 0), ((55, 55), 55), ((55, 29), 29), ((29, 55), 29), ((51, 29), 29), ((29, 3), 29), ((55, 51), 51)],
+    [
+        ((NONE, NONE), NONE),
+        ((SKIPPED, SKIPPED), SKIPPED),
+        ((SKIPPED, DENIED), DENIED),
+        ((DENIED, SKIPPED), DENIED),
+        ((CONCURRENT, DENIED), DENIED),
+        ((DENIED, UNKNOWN), DENIED),
+        ((SKIPPED, CONCURRENT), CONCURRENT),
+    ],
 )
 def test_of_several_answers_the_one_that_says_most_counts(codes: tuple[int, ...], worst: int) -> None:
     results = [(code, TopicPartition("orders", number)) for number, code in enumerate(codes)]
@@ -109,7 +123,14 @@ def test_an_answer_that_leaves_something_out_is_no_success(version: int) -> None
     world.run(manager.abort())
 
 
-@pytest.mark.parametrize(("code", "resource"), [(29, "orders"), (120, ORDERS), (17, ORDERS)])
+@pytest.mark.parametrize(
+    ("code", "resource"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders"),
+        (ErrorCode.TRANSACTION_ABORTABLE, ORDERS),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, ORDERS),
+    ],
+)
 def test_a_partition_that_is_refused_ends_the_transaction(code: int, resource: object) -> None:
     world = World(1)
     world.plan("AddPartitionsToTxn", code)
@@ -125,10 +146,10 @@ def test_a_partition_that_is_refused_ends_the_transaction(code: int, resource: o
 
 
 @BOTH
-def test_transaction_abortable_from_the_commit_leaves_a_usable_producer(version: int) -> None:
+def test_transaction_abortable_of_a_commit_keeps_the_producer(version: int) -> None:
     world = World(version)
     manager = begun(world)
-    world.plan("EndTxn", 120)
+    world.plan("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
     with pytest.raises(AbortableTransactionError):
         world.run(manager.commit())
     world.run(manager.abort())
@@ -140,7 +161,7 @@ def test_transaction_abortable_from_the_commit_leaves_a_usable_producer(version:
 def test_abort_after_a_fatal_error_raises_it_again() -> None:
     world = World()
     manager = begun(world)
-    world.plan("EndTxn", 53)
+    world.plan("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError):
         world.run(manager.commit())
     for call in (manager.abort, manager.begin, manager.commit, manager.initialize):
@@ -156,8 +177,8 @@ def aborted_by_coordinator(world: World) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("code", [47, 90])
-def test_a_batch_whose_epoch_is_too_old_waits_until_it_is_known_why(version: int, code: int) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+def test_a_batch_with_an_old_epoch_waits_until_it_is_known_why(version: int, code: int) -> None:
     world = World(version)
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
@@ -180,7 +201,7 @@ def test_another_instance_is_named_as_such(version: int, epochs: int) -> None:
     manager = begun(world)
     for _ in range(epochs):
         aborted_by_coordinator(world)
-    manager.on_error_code(ORDERS, 47)
+    manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
     for call in (manager.commit, manager.abort, manager.begin):
         with pytest.raises(
@@ -190,13 +211,13 @@ def test_another_instance_is_named_as_such(version: int, epochs: int) -> None:
     assert "InitProducerId" not in world.apis()[1:], "it must not fence the other in turn"
 
 
-@pytest.mark.parametrize(("version", "code"), [(1, 90), (2, 48)])
+@pytest.mark.parametrize(("version", "code"), [(1, ErrorCode.PRODUCER_FENCED), (2, ErrorCode.INVALID_TXN_STATE)])
 def test_a_commit_after_the_time_is_over_says_so(version: int, code: int) -> None:
     world = World(version)
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
     aborted_by_coordinator(world)
-    world.plan("EndTxn", code, *([90] if version == 1 else []))
+    world.plan("EndTxn", code, *([ErrorCode.PRODUCER_FENCED] if version == 1 else []))
     with pytest.raises(TransactionTimedOutError):
         world.run(manager.commit())
     world.run(manager.abort())
@@ -205,16 +226,16 @@ def test_a_commit_after_the_time_is_over_says_so(version: int, code: int) -> Non
     world.run(manager.begin())
 
 
-def test_in_the_old_flow_a_new_epoch_after_a_time_out_names_the_epoch_that_the_coordinator_has() -> None:
+def test_old_flow_after_a_timeout_init_names_the_coordinators_epoch() -> None:
     """Seen on 4.3.1 at transaction version 0: InitProducerId with the old epoch is refused (90), with the next one not;
     naming it, and not -1, fences nobody who took over meanwhile."""
     world = World(1)
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
     aborted_by_coordinator(world)
-    world.plan("EndTxn", 90)
+    world.plan("EndTxn", ErrorCode.PRODUCER_FENCED)
     world.run(manager.abort())
-    world.plan("InitProducerId", 90)
+    world.plan("InitProducerId", ErrorCode.PRODUCER_FENCED)
     world.run(manager.begin())
     named = [one.request.producer_epoch for one in world.asked if one.api == "InitProducerId"]
     assert named == [-1, 0, 1]
@@ -226,7 +247,7 @@ def test_a_new_epoch_that_another_instance_has_taken_is_fenced() -> None:
     manager.on_unanswered("Produce")
     world.run(manager.commit())
     world.coordinator.epoch += 2
-    world.plan("InitProducerId", 90)
+    world.plan("InitProducerId", ErrorCode.PRODUCER_FENCED)
     with pytest.raises(ProducerFencedError):
         world.run(manager.begin())
 
@@ -237,7 +258,25 @@ def test_without_describe_transactions_time_alone_decides() -> None:
         world = World(2)
         manager = begun(world, transaction_timeout_ms=10_000)
         world.now += waited
-        world.plan("DescribeTransactions", 53)
-        manager.on_error_code(ORDERS, 47)
+        world.plan("DescribeTransactions", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
         world.pass_time(0.1)
         assert isinstance(manager.refuses(), kind)
+
+
+@pytest.mark.parametrize("code", sorted(IDENTITY_ERRORS))
+def test_an_identity_error_ends_the_use_of_an_old_epoch(code: ErrorCode) -> None:
+    """Old flow: after an error about the producer, Kafka's TransactionManager bumps the epoch before the next
+    transaction, except after a fatal error (maybeTransitionToErrorState), which a missing permission is."""
+    manager = begun(World(1))
+    manager.on_failure(ORDERS, broker_error(code, "Produce", resource=ORDERS), possibly_written=False)
+    is_fatal = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert (manager.state is State.FATAL_ERROR) is is_fatal
+    assert manager.is_epoch_spent is not is_fatal
+
+
+def test_an_error_about_records_leaves_an_old_epoch_usable() -> None:
+    manager = begun(World(1))
+    failed = broker_error(ErrorCode.INVALID_RECORD, "Produce", resource=ORDERS)
+    manager.on_failure(ORDERS, failed, possibly_written=False)
+    assert (manager.state, manager.is_epoch_spent) == (State.ABORTABLE_ERROR, False)

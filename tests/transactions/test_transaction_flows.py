@@ -33,14 +33,14 @@ from kcodec.errors import (
     TransactionStateError,
 )
 from kcodec.offsets import TopicPartition
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
 # --------------------------------------------------------------------------------------------------- the plain course
 
 
-def test_the_new_flow_names_no_partitions_and_takes_the_next_epoch_from_end_txn() -> None:
+def test_the_new_flow_takes_the_next_epoch_from_end_txn() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -95,18 +95,20 @@ def test_an_empty_transaction_sends_nothing(version: int, end: str) -> None:
     assert transaction.committed is (end == "commit")
 
 
-def test_in_the_new_flow_a_record_that_was_only_attempted_takes_an_end_txn() -> None:
+def test_new_flow_a_record_only_attempted_takes_an_end_txn() -> None:
     """The broker adds the partition before it appends: without EndTxn the transaction would stay open (C15)."""
     world = World(2)
     manager = make_manager(world)
     world.run(manager.begin())
     assert manager.may_send(ORDERS)
-    manager.on_failure(ORDERS, broker_error(10, "Produce", resource=ORDERS), possibly_written=False)
+    manager.on_failure(
+        ORDERS, broker_error(ErrorCode.MESSAGE_TOO_LARGE, "Produce", resource=ORDERS), possibly_written=False
+    )
     world.run(manager.abort())
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
-def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before() -> None:
+def test_new_flow_records_wait_for_the_previous_markers() -> None:
     """A leader that meets them waits 20 ms before it looks again: we look sooner, and not when it is long ago."""
     world = World(2)
     manager = begun(world)
@@ -128,7 +130,7 @@ def test_in_the_new_flow_records_wait_for_the_markers_of_the_transaction_before(
     assert world.apis().count("DescribeTransactions") == asked
 
 
-def test_after_a_large_transaction_that_followed_at_once_the_question_is_asked_at_once() -> None:
+def test_after_a_large_transaction_markers_are_probed_at_once() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -159,7 +161,7 @@ def transact(world: World, manager: TransactionManager, seconds: float = 0.0) ->
     return world.apis().count("DescribeTransactions") - before
 
 
-def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> None:
+def test_markers_that_are_always_written_are_probed_rarely() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -168,7 +170,7 @@ def test_markers_that_are_always_written_are_asked_about_now_and_then_only() -> 
     assert sum(asked) < 16
 
 
-def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
+def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -178,7 +180,7 @@ def test_a_leader_that_waits_for_markers_brings_the_questions_back() -> None:
 
 
 @pytest.mark.parametrize("action", [HANG, 53, CUT])
-def test_markers_that_cannot_be_asked_about_are_not_waited_for_long(action: Action) -> None:
+def test_markers_that_cannot_be_probed_are_not_awaited_long(action: Action) -> None:
     world = World(2)
     manager = begun(world)
     world.run(manager.commit())
@@ -229,7 +231,7 @@ def test_a_rolled_over_producer_id_is_taken_up() -> None:
     assert manager.current == (8, 0)
 
 
-def test_a_cluster_that_is_upgraded_between_transactions_gets_a_new_epoch_first() -> None:
+def test_an_upgrade_between_transactions_takes_a_new_epoch() -> None:
     world = World(1)
     manager = begun(world)
     world.run(manager.commit())
@@ -262,12 +264,12 @@ def test_reading_the_handle_makes_the_end_mandatory() -> None:
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
-def test_a_shared_transaction_that_nobody_wrote_to_is_committed_and_its_epoch_is_over() -> None:
+def test_an_empty_shared_transaction_is_committed_and_spends_epoch() -> None:
     world = World(2)
     manager = make_manager(world)
     transaction = world.run(manager.begin())
     manager.handle(transaction)
-    world.plan("EndTxn", 48)
+    world.plan("EndTxn", ErrorCode.INVALID_TXN_STATE)
     world.run(manager.commit())
     assert [one.request.committed for one in world.asked if one.api == "EndTxn"] == [True, False]
     assert transaction.committed is True
@@ -292,7 +294,7 @@ def test_in_the_old_flow_the_handle_waits_for_the_partitions() -> None:
 def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
     world = World(1)
     manager = make_manager(world)
-    world.plan("AddPartitionsToTxn", 29)
+    world.plan("AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError):
         world.run(manager.begin(partitions=[ORDERS]))
     assert manager.state in {State.READY, State.UNINITIALIZED}
@@ -301,7 +303,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
 # ------------------------------------------------------------------------------------------------------------- beside
 
 
-def test_a_transaction_that_comes_near_its_time_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transaction_near_its_timeout_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     with caplog.at_level(logging.WARNING, "kcodec.transactions"):
         begun(world, transaction_timeout_ms=10_000)
@@ -321,12 +323,12 @@ def test_close_aborts_what_is_open() -> None:
 
 
 @BOTH
-def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(version: int) -> None:
+def test_the_next_begin_resolves_a_block_whose_abort_failed(version: int) -> None:
     """Its user has nothing in hand to abort it with."""
     world = World(version)
     manager = begun(world)
     transaction = manager.now_open
-    world.plan("EndTxn", *[14] * 100)
+    world.plan("EndTxn", *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100)
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(2.0))
     with pytest.raises(DeliveryTimeoutError):
@@ -341,7 +343,9 @@ def test_a_block_whose_abort_did_not_succeed_is_settled_by_the_next_begin(versio
     assert (transaction.committed, following.committed) == (False, None)
 
 
-@pytest.mark.parametrize("code", [53, 29])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+)
 def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> None:
     world = World(2)
     manager = begun(world)
@@ -349,8 +353,9 @@ def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> N
     assert manager.now_open.committed is False
 
 
-def test_a_cluster_that_is_lowered_inside_a_transaction_is_not_sent_the_end_of_the_new_flow() -> None:
-    """One EndTxn v5 below level 2 is answered 35 and wedges the id: all that follows is 51 (seen on 4.3.1)."""
+def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
+    """The response to EndTxn v5 below level 2 is UNSUPPORTED_VERSION, and to all that follows CONCURRENT_TRANSACTIONS
+    (seen on 4.3.1)."""
     world = World(2)
     manager = begun(world)
     world.cluster.finalized_features = {"transaction.version": 1}
@@ -366,7 +371,7 @@ def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
     world.plan("InitProducerId", CUT)
     manager = begun(world)
     world.coordinator.epoch += 2
-    manager.on_error_code(ORDERS, 47)
+    manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
     error = manager.refuses()
     assert isinstance(error, ProducerFencedError) and error.remedy == "recreate"

@@ -48,9 +48,7 @@ def test_a_side_effect_happens_again_when_the_records_come_again(
     assert committed(apache_kafka, target) == {b"": [b"order 17"]}
 
 
-def test_a_record_of_the_open_transaction_is_not_polled_by_its_own_session(
-    session: GroupTransactSession, topic: str
-) -> None:
+def test_a_session_does_not_poll_its_open_transaction(session: GroupTransactSession, topic: str) -> None:
     with session.transaction() as txn:
         txn.send(topic, b"to myself").result(20)
         assert txn.poll(0.3) == []
@@ -78,7 +76,7 @@ def test_a_poll_may_give_a_part_of_a_transaction(apache_kafka: ApacheKafka, topi
     assert [[record.value for record in records] for records in polled] == [[b"from A -10"], [b"to B +10"]]
 
 
-def test_offsets_of_a_topic_that_the_cluster_does_not_have_are_refused(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_offsets_of_an_unknown_topic_are_refused(apache_kafka: ApacheKafka, topic: str) -> None:
     """As those of another cluster are: a transaction is of one."""
     elsewhere = TopicPartition(f"elsewhere-{uuid.uuid4().hex}", 0)
     with (

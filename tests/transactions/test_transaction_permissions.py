@@ -70,7 +70,7 @@ def test_with_all_permissions_it_works(guarded: ApacheKafka, allowed: Callable[.
 
 
 @pytest.mark.parametrize("missing", ["topic", "group", "topic of the offset"])
-def test_a_permission_that_is_missing_is_named_and_the_producer_goes_on(
+def test_a_missing_permission_is_named_and_the_producer_continues(
     guarded: ApacheKafka, allowed: Callable[..., None], missing: str
 ) -> None:
     allowed(missing)

@@ -79,7 +79,7 @@ def test_every_state_is_reached() -> None:
     assert reached == set(State)
 
 
-def test_a_kept_error_is_raised_by_calls_only_and_where_the_table_has_nothing() -> None:
+def test_only_calls_outside_the_table_raise_the_kept_error() -> None:
     for state, events in RAISES_KEPT_ERROR.items():
         assert set(events) <= set(CALLS)
         assert not set(events) & set(TRANSITIONS[state])

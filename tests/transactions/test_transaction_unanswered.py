@@ -30,6 +30,7 @@ from kcodec.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.state import State
 
 # ----------------------------------------------------------------------------------------------------- InitProducerId
@@ -44,9 +45,9 @@ def test_what_passes_is_repeated(action: Action) -> None:
     assert manager.state is State.READY
 
 
-def test_concurrent_transactions_are_waited_for_with_growing_pauses() -> None:
+def test_concurrent_transactions_are_retried_with_growing_pauses() -> None:
     world = World()
-    world.plan("InitProducerId", *[51] * 8)
+    world.plan("InitProducerId", *[ErrorCode.CONCURRENT_TRANSACTIONS] * 8)
     world.run(make_manager(world).initialize())
     times = [one.time for one in world.asked if one.api == "InitProducerId"]
     pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
@@ -54,9 +55,9 @@ def test_concurrent_transactions_are_waited_for_with_growing_pauses() -> None:
     assert pauses[-1] > 5 * pauses[0]
 
 
-def test_init_that_never_succeeds_ends_by_its_deadline_and_can_be_called_again() -> None:
+def test_init_that_never_succeeds_can_be_called_again() -> None:
     world = World()
-    world.plan("InitProducerId", *[51] * 100)
+    world.plan("InitProducerId", *[ErrorCode.CONCURRENT_TRANSACTIONS] * 100)
     manager = make_manager(world)
     start = world.now
     with pytest.raises(DeliveryTimeoutError, match="CONCURRENT_TRANSACTIONS"):
@@ -70,7 +71,7 @@ def test_init_that_never_succeeds_ends_by_its_deadline_and_can_be_called_again()
 
 def test_a_refused_timeout_is_said_in_words() -> None:
     world = World()
-    world.plan("InitProducerId", 50)
+    world.plan("InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     with pytest.raises(FatalTransactionError, match=r"transaction_timeout_ms=3600000.*transaction\.max\.timeout\.ms"):
         world.run(make_manager(world, transaction_timeout_ms=3_600_000).initialize())
 
@@ -105,7 +106,7 @@ def test_an_unanswered_end_is_repeated_alike(version: int, action: Action) -> No
 
 @pytest.mark.parametrize("api", ["AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit", "AddOffsetsToTxn", "Produce"])
 @BOTH
-def test_a_request_left_unanswered_once_spends_the_epoch_in_the_old_flow(version: int, api: str) -> None:
+def test_old_flow_a_request_without_response_spends_the_epoch(version: int, api: str) -> None:
     """Its repeat was answered, its first copy may still arrive: inside the next transaction of the same epoch."""
     world = World(version)
     world.plan(api, CUT)
@@ -151,7 +152,7 @@ def test_a_commit_that_stays_unanswered_is_an_unknown_outcome(version: int, acti
     assert (named.producer_id, named.producer_epoch) == (7, 0), "the epoch that we had, so that nobody else is fenced"
 
 
-def test_after_an_unknown_outcome_the_same_end_can_be_asked_for_once_more() -> None:
+def test_after_an_unknown_outcome_the_same_end_can_be_repeated() -> None:
     world = World(2)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 3)
@@ -165,7 +166,7 @@ def test_after_an_unknown_outcome_the_same_end_can_be_asked_for_once_more() -> N
 
 
 @BOTH
-def test_once_more_without_a_connection_is_still_unknown_and_never_aborted(version: int) -> None:
+def test_a_repeat_without_a_connection_is_still_unknown(version: int) -> None:
     world = World(version)
     manager = begun(world)
     world.plan("EndTxn", *[CUT] * 1000)
@@ -177,7 +178,7 @@ def test_once_more_without_a_connection_is_still_unknown_and_never_aborted(versi
     assert manager.state is State.UNKNOWN_OUTCOME
 
 
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_fenced_after_an_unanswered_commit_is_an_unknown_outcome(code: int) -> None:
     """The first copy may have committed before the other instance took over: nobody may call it aborted."""
     world = World(1)
@@ -193,8 +194,10 @@ def test_fenced_after_an_unanswered_commit_is_an_unknown_outcome(code: int) -> N
     assert raised.value.code == code
 
 
-@pytest.mark.parametrize("code", [47, 49, 90])
-def test_refused_after_an_unanswered_commit_but_not_fenced_is_unknown_and_no_end(code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED]
+)
+def test_a_commit_refused_after_no_response_is_unknown_not_fatal(code: int) -> None:
     """Its time-out, say, was quicker than the last copy: nobody has taken over, so InitProducerId gives a new epoch."""
     world = World(1)
     manager = begun(world)
@@ -209,7 +212,7 @@ def test_refused_after_an_unanswered_commit_but_not_fenced_is_unknown_and_no_end
 
 
 @BOTH
-def test_an_abort_that_stays_unanswered_says_that_nothing_is_committed(version: int) -> None:
+def test_an_abort_without_response_says_nothing_is_committed(version: int) -> None:
     world = World(version)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 100)
@@ -222,7 +225,7 @@ def test_an_abort_that_stays_unanswered_says_that_nothing_is_committed(version: 
     assert world.apis()[-1] == "InitProducerId"
 
 
-def test_end_txn_waits_for_records_and_says_so_when_they_take_too_long() -> None:
+def test_end_txn_waits_for_records_until_its_deadline() -> None:
     world = World()
     manager = begun(world)
     manager.records.pending = 1  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ from kcodec.errors import (
 
 
 @ALL_KINDS
-def test_the_flow_is_that_of_the_finalized_feature_and_not_of_the_versions_offered(
+def test_the_finalized_feature_decides_the_flow_not_versions(
     transaction_cluster: TransactionCluster,
 ) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=3)
@@ -58,7 +58,7 @@ def test_the_flow_is_that_of_the_finalized_feature_and_not_of_the_versions_offer
     assert cluster.spoken().count("InitProducerId") == 1
 
 
-def test_the_coordinators_log_grows_alike_for_ten_records_and_for_a_hundred_thousand(
+def test_the_coordinators_log_does_not_grow_with_the_records(
     transaction_cluster: TransactionCluster,
 ) -> None:
     """A record costs the coordinator nothing: bytes in __transaction_state are by partitions, not by records."""
@@ -103,7 +103,7 @@ def test_an_empty_transaction_is_not_on_the_wire(transaction_cluster: Transactio
 # ------------------------------------------------------------------------------------------------------ what is visible
 
 
-def test_committed_records_are_delivered_and_aborted_ones_are_not(transaction_cluster: TransactionCluster) -> None:
+def test_committed_records_are_delivered_aborted_ones_are_not(transaction_cluster: TransactionCluster) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=2)
     with cluster.producer() as producer:
         with producer.transaction() as txn:
@@ -147,7 +147,7 @@ def test_the_same_under_javas_names(transaction_cluster: TransactionCluster) -> 
     assert offset_of(cluster, "java-names", topic) == 7
 
 
-def test_offsets_are_committed_with_the_transaction_or_not_at_all(transaction_cluster: TransactionCluster) -> None:
+def test_offsets_are_committed_with_the_transaction_or_not(transaction_cluster: TransactionCluster) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
     group = ConsumerGroupMetadata(cluster.new_id())
     partition = TopicPartition(topic, 0)
@@ -222,7 +222,7 @@ def test_asyncio_does_the_same(transaction_cluster: TransactionCluster) -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_a_record_that_fails_blocks_the_commit_and_names_its_partition(transaction_cluster: TransactionCluster) -> None:
+def test_a_failed_record_blocks_the_commit_and_names_its_partition(transaction_cluster: TransactionCluster) -> None:
     cluster = transaction_cluster
     topic = cluster.kafka.create_topic(partitions=2, max_message_bytes=1000)
     with cluster.producer() as producer:
@@ -236,7 +236,7 @@ def test_a_record_that_fails_blocks_the_commit_and_names_its_partition(transacti
     assert cluster.committed(topic) == [[], [b"next"]]
 
 
-def test_a_second_instance_fences_the_first_which_says_so_at_its_next_call(
+def test_a_second_instance_fences_the_first(
     transaction_cluster: TransactionCluster,
 ) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
@@ -260,7 +260,7 @@ def test_a_second_instance_fences_the_first_which_says_so_at_its_next_call(
 
 
 @pytest.mark.parametrize("finds_out", ["send", "commit", "abort", "send_offsets"])
-def test_a_transaction_that_is_over_its_time_is_not_called_fenced(
+def test_a_timed_out_transaction_is_not_reported_as_fenced(
     transaction_cluster: TransactionCluster, finds_out: str
 ) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
@@ -287,7 +287,7 @@ def test_a_transaction_that_is_over_its_time_is_not_called_fenced(
     assert cluster.committed(topic) == [[b"in time"]]
 
 
-def test_a_timeout_that_the_broker_does_not_allow_is_said_in_words(transaction_cluster: TransactionCluster) -> None:
+def test_a_refused_transaction_timeout_is_explained(transaction_cluster: TransactionCluster) -> None:
     with (
         transaction_cluster.producer(transaction_timeout_ms=900_001) as producer,
         pytest.raises(FatalTransactionError, match=r"900001.*transaction\.max\.timeout\.ms"),
@@ -306,7 +306,7 @@ def test_a_producer_without_an_id_has_no_transactions(transaction_cluster: Trans
 
 
 @pytest.mark.parametrize("api", ["EndTxn", "Produce", "AddPartitionsToTxn", "TxnOffsetCommit", "AddOffsetsToTxn"])
-def test_an_answer_that_is_lost_is_asked_for_again_and_spends_the_epoch_of_the_old_flow(
+def test_a_lost_response_is_requested_again_and_spends_old_epoch(
     transaction_cluster: TransactionCluster, api: str
 ) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)

@@ -26,7 +26,7 @@ from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import TopicPartition, check_offsets
-from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.batch import Outcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerOptions
 from kcodec.session.block import SessionBlock
@@ -211,12 +211,12 @@ class SessionTransaction:
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
-        batch.error, batch.is_done = error, True
+        batch.finish(Outcome(error=error))
         return batch
 
     def __repr__(self) -> str:
         state = "not begun" if self._block is None else "open" if not self._block.is_ending else f"{self.committed}"
-        return f"<SessionTransaction of {self._flows.manager.who!r}, committed: {state}>"
+        return f"<SessionTransaction of {self._flows.manager.transactional_id!r}, committed: {state}>"
 
 
 class GroupTransactSession(ClientBase):

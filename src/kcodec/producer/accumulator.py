@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import EncodeError
 from kcodec.flow import Clock
-from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, Callback, ProducerBatch
+from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, Callback, Outcome, ProducerBatch
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.partition_queue import PartitionQueue
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
-
-
-class Outcome(NamedTuple):
-    """What a batch ended in. base_offset, log_append_time: -1 where there is none, or it is not known."""
-
-    batch: ProducerBatch
-    base_offset: int = -1
-    log_append_time: int = -1
-    error: BaseException | None = None
 
 
 class Accumulator:
@@ -349,16 +340,16 @@ class Accumulator:
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, outcomes: Sequence[Outcome]) -> list[Callback]:
+    def finish(self, ended: Sequence[tuple[ProducerBatch, Outcome]]) -> list[Callback]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""
         callbacks: list[Callback] = []
-        for batch, base_offset, log_append_time, error in outcomes:
+        for batch, outcome in ended:
             if batch.is_done:
                 continue
-            callbacks.extend(batch.finish(base_offset, log_append_time, error))
+            callbacks.extend(batch.finish(outcome))
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
-        if self.room_wanted and outcomes:
+        if self.room_wanted and ended:
             self._on_room()
         return callbacks
 

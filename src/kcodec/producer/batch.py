@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kcodec._fast import RecordBatchBuilder, batches
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.producer.failures import Failure, Failures
+from kcodec.producer.failures import WHOLE, FailedRecords, Failures
 from kcodec.producer.identity import NO_PRODUCER
 from kcodec.record.rewrite import set_producer_state
 
@@ -25,10 +25,16 @@ HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
-#: In place of an index: all records of a batch.
-WHOLE = -1
 #: A function, and the delivery that it is called with once that is done.
 Callback = tuple[Callable[[Any], object], Any]
+
+
+class Outcome(NamedTuple):
+    """What a batch ended in. base_offset, log_append_time: -1 where there is none, or it is not known."""
+
+    base_offset: int = -1
+    log_append_time: int = -1
+    error: BaseException | None = None
 
 
 class BatchOwner(Protocol):
@@ -75,10 +81,9 @@ class ProducerBatch:
     is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
     callbacks: to be called at the end, each with the index of its record, under the lock; table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
-    is_done, error, base_offset, log_append_time:   the outcome; the last two -1 if there are none.
+    outcome:   None until it is done.
     owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
-    failure, retrieved: once it failed, where its records are counted, and the indexes of those whose error was
-               retrieved (WHOLE for all of a table's batch).
+    failed:    once it failed, its records whose errors are counted.
     """
 
     topic: str
@@ -102,13 +107,19 @@ class ProducerBatch:
     callbacks: list[tuple[int, Callback]] = field(default_factory=list)
     table: BatchTable | None = None
     pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
-    is_done: bool = False
-    error: BaseException | None = None
+    outcome: Outcome | None = None
     last_error: BaseException | None = None
-    base_offset: int = -1
-    log_append_time: int = -1
-    failure: Failure | None = None
-    retrieved: set[int] | None = None
+    failed: FailedRecords | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended, either way."""
+        return self.outcome is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it failed with; None if it did not, or is not done."""
+        return self.outcome.error if self.outcome is not None else None
 
     @property
     def is_numbered(self) -> bool:
@@ -195,14 +206,13 @@ class ProducerBatch:
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(self, base_offset: int, log_append_time: int, error: BaseException | None) -> Sequence[Callback]:
+    def finish(self, outcome: Outcome) -> Sequence[Callback]:
         """Under the lock: set the outcome, for good, and return the callbacks to call. The bytes are released."""
-        if error is None:
+        if outcome.error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer
         else:
-            self._count_failed(error)
-        self.base_offset, self.log_append_time, self.error = base_offset, log_append_time, error
-        self.is_done = True
+            self._count_failed(outcome.error)
+        self.outcome = outcome
         self.builder = self.append = self.data = None
         callbacks, self.callbacks = [callback for _, callback in self.callbacks], []
         return callbacks if self.table is None else [*callbacks, *self.table.ended()]
@@ -220,27 +230,10 @@ class ProducerBatch:
             return
         self.records_count = self.unfinished_records
         if self.table is not None:
-            self.retrieved = {WHOLE} if self.table.is_awaited else set()
-            count = 0 if self.table.is_awaited else self.records_count
+            retrieved = {WHOLE} if self.table.is_awaited else set()
         else:
-            self.retrieved = {index for index, _ in self.callbacks}
-            count = self.records_count - len(self.retrieved)
-        self.failure = self.owner.failures.add(self.topic, error, count)
-
-    def retrieve(self, index: int) -> None:
-        """Under the lock: the error of this record (WHOLE: of all) was retrieved."""
-        if self.failure is not None and self.retrieved is not None and index not in self.retrieved:
-            self.retrieved.add(index)
-            self.failure.retrieved(self.records_count if index == WHOLE else 1)
-
-    def not_retrieved(self, index: int) -> None:
-        """Under the lock: the caller that waited for this record (WHOLE: for all) went away without its error."""
-        if self.retrieved is None or index not in self.retrieved or self.error is None:
-            return
-        if self.owner is not None and self.owner.failures is not None:
-            self.retrieved.discard(index)
-            count = self.records_count if index == WHOLE else 1
-            self.failure = self.owner.failures.add(self.topic, self.error, count)
+            retrieved = {index for index, _ in self.callbacks}
+        self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)
 
 
 def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:

@@ -23,11 +23,12 @@ from kcodec.errors import (
 from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
-from kcodec.producer.accumulator import Accumulator, NewDelivery, Outcome
-from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.accumulator import Accumulator, NewDelivery
+from kcodec.producer.batch import Outcome, ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.producer.settings import ProducerSettings
@@ -77,7 +78,8 @@ class ProducerCore:
             check_wait=check_wait or (lambda: None),
             why_waiting=self.why_waiting,
         )
-        self.sender = Sender(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
+        responses = ProduceResponses(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
+        self.sender = Sender(self.accumulator, cluster, source, responses, clock=clock)
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
         source.attach(self)
@@ -235,7 +237,7 @@ class ProducerCore:
         """In a forked child, under the lock: end everything with `error`, without calling callbacks."""
         self.accumulator.refusal, self.is_closed = error, True
         self.accumulator.failures = None  # they are the parent's to report
-        self.accumulator.finish([Outcome(batch, error=error) for batch in self.accumulator.unfinished])
+        self.accumulator.finish([(batch, Outcome(error=error)) for batch in self.accumulator.unfinished])
 
     def crash(self, error: BaseException) -> None:
         """Fail all that is unfinished and accept nothing more, as the loop failed or was ended."""

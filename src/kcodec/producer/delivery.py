@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from kcodec.producer.batch import WHOLE, Callback, ProducerBatch
+from kcodec.producer.batch import Callback, Outcome, ProducerBatch
+from kcodec.producer.failures import WHOLE
 
 log = logging.getLogger("kcodec.producer")
 
@@ -88,23 +89,24 @@ class Delivery:
     def offset(self) -> int | None:
         """The record's offset once it is acknowledged; -1: not known, None: not acknowledged."""
         batch, index = self._where()
-        if not batch.is_done or batch.error is not None:
+        outcome = batch.outcome
+        if outcome is None or outcome.error is not None:
             return None
-        return batch.base_offset + index if batch.base_offset >= 0 else -1
+        return outcome.base_offset + index if outcome.base_offset >= 0 else -1
 
     @property
     def timestamp(self) -> int:
         """The record's timestamp in ms; once it is acknowledged, the one that was stored."""
-        batch = self._where()[0]
-        return batch.log_append_time if batch.is_done and batch.log_append_time >= 0 else self._timestamp
+        outcome = self._where()[0].outcome
+        return self._timestamp if outcome is None or outcome.log_append_time < 0 else outcome.log_append_time
 
     @property
     def error(self) -> BaseException | None:
         """Why it failed; None if it did not, or is not done. Reading it counts as retrieving it."""
         batch, index = self._where()
-        if batch.failure is not None:
+        if batch.failed is not None:
             with batch.lock:
-                batch.retrieve(index)
+                batch.failed.retrieve(index)
         return batch.error
 
     @property
@@ -128,7 +130,8 @@ class Delivery:
             if not batch.is_done:
                 batch.callbacks.append((index, (callback, self)))
                 return
-            batch.retrieve(index)
+            if batch.failed is not None:
+                batch.failed.retrieve(index)
         callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
@@ -136,7 +139,8 @@ class Delivery:
         with self._batch.lock:
             batch, index = self._where()
             if batch.is_done:
-                batch.not_retrieved(index)
+                if batch.failed is not None:
+                    batch.failed.not_retrieved(index)
                 return False
             batch.callbacks.remove((index, (callback, self)))
             return True
@@ -156,12 +160,15 @@ class Delivery:
     def outcome(self) -> RecordMetadata:
         """What it ended in; its error is raised. Only once it is done."""
         batch, index = self._where()
-        if batch.error is not None:
-            with batch.lock:
-                batch.retrieve(index)
-            raise batch.error
-        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
-        return RecordMetadata(batch.topic, batch.partition, offset, self.timestamp)
+        outcome = batch.outcome or Outcome()
+        if outcome.error is not None:
+            if batch.failed is not None:
+                with batch.lock:
+                    batch.failed.retrieve(index)
+            raise outcome.error
+        offset = outcome.base_offset + index if outcome.base_offset >= 0 else -1
+        timestamp = outcome.log_append_time if outcome.log_append_time >= 0 else self._timestamp
+        return RecordMetadata(batch.topic, batch.partition, offset, timestamp)
 
     def __repr__(self) -> str:
         batch = self._where()[0]
@@ -203,7 +210,8 @@ class TableDelivery:
 
     def _retrieve(self) -> None:
         for batch in self._batches:
-            batch.retrieve(WHOLE)
+            if batch.failed is not None:
+                batch.failed.retrieve(WHOLE)
 
     @property
     def deadline(self) -> float:
@@ -231,7 +239,8 @@ class TableDelivery:
                 self._callbacks.remove((callback, self))
             if is_done or not self._callbacks:
                 for batch in self._batches:
-                    batch.not_retrieved(WHOLE)
+                    if batch.failed is not None:
+                        batch.failed.not_retrieved(WHOLE)
             return not is_done
 
     def why_waiting(self) -> str:
@@ -253,8 +262,9 @@ class TableDelivery:
         if error is not None:
             raise error
         return [
-            BatchMetadata(batch.topic, batch.partition, batch.base_offset, batch.records_count)
+            BatchMetadata(batch.topic, batch.partition, batch.outcome.base_offset, batch.records_count)
             for batch in self._batches
+            if batch.outcome is not None
         ]
 
     def add(self, batch: ProducerBatch) -> None:

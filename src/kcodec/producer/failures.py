@@ -17,6 +17,8 @@ from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliver
 REPORT_DELAY_SECONDS = 1.0
 #: Seconds between two such lines of one producer.
 REPORT_INTERVAL_SECONDS = 30.0
+#: In place of the index of a record in its batch: all records of the batch.
+WHOLE = -1
 #: Topics that a line of the log names; the others are counted.
 MAX_SHOWN = 5
 
@@ -113,6 +115,35 @@ class Failures:
         for failure in news:
             failure.logged = failure.count
         return f"{total} not delivered, and nothing has retrieved the error: {_shown(lines)}"
+
+
+class FailedRecords:
+    """The records of a failed batch, and those whose error was retrieved, by index (WHOLE: all). Under the lock.
+
+    The records whose index is in `retrieved` are not counted: a caller waits for them, or has a callback.
+    """
+
+    __slots__ = ("_count", "_error", "_failure", "_failures", "_retrieved", "_topic")
+
+    def __init__(self, failures: Failures, topic: str, error: BaseException, count: int, retrieved: set[int]) -> None:
+        self._failures = failures
+        self._topic = topic
+        self._error = error
+        self._count = count
+        self._retrieved = retrieved
+        self._failure = failures.add(topic, error, 0 if WHOLE in retrieved else count - len(retrieved))
+
+    def retrieve(self, index: int) -> None:
+        """Note that the error of this record was retrieved."""
+        if index not in self._retrieved:
+            self._retrieved.add(index)
+            self._failure.retrieved(self._count if index == WHOLE else 1)
+
+    def not_retrieved(self, index: int) -> None:
+        """Note that the caller that waited for this record left without its error."""
+        if index in self._retrieved:
+            self._retrieved.discard(index)
+            self._failure = self._failures.add(self._topic, self._error, self._count if index == WHOLE else 1)
 
 
 def records_text(count: int) -> str:

@@ -24,8 +24,8 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
-from kcodec.producer.accumulator import Accumulator, Outcome
-from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
+from kcodec.producer.accumulator import Accumulator
+from kcodec.producer.batch import LAST_SEQUENCE, Outcome, ProducerBatch
 from kcodec.producer.delivery import call_all
 from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdSource
 from kcodec.producer.partition_queue import PartitionQueue
@@ -60,10 +60,11 @@ STALE_METADATA_CODES = frozenset({
 })  # fmt: skip
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
+Ended = tuple[ProducerBatch, Outcome]
 
 
 class ProduceResponses:
-    """See the module. in_flight: the partitions with something in flight. ended: called when batches ended."""
+    """See the module. in_flight: the partitions with something in flight. on_end: called when batches ended."""
 
     def __init__(
         self,
@@ -74,7 +75,6 @@ class ProduceResponses:
         clock: Clock,
         random: Callable[[], float],
         metrics: Metrics,
-        ended: Callable[[], None],
     ) -> None:
         self.settings = accumulator.settings
         self.accumulator = accumulator
@@ -83,7 +83,7 @@ class ProduceResponses:
         self.clock = clock
         self.random = random
         self.metrics = metrics
-        self.ended = ended
+        self.on_end: Callable[[], None] = lambda: None
         self.in_flight: dict[PartitionQueue, None] = {}
 
     # The response
@@ -99,7 +99,7 @@ class ProduceResponses:
 
     def answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
         """Handle the response of a broker; None: it sends none, as acks is 0."""
-        outcomes: list[Outcome] = []
+        ended: list[Ended] = []
         results: dict[tuple[Any, int], Any] = {}
         if reply is not None:
             by_id = reply.version > LAST_VERSION_WITH_NAMES
@@ -111,19 +111,19 @@ class ProduceResponses:
         for queue, batch in sent:
             self._land(queue, batch)
             if reply is None:
-                outcomes.append(Outcome(batch))
+                ended.append((batch, Outcome()))
                 continue
             result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
             if result is None:
                 error = TransportError(f"broker {node} answered Produce without {queue.partition}", possibly_sent=True)
                 self._without_result(queue, batch, error)
             elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                outcomes += self._proved(queue, batch)
+                ended += self._proved(queue, batch)
                 self._succeeded(queue, batch)
-                outcomes.append(Outcome(batch, result.base_offset, result.log_append_time_ms))
+                ended.append((batch, Outcome(result.base_offset, result.log_append_time_ms)))
             else:
                 self._refused(queue, batch, result, node)
-        self.finish(outcomes)
+        self._finish(ended)
 
     def _without_result(
         self, queue: PartitionQueue, batch: ProducerBatch, error: TransportError | UnsupportedError
@@ -156,7 +156,7 @@ class ProduceResponses:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
             self.source.on_success(queue.partition, batch.records_count, last)
 
-    def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Outcome]:
+    def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Ended]:
         """Return what an acknowledged batch proves to be written, at offsets that are not known."""
         queue.forget_probe()
         if not batch.is_numbered or not queue.batches or queue.batches[0].order > batch.order:
@@ -165,7 +165,7 @@ class ProduceResponses:
             proved = self.accumulator.take_proved(queue, batch)
         for written in proved:
             self._succeeded(queue, written)
-        return [Outcome(written) for written in proved]
+        return [(written, Outcome()) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Give up a probe: the batch cannot show any more whether those before it are written."""
@@ -341,23 +341,23 @@ class ProduceResponses:
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
         self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
-        self.finish([Outcome(batch, error=error)])
+        self._finish([(batch, Outcome(error=error))])
 
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
+    def _finish(self, ended: Sequence[Ended]) -> None:
         """End batches and call the callbacks of their deliveries."""
         now = self.clock()
-        outcomes = [outcome for outcome in outcomes if not outcome.batch.is_done]
-        for batch, _, _, error in outcomes:
-            if error is None:
+        ended = [one for one in ended if not one[0].is_done]
+        for batch, outcome in ended:
+            if outcome.error is None:
                 self.metrics.count("producer.records", batch.records_count)
                 self.metrics.latency("producer.delivery", now - batch.created)
             else:
                 self.metrics.count("producer.failures")
         with self.accumulator.lock:
-            callbacks = self.accumulator.finish(outcomes)
+            callbacks = self.accumulator.finish(ended)
         call_all(callbacks)
-        if outcomes:
-            self.ended()
+        if ended:
+            self.on_end()
 
 
 def _is_before(sequence: int, other: int) -> bool:

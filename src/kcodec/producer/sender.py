@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
 from kcodec.flow import Flow, Signal, call, spawn, wait
-from kcodec.network.metrics import Metrics
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdSource
@@ -58,10 +57,9 @@ class Sender:
         accumulator: Accumulator,
         cluster: Cluster,
         source: ProducerIdSource,
+        responses: ProduceResponses,
         *,
         clock: Clock,
-        random: Callable[[], float],
-        metrics: Metrics,
     ) -> None:
         self.settings = accumulator.settings
         self.accumulator = accumulator
@@ -71,9 +69,8 @@ class Sender:
         self.urgent = 0
         self.is_stopped = False
         self.progress = Signal()
-        self.responses = ProduceResponses(
-            accumulator, cluster, source, clock=clock, random=random, metrics=metrics, ended=self._batches_ended
-        )
+        self.responses = responses
+        responses.on_end = self._batches_ended
         self._reports = Reports(accumulator)
         self._signal = Signal()
         self._is_woken = False

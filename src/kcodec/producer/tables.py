@@ -36,13 +36,13 @@ class TableBatch(NamedTuple):
 def table_batches(
     source: Any, partitions: int, settings: ProducerSettings, timestamp: int, framing: str | None
 ) -> Iterable[TableBatch]:
-    """The batches of a table for a topic of so many partitions, rows of a partition in their order.
+    """Return the batches of a table for a topic with this number of partitions, rows of a partition in their order.
 
     The column `partition`, where there and not null, decides; else the key, by murmur2; rows with neither go to
-    ANY_PARTITION. timestamp: of rows without one. Raises EncodeError with the row, TypeError, ValueError.
+    ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
 
-    Where a look at the columns proves that every row makes a record, batches are made by and by, as they are taken;
-    else all are made before the first is given out, so that a table with a wrong row sends nothing.
+    Where the columns alone prove that every row makes a record, batches are made one by one, as they are taken; else
+    all are made before the first is returned, so that a table with a wrong row sends nothing.
     """
     table = _table(source)
     rows = _partitions_of(table, partitions)
@@ -52,7 +52,7 @@ def table_batches(
 
 
 def _makes_records(table: pyarrow.Table, most: int) -> bool:
-    """Whether each row surely makes a record of at most so many bytes."""
+    """Return whether each row certainly makes a record of at most this number of bytes."""
     import pyarrow.compute as compute
 
     size = BATCH_OVERHEAD + RECORD_OVERHEAD
@@ -72,7 +72,7 @@ def _encode_windows(
     framing: str | None,
     most_bytes: int,
 ) -> Iterator[TableBatch]:
-    """So many rows at a time that memory goes round: what is encoded is soon sent and given back."""
+    """Encode WINDOW_BYTES at a time, so that memory is reused: what is encoded is soon sent and released."""
     names = [name for name in COLUMNS if name in table.column_names]
     step = max(WINDOW_BYTES * len(table) // max(table.nbytes, 1), 1)
     for start in range(0, len(table), step):
@@ -133,7 +133,7 @@ def _check(table: pyarrow.Table) -> None:
 
 
 def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] | None:
-    """The partition of each row, ANY_PARTITION where neither column nor key says; None: of all rows nobody says."""
+    """Return the partition of each row, ANY_PARTITION where neither column nor key decides; None: for no row."""
     import numpy
 
     rows: numpy.ndarray[Any, Any] | None = None
@@ -142,9 +142,9 @@ def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] 
         if found.null_count < len(found):
             rows = numpy.asarray(found)
     if "partition" in table.column_names:
-        wanted = table["partition"].cast("int32")
-        given = wanted.fill_null(ANY_PARTITION).to_numpy()
-        wrong = ((given < 0) | (given >= count)) & wanted.is_valid().to_numpy()
+        requested = table["partition"].cast("int32")
+        given = requested.fill_null(ANY_PARTITION).to_numpy()
+        wrong = ((given < 0) | (given >= count)) & requested.is_valid().to_numpy()
         if wrong.any():
             row = int(wrong.argmax())
             reason = f"partition {given[row]} is not one of the topic's: it has {count}, 0 to {count - 1}"
@@ -156,7 +156,7 @@ def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] 
 def _by_partition(
     table: pyarrow.Table, rows: numpy.ndarray[Any, Any] | None
 ) -> Iterator[tuple[int, pyarrow.Table, numpy.ndarray[Any, Any] | None]]:
-    """(partition, its rows, their numbers in the whole table); None: they are the whole table."""
+    """Yield (partition, its rows, their numbers in the whole table); None: they are the whole table."""
     import numpy
 
     if not len(table):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Kafka client does, as flows: generators that yield requests and are sent responses."""
+"""The flows of a transactional producer: state table, manager, requests, shared transactions."""

@@ -203,13 +203,13 @@ def timeout_refused(transactional_id: str, timeout_ms: int) -> FatalTransactionE
     )
 
 
-def not_written(who: str, partition: TopicPartition, error: BaseException) -> BaseException:
-    """Return the error that blocks the commit of `who` after a record was not written because of `error`."""
+def not_written(transactional_id: str, partition: TopicPartition, error: BaseException) -> BaseException:
+    """Return the error that blocks the commit of this id after a record was not written because of `error`."""
     kept = (AbortableTransactionError, AuthorizationError, TransactionTimedOutError, ProducerFencedError)
     if isinstance(error, kept):
         return error
     where = str(partition) if partition.partition >= 0 else f"topic {partition.topic!r}"
-    text = f"the transaction of {who!r} cannot be committed: a record for {where} was not written: {error}"
+    text = f"the transaction of {transactional_id!r} cannot be committed: a record for {where} was not written: {error}"
     blocked = abortable(text, code_of(error), partition)
     blocked.__cause__ = error
     return blocked

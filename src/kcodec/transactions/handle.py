@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction, many processes: what is handed from the one that began it to those that write, and back."""
+"""One transaction, many processes: the handle that its owner gives to the writers, and the receipts they return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIGHEST_SEQUENCE = (1 << 31) - 1
 @dataclass(frozen=True)
 class TransactionHandle:
     """An open transaction by its name: enough to write into it, to commit it and to abort it, from any process and
-    after any restart. It is no secret, but who has it and may reach the brokers can do all three.
+    after any restart. It is no secret, but a process that has it and may reach the brokers can do all three.
 
     transaction_version: the finalized feature level that it was begun at; it decides which flow is spoken.
     """
@@ -36,12 +36,12 @@ class TransactionHandle:
                 raise ValueError(f"{name} must be an int from 0 to {highest}, not {value!r}")
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the handle as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TransactionHandle:
-        """The handle that `to_json` wrote. Raises ValueError for anything else."""
+        """Return the handle that `to_json` wrote. Raise ValueError for anything else."""
         try:
             found = json.loads(text)
         except ValueError as error:
@@ -100,8 +100,8 @@ class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
 
 
 def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[TopicPartition, int]:
-    """Partition -> records, of all receipts. Raises ValueError when two writers wrote to one partition: what stands
-    there then is a mixture, and only an abort is safe."""
+    """Return partition -> records, of all receipts. Raise ValueError if two writers wrote to one partition: its records
+    are mixed then, and only an abort is safe."""
     found: dict[TopicPartition, int] = {}
     for receipt in [receipts] if isinstance(receipts, WriterReceipt) else receipts:
         if not isinstance(receipt, WriterReceipt):

@@ -47,7 +47,7 @@ from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
-from kcodec.transactions.offsets import Offsets, add_offsets, commit_offsets
+from kcodec.transactions.offsets import Offsets, commit_offsets
 from kcodec.transactions.open_transaction import (
     NEW_FLOW_LEVEL,
     OLD_FLOW_PRODUCE_VERSION,
@@ -85,6 +85,7 @@ class TransactionManager(ProducerIdSource):
     highest_level:     of transaction.version; lower, to speak as with older brokers.
     """
 
+    transactional_id: str
     open: OpenTransaction | None
 
     def __init__(
@@ -94,7 +95,7 @@ class TransactionManager(ProducerIdSource):
         if not isinstance(transactional_id, str) or not transactional_id:
             raise ValueError("transactional_id must be a string that is not empty")
         self.cluster = cluster
-        self.transactional_id = self.who = transactional_id
+        self.transactional_id = transactional_id
         self.transaction_timeout_ms = transaction_timeout_ms
         self.max_block = max_block
         self.highest_level = NEW_FLOW_LEVEL
@@ -128,7 +129,7 @@ class TransactionManager(ProducerIdSource):
     def move(self, event: Event, error: BaseException | None = None) -> None:
         """Move to where the event leads; `error` is kept if the state it leads to keeps one."""
         before = self.state
-        self.state = next_state(before, event, f"the producer with transactional_id {self.who!r}")
+        self.state = next_state(before, event, f"the producer with transactional_id {self.transactional_id!r}")
         if self.state in RAISES_KEPT_ERROR:
             if error is not None and (self.state is not before or self.kept_error is None):
                 self.kept_error = error
@@ -136,7 +137,7 @@ class TransactionManager(ProducerIdSource):
         else:
             self.kept_error = None
         if self.state is not before:
-            log.debug("%s: %s -> %s (%s)", self.who, before.name, self.state.name, event.name)
+            log.debug("%s: %s -> %s (%s)", self.transactional_id, before.name, self.state.name, event.name)
             self._announce()
 
     def _note_lost(self) -> None:
@@ -159,7 +160,7 @@ class TransactionManager(ProducerIdSource):
             return None
         if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
             return self.kept_error
-        return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.who!r}")
+        return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.transactional_id!r}")
 
     @property
     def now_open(self) -> OpenTransaction:
@@ -187,7 +188,7 @@ class TransactionManager(ProducerIdSource):
             self.on_unanswered("EndTxn")
 
         return Ending(
-            transactional_id=self.who,
+            transactional_id=self.transactional_id,
             producer=transaction.producer,
             is_new_flow=transaction.is_new_flow,
             is_shared=transaction.is_shared,
@@ -231,7 +232,7 @@ class TransactionManager(ProducerIdSource):
         """See ProducerIdSource."""
         if self.state is State.ABORTING:
             return TransactionStateError(
-                f"the transaction of {self.who!r} was aborted before this record was written",
+                f"the transaction of {self.transactional_id!r} was aborted before this record was written",
                 state=self.state.name,
                 event=Event.SEND.name,
             )
@@ -259,15 +260,17 @@ class TransactionManager(ProducerIdSource):
             return
         if isinstance(error, BrokerError) and disposition_of("Produce", code) is TransactionDisposition.FATAL:
             is_own = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            resource = self.who if is_own else partition
+            resource = self.transactional_id if is_own else partition
             self.move(Event.FATAL, failure("Produce", code, f"Produce to {partition}", resource=resource).error)
         else:
-            self.move(Event.ABORTABLE, not_written(self.who, partition, error))
+            self.move(Event.ABORTABLE, not_written(self.transactional_id, partition, error))
 
     def on_unanswered(self, api: str) -> None:
         """See ProducerIdSource: in the old flow a late copy could join the next transaction of the same epoch."""
         if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
-            log.info("%s: %s got no response, so the epoch is not used for another transaction", self.who, api)
+            log.info(
+                "%s: %s got no response, so the epoch is not used for another transaction", self.transactional_id, api
+            )
             self.is_epoch_spent = True
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
@@ -276,7 +279,7 @@ class TransactionManager(ProducerIdSource):
         if transaction is None or self.state not in _WRITING or code not in FENCED_CODES:
             return BatchDisposition.FAIL
         if transaction.to_investigate is None:
-            transaction.to_investigate = f"Produce to {partition} of {self.who!r}", code
+            transaction.to_investigate = f"Produce to {partition} of {self.transactional_id!r}", code
             self.wake.set()
         return BatchDisposition.RETRY
 
@@ -292,7 +295,7 @@ class TransactionManager(ProducerIdSource):
         try:
             self.producer = yield from init_producer_id(
                 self.cluster,
-                self.who,
+                self.transactional_id,
                 self.transaction_timeout_ms,
                 self.producer,
                 self._deadline(timeout),
@@ -336,7 +339,7 @@ class TransactionManager(ProducerIdSource):
         if self.state in {State.UNINITIALIZED, State.UNKNOWN_OUTCOME}:
             yield from self.initialize(self._left(deadline))
             is_new_flow = self.level >= NEW_FLOW_LEVEL
-        with self.records.lock if self.records is not None else nullcontext():  # beside begin_at_once
+        with self.records.lock if self.records is not None else nullcontext():  # begin_at_once holds it, too
             self.call(Event.BEGIN)
             assert self.producer is not None
             transaction = self.open = OpenTransaction(self.producer, is_new_flow)
@@ -371,7 +374,9 @@ class TransactionManager(ProducerIdSource):
                 if self.kept_error is not None:
                     raise self.kept_error.with_traceback(None)
                 if left <= 0:
-                    raise DeliveryTimeoutError(f"AddPartitionsToTxn of {self.who!r} got no response in time")
+                    raise DeliveryTimeoutError(
+                        f"AddPartitionsToTxn of {self.transactional_id!r} got no response in time"
+                    )
                 yield from wait(self.changed, left)
         except GeneratorExit:
             self._give_up("its partitions were not added, as the begin was interrupted")
@@ -385,7 +390,9 @@ class TransactionManager(ProducerIdSource):
                 try:
                     yield from self.abort(self._left(deadline))
                 except KcodecError as failed:
-                    log.warning("%s: the abort after a begin that failed was not confirmed: %s", self.who, failed)
+                    log.warning(
+                        "%s: the abort after a begin that failed was not confirmed: %s", self.transactional_id, failed
+                    )
                     if failed is not error:
                         error.add_note(f"the abort after it failed, too: {failed}")
             raise
@@ -404,7 +411,7 @@ class TransactionManager(ProducerIdSource):
             )
         transaction.is_shared = True
         self.note_sent(transaction)
-        return TransactionHandle(self.who, *transaction.producer, self.cluster.transaction_version)
+        return TransactionHandle(self.transactional_id, *transaction.producer, self.cluster.transaction_version)
 
     # Offsets
 
@@ -427,7 +434,18 @@ class TransactionManager(ProducerIdSource):
         self.note_sent(transaction)
         transaction.requests += 1
         try:
-            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
+            yield from commit_offsets(
+                self.cluster,
+                self.transactional_id,
+                transaction.producer,
+                offsets,
+                group,
+                deadline,
+                is_new_flow=transaction.is_new_flow,
+                groups=transaction.groups,
+                on_unanswered=lambda: self.on_unanswered("an offset request"),
+                highest_version=highest_version,
+            )
         except Failed as failed:
             found = yield from self._investigated(failed, transaction, deadline)
             self._fail(found)
@@ -440,32 +458,6 @@ class TransactionManager(ProducerIdSource):
         finally:
             transaction.requests -= 1
             self.changed.set()
-
-    def _send_offsets(
-        self,
-        transaction: OpenTransaction,
-        offsets: Offsets,
-        group: ConsumerGroupMetadata,
-        deadline: float,
-        highest_version: int,
-    ) -> Flow[None]:
-        def on_unanswered() -> None:
-            self.on_unanswered("an offset request")
-
-        known = self.cluster, self.who, transaction.producer
-        if not transaction.is_new_flow and group.group_id not in transaction.groups:
-            yield from add_offsets(*known, group.group_id, deadline, on_unanswered)
-            transaction.groups.add(group.group_id)
-        yield from commit_offsets(
-            *known,
-            offsets,
-            group,
-            deadline,
-            is_new_flow=transaction.is_new_flow,
-            on_unanswered=on_unanswered,
-            highest_version=highest_version,
-        )
-        transaction.groups.add(group.group_id)
 
     # The end
 
@@ -519,7 +511,7 @@ class TransactionManager(ProducerIdSource):
                 left = deadline - self.cluster.clock()
                 if left <= 0:
                     raise DeliveryTimeoutError(
-                        f"a request of the transaction of {self.who!r} has not got its response yet"
+                        f"a request of the transaction of {self.transactional_id!r} has not got its response yet"
                     )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:
@@ -570,12 +562,12 @@ class TransactionManager(ProducerIdSource):
                 raise
         # A shared transaction that no writer wrote to. The abort raises the epoch: a late writer is refused and cannot
         # write to the next transaction.
-        log.info("%s: no writer wrote to the shared transaction, there is nothing to commit", self.who)
+        log.info("%s: no writer wrote to the shared transaction, there is nothing to commit", self.transactional_id)
         return (yield from end_transaction(self.cluster, ending, False, deadline))
 
     def _blocked(self, why: str) -> BrokerError:
-        text = f"the transaction of {self.who!r} cannot be committed: {why}"
-        return abortable(text, ErrorCode.REQUEST_TIMED_OUT, self.who)
+        text = f"the transaction of {self.transactional_id!r} cannot be committed: {why}"
+        return abortable(text, ErrorCode.REQUEST_TIMED_OUT, self.transactional_id)
 
     def _advise(self, error: BaseException) -> None:
         """Set the remedy of a call that was late and left a transaction that can only be aborted."""
@@ -597,7 +589,7 @@ class TransactionManager(ProducerIdSource):
         """Abort what is open, as the producer closes. Errors are logged, as no caller can act on them any more."""
         if self.state not in TO_ABORT:
             return
-        log.info("%s: close aborts the transaction that is open", self.who)
+        log.info("%s: close aborts the transaction that is open", self.transactional_id)
         try:
             yield from self.abort(timeout)
         except KcodecError as error:
@@ -671,7 +663,7 @@ class TransactionManager(ProducerIdSource):
         try:
             yield from add_partitions(
                 self.cluster,
-                self.who,
+                self.transactional_id,
                 transaction.producer,
                 partitions,
                 self._deadline(None),
@@ -704,7 +696,7 @@ class TransactionManager(ProducerIdSource):
             log.warning(
                 "the transaction of %r has been open for %.0f %% of transaction_timeout_ms=%d: "
                 "at 100 %% the coordinator aborts it",
-                self.who,
+                self.transactional_id,
                 WARNING_SHARE * 100,
                 self.transaction_timeout_ms,
             )

@@ -7,6 +7,7 @@ transaction. From transaction version 2 on TxnOffsetCommit (version 5) adds the 
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -51,40 +52,6 @@ def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadat
     return group
 
 
-def add_offsets(
-    cluster: Cluster,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    group_id: str,
-    deadline: float,
-    on_unanswered: Callable[[], None],
-) -> Flow[None]:
-    """Send AddOffsetsToTxn: the old flow, once a group and transaction. Raise Failed, DeliveryTimeoutError."""
-    from kcodec.protocol.messages.transactions import AddOffsetsToTxnRequest
-
-    doing = f"AddOffsetsToTxn of {transactional_id!r} for group {group_id!r}"
-    coordinator = CoordinatorCall(
-        cluster,
-        "transaction",
-        transactional_id,
-        doing,
-        deadline,
-        on_unanswered=on_unanswered,
-        concurrent_backoff=OWN_CONCURRENT_BACKOFF,
-    )
-    request = AddOffsetsToTxnRequest(
-        transactional_id=transactional_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        group_id=group_id,
-    )
-    reply = yield from coordinator.send(request, lambda message: int(message.error_code))
-    code = reply.message.error_code
-    if code:
-        resource = group_id if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else transactional_id
-        raise failure("AddOffsetsToTxn", code, doing, resource=resource)
-
-
 def commit_offsets(
     cluster: Cluster,
     transactional_id: str,
@@ -94,21 +61,30 @@ def commit_offsets(
     deadline: float,
     *,
     is_new_flow: bool,
+    groups: set[str],
     on_unanswered: Callable[[], None],
     highest_version: int = HIGHEST_VERSION,
 ) -> Flow[None]:
-    """Send TxnOffsetCommit to the group's coordinator. Raise Failed (resource: group, topic or partition),
-    DeliveryTimeoutError, DecodeError for a response that leaves some out."""
-    doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
-    coordinator = CoordinatorCall(
+    """Send TxnOffsetCommit to the group's coordinator, and AddOffsetsToTxn before it in the old flow.
+
+    groups: those that were added to the transaction already; this one is added.
+
+    Raise Failed (resource: group, topic or partition), DeliveryTimeoutError, DecodeError for a response that leaves
+    some out.
+    """
+    request_to = functools.partial(
+        CoordinatorCall,
         cluster,
-        "group",
-        group.group_id,
-        doing,
-        deadline,
+        deadline=deadline,
         on_unanswered=on_unanswered,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
+    if not is_new_flow and group.group_id not in groups:
+        doing = f"AddOffsetsToTxn of {transactional_id!r} for group {group.group_id!r}"
+        yield from _add_group(request_to("transaction", transactional_id, doing), producer, group.group_id)
+        groups.add(group.group_id)
+    doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
+    coordinator = request_to("group", group.group_id, doing)
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
     highest = NEW_FLOW_VERSION if is_new_flow else min(NEW_FLOW_VERSION - 1, highest_version)
@@ -127,6 +103,23 @@ def commit_offsets(
         raise failure("TxnOffsetCommit", code, doing, resource=resources.get(code, partition))
     if missing := offsets.keys() - {partition for _, partition in results}:
         raise DecodeError(f"{doing}: the response has no result for {min(missing)}")
+    groups.add(group.group_id)
+
+
+def _add_group(coordinator: CoordinatorCall, producer: ProducerIdAndEpoch, group_id: str) -> Flow[None]:
+    from kcodec.protocol.messages.transactions import AddOffsetsToTxnRequest
+
+    request = AddOffsetsToTxnRequest(
+        transactional_id=coordinator.key,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        group_id=group_id,
+    )
+    reply = yield from coordinator.send(request, lambda message: int(message.error_code))
+    code = reply.message.error_code
+    if code:
+        resource = group_id if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else coordinator.key
+        raise failure("AddOffsetsToTxn", code, coordinator.doing, resource=resource)
 
 
 def _request(

@@ -25,7 +25,7 @@ from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, abortable
 from kcodec.transactions.fencing import ONGOING, Ending, TransactionStatus, describe_transaction, investigate
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_receipts
-from kcodec.transactions.offsets import Offsets, add_offsets, commit_offsets
+from kcodec.transactions.offsets import Offsets, commit_offsets
 from kcodec.transactions.open_transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
 
 #: How a broker refuses a writer whose transaction has ended.
@@ -154,7 +154,18 @@ def commit_shared(
     is_repeat = found is not None and found.is_committed and found.has_ended(ending.producer, ending.is_new_flow)
     try:
         if offsets and group is not None and not is_repeat:
-            yield from _send_offsets(cluster, ending, offsets, group, deadline)
+            yield from commit_offsets(
+                cluster,
+                ending.transactional_id,
+                ending.producer,
+                offsets,
+                group,
+                deadline,
+                is_new_flow=ending.is_new_flow,
+                groups=set(),
+                # The owner spends the epoch of every transaction that it shared.
+                on_unanswered=lambda: None,
+            )
         yield from end_transaction(cluster, ending, True, deadline)
     except Failed as failed:
         error = failed.error
@@ -203,20 +214,6 @@ def _check_partitions(handle: TransactionHandle, found: TransactionStatus, writt
 def _names(partitions: list[TopicPartition]) -> str:
     shown = ", ".join(str(partition) for partition in partitions[:5])
     return shown if len(partitions) <= 5 else f"{shown} and {len(partitions) - 5} more"
-
-
-def _send_offsets(
-    cluster: Cluster, ending: Ending, offsets: Offsets, group: ConsumerGroupMetadata, deadline: float
-) -> Flow[None]:
-    def on_unanswered() -> None:
-        """Do nothing: the owner spends the epoch of every transaction that it shared."""
-
-    known = cluster, ending.transactional_id, ending.producer
-    if not ending.is_new_flow:
-        yield from add_offsets(*known, group.group_id, deadline, on_unanswered)
-    yield from commit_offsets(
-        *known, offsets, group, deadline, is_new_flow=ending.is_new_flow, on_unanswered=on_unanswered
-    )
 
 
 def _not_committed(handle: TransactionHandle, failed: Failed) -> BaseException:

@@ -108,7 +108,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.FATAL: State.FATAL_ERROR,
     },
     State.UNKNOWN_OUTCOME: {
-        # The same EndTxn once more, in the hope of an answer.
+        # The same EndTxn once more, in the hope of a response.
         Event.COMMIT: State.COMMITTING,
         Event.INITIALIZE: State.INITIALIZING,
         Event.FATAL: State.FATAL_ERROR,
@@ -150,21 +150,21 @@ def remedy(state: State, event: Event) -> str:
     return _OTHER_REMEDIES.get((state, event), _REMEDIES[state])
 
 
-def illegal(state: State, event: Event, who: str = "this producer") -> TransactionStateError:
+def illegal(state: State, event: Event, name: str = "this producer") -> TransactionStateError:
     """Return the error for a pair that is not in the table; it is not raised."""
     return TransactionStateError(
-        f"{event.value} is not possible, as {who} is in state {state.name} ({state.value}): {remedy(state, event)}",
+        f"{event.value} is not possible, as {name} is in state {state.name} ({state.value}): {remedy(state, event)}",
         state=state.name,
         event=event.name,
     )
 
 
-def next_state(state: State, event: Event, who: str = "this producer") -> State:
+def next_state(state: State, event: Event, name: str = "this producer") -> State:
     """Return where `event` leads from `state`. Raise TransactionStateError for a pair that is not in the table.
 
-    who: is named in the error.
+    name: of the producer, for the error.
     """
     following = TRANSITIONS[state].get(event)
     if following is None:
-        raise illegal(state, event, who)
+        raise illegal(state, event, name)
     return following
