@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar
 
 from kcodec._fast import RecordIterator
 from kcodec.client.flows import document, run_in_background
-from kcodec.client.waiting import ClientBase, CoreLock
+from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.consumer import calls as flows
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.options import checked_subscription, take_options
 from kcodec.flow import Flow, join, spawn
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class Consumer(ClientBase):
         self._options, client_options = take_options(options)
         self._client = Client(client_options)
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
-        self._carrier = Carrier(self._client)
+        self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()
         self._core = ConsumerCore(
             self._options.settings(client_options),
@@ -81,7 +80,7 @@ class Consumer(ClientBase):
             clock=self._client.clock,
             metrics=client_options.metrics,
             lock=CoreLock(),
-            post=self._carrier.post,
+            post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
         )
         self._client.on_crash.append(self._core.crash)
@@ -158,7 +157,7 @@ class Consumer(ClientBase):
         if not self._polling.acquire(blocking=False):
             raise RuntimeError("poll is under way: one thread polls a consumer, and none of the functions it calls")
         try:
-            if self._carrier.is_closed:
+            if self._io_loop.is_closed:
                 self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
             try:
@@ -167,9 +166,9 @@ class Consumer(ClientBase):
                     if not self._core.has_business and (taken := take()):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    notice = self._run(self._core.wait_for_work(left))
-                    if notice is not None:
-                        self._call_back(self._core.notices, notice)
+                    callback = self._run(self._core.wait_for_work(left))
+                    if callback is not None:
+                        self._call_back(self._core.notices, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         return take()
             except BaseException:
@@ -199,9 +198,9 @@ class Consumer(ClientBase):
         call has ended: a group is left also if `on_revoked` fails."""
         task = self._run(spawn(flow, "call"))
         failure: Exception | None = None
-        while (notice := self._run(self._core.polls.with_notices(task))) is not None:
+        while (callback := self._run(self._core.polls.with_notices(task))) is not None:
             try:
-                self._call_back(self._core.notices, notice)
+                self._call_back(self._core.notices, callback)
             except Exception as error:  # noqa: BLE001  raised below
                 failure = failure or error
         try:
@@ -252,13 +251,13 @@ class Consumer(ClientBase):
         All delivered records count as completed. Only the end of a `with` block that an exception leaves is different:
         it commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
         """
-        if self._carrier.is_closed:
+        if self._io_loop.is_closed:
             return
         try:
             if self._is_started:
                 self._run_with_callbacks(self._core.close(timeout), timeout)
         finally:
-            self._carrier.close()
+            self._io_loop.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -268,5 +267,5 @@ class Consumer(ClientBase):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._carrier.is_closed else "open"
+        state = "closed" if self._io_loop.is_closed else "open"
         return f"<Consumer {self._client.options.client_id!r} of group {self._options.group_id!r} {state}>"
