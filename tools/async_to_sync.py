@@ -28,7 +28,6 @@ CLIENT = ROOT / "src" / "kcodec" / "client"
 MODULES = ("admin", "consumer", "producer", "session", "shared", "topic_records")
 NAMES = {
     "AsyncIterator": "Iterator",
-    "AsyncioLoop": "ThreadLoop",
     "AsyncRecordIterator": "RecordIterator",
     "StopAsyncIteration": "StopIteration",
     "__aenter__": "__enter__",
@@ -107,12 +106,16 @@ def sync_name(name: str) -> str:
 
 
 def sync_docstring(text: str) -> str:
-    """Return a docstring of the sync API, whose examples do not await."""
-    text = re.sub(r"\basyncio API\b", "sync API", text)
+    """Return a docstring of the sync API, whose examples do not await. Comments of examples keep their column."""
     text = re.sub(r"\n\s*\n( *\"\"\")$", r"\n\1", text)  # where a replacement leaves nothing of the last paragraph
-    text = re.sub(r"\(await ([\w.]+\([^()]*\))\)", r"\1", text)
-    text = re.sub(r"\bawait (?=[\w(])|\basync (?=(?:with|for|def)\b)|(?<=kcodec\.client)\.aio\b", "", text)
-    return re.sub(r"\w+", lambda found: sync_name(found[0]), text)
+    lines = []
+    for line in text.split("\n"):
+        code, mark, comment = line.partition("  # ")
+        new = re.sub(r"\(await ([\w.]+\([^()]*\))\)", r"\1", code)
+        new = re.sub(r"\bawait (?=[\w(])|\basync (?=(?:with|for|def)\b)|(?<=kcodec\.client)\.aio\b", "", new)
+        new = re.sub(r"\w+", lambda found: sync_name(found[0]), new.replace("asyncio API", "sync API"))
+        lines.append((new.ljust(len(code)) if mark else new) + mark + comment)
+    return "\n".join(lines)
 
 
 def without_async(text: str) -> str:

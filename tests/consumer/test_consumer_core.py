@@ -445,7 +445,7 @@ def test_an_unknown_option_has_a_suggestion(make: Make) -> None:
 
 def test_a_consumer_that_is_dropped_says_so_and_ends(make: Make) -> None:
     consumer = Consumer(bootstrap_servers="127.0.0.1:1")
-    carrier = consumer._carrier
+    carrier = consumer._io_loop
     consumer.pause()  # the loop runs
     thread = carrier._thread
     with pytest.warns(ResourceWarning, match="was not closed"):

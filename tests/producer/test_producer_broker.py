@@ -169,7 +169,7 @@ def test_a_topic_deleted_and_made_again_gets_what_follows(make_face: MakeFace, a
     face.flush()
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as other:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], topic_names=[topic], timeout_ms=10_000)
-        other._carrier.run(call(ANY_NODE, request, timeout=15.0), 20.0)
+        other._io_loop.run(call(ANY_NODE, request, timeout=15.0), 20.0)
     apache_kafka.create_topic(topic, partitions=1)
     values = [b"%d" % number for number in range(200)]
     deliveries = face.send_all(topic, [{"value": value} for value in values])

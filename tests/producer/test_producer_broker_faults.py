@@ -170,7 +170,7 @@ def test_a_loop_that_fails_ends_every_delivery(apache_kafka: ApacheKafka) -> Non
     producer = Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300)
     producer.send(topic, b"x").result()
     deliveries = [producer.send(topic, b"x"), producer.send("not known yet", b"x")]
-    producer._carrier.post(fail)
+    producer._io_loop.post(fail)
     for delivery in deliveries:
         with pytest.raises(TransportError, match="the loop of this producer failed: ZeroDivisionError"):
             delivery.result(10.0)
@@ -182,7 +182,7 @@ def test_a_loop_that_fails_ends_every_delivery(apache_kafka: ApacheKafka) -> Non
 def test_an_unclosed_producer_is_warned_of_and_its_thread_ends(apache_kafka: ApacheKafka) -> None:
     producer = Producer(bootstrap_servers=apache_kafka.bootstrap_servers)
     producer.partitions_for(apache_kafka.create_topic(partitions=1))
-    thread = producer._carrier._thread
+    thread = producer._io_loop._thread
     assert thread is not None and thread.is_alive()
     with pytest.warns(ResourceWarning, match="was not closed"):
         del producer

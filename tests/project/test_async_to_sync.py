@@ -184,7 +184,8 @@ def test_examples_in_docstrings_do_not_await() -> None:
 
                 async with open_it() as reader:
                     async for row in await reader.rows():
-                        (await reader.get(row)).value
+                        (await reader.get(row)).value  # 1
+                    await reader.close()               # 2
 
             Awaiting it takes no time; `async for` is possible.
             """
@@ -199,7 +200,8 @@ def test_examples_in_docstrings_do_not_await() -> None:
 
                 with open_it() as reader:
                     for row in reader.rows():
-                        reader.get(row).value
+                        reader.get(row).value          # 1
+                    reader.close()                     # 2
 
             Awaiting it takes no time; `for` is possible.
             """

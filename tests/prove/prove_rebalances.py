@@ -122,7 +122,7 @@ class OurMember:
 
     def end(self, *, leave: bool) -> History:
         if not leave:
-            self._consumer._carrier.close()  # as if the process were gone
+            self._consumer._io_loop.close()  # as if the process were gone
         self._is_over = True
         self._thread.join(END_SECONDS)
         if leave:

@@ -124,7 +124,7 @@ class Threads:
 
     def flow(self, flow: Flow[Any]) -> Any:
         """Begin a flow beside; gives its task."""
-        return self.consumer._carrier.run(spawn(flow, "beside"))
+        return self.consumer._io_loop.run(spawn(flow, "beside"))
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)

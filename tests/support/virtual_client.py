@@ -90,7 +90,7 @@ class VirtualTime:
 
         threads = SimpleNamespace(Event=Event, Lock=threading.Lock, Condition=threading.Condition)
         for module in (producer, consumer, session, admin, shared):
-            patch.setattr(module, "Carrier", lambda client: VirtualCarrier(world, client))
+            patch.setattr(module, "IoLoop", lambda client: VirtualCarrier(world, client))
         for module in (client_module, producer, consumer, session, admin, shared):
             patch.setattr(module, "Client", Client)
         for module in (producer, consumer, session, waiting):

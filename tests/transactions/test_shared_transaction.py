@@ -52,7 +52,7 @@ def owned(
     try:
         yield producer, txn, TransactionHandle.from_json(txn.handle.to_json())
     finally:
-        producer._carrier.close()
+        producer._io_loop.close()
 
 
 def write(cluster: TransactionCluster, handle: TransactionHandle, topic: str, number: int, count: int) -> WriterReceipt:

@@ -11,13 +11,12 @@ from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.admin import flows
 from kcodec.client.flows import document
-from kcodec.client.waiting import ClientBase
+from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.network.options import ClientOptions, refuse_unknown
-from kcodec.network.thread_loop import ThreadLoop
 from kcodec.security import SECURITY_OPTIONS
 
 P = ParamSpec("P")
@@ -52,14 +51,14 @@ class Admin(ClientBase):
         taken = ClientOptions.take(left)
         refuse_unknown(left, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
         self._client = Client(taken)
-        self._carrier = ThreadLoop(self._client)
+        self._io_loop = IoLoop(self._client)
         cluster = self._client.cluster
         cluster.allow_auto_topic_creation = False
         self._asking = Asking(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     def close(self, timeout: float = 5.0) -> None:
         """Close the connections; calls under way end with TransportError. Idempotent."""
-        self._carrier.close(timeout)
+        self._io_loop.close(timeout)
 
     def __enter__(self) -> Self:
         return self  # it connects with the first call

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar
 
 from kcodec._fast import RecordIterator
 from kcodec.client.flows import document, run_in_background
-from kcodec.client.waiting import ClientBase, CoreLock
+from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.options import checked_subscription, take_options
 from kcodec.flow import Flow, join, spawn
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
@@ -72,14 +71,14 @@ class Consumer(ClientBase):
         self._options, client_options = take_options(options)
         self._client = Client(client_options)
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
-        self._carrier = ThreadLoop(self._client)
+        self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()
         self._core = ConsumerCore(
             self._options.settings(client_options),
             self._client.cluster,
             metrics=client_options.metrics,
             lock=CoreLock(),
-            post=self._carrier.post,
+            post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
         )
         self._client.on_crash.append(self._core.crash)
@@ -156,7 +155,7 @@ class Consumer(ClientBase):
         if not self._polling.acquire(blocking=False):
             raise RuntimeError("poll is under way: one thread polls a consumer, and none of the functions it calls")
         try:
-            if self._carrier.is_closed:
+            if self._io_loop.is_closed:
                 self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
             try:
@@ -250,13 +249,13 @@ class Consumer(ClientBase):
         All delivered records count as completed. Only the end of a `with` block that an exception leaves is different:
         it commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
         """
-        if self._carrier.is_closed:
+        if self._io_loop.is_closed:
             return
         try:
             if self._is_started:
                 self._run_with_callbacks(self._core.close(timeout), timeout)
         finally:
-            self._carrier.close()
+            self._io_loop.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -266,5 +265,5 @@ class Consumer(ClientBase):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._carrier.is_closed else "open"
+        state = "closed" if self._io_loop.is_closed else "open"
         return f"<Consumer {self._client.options.client_id!r} of group {self._options.group_id!r} {state}>"

@@ -32,7 +32,7 @@ def document(method: Any, flow: Callable[..., Any]) -> None:
 
 def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) -> None:
     """On the I/O thread or in the event loop: run the flows, by name. If one fails, the core crashes."""
-    # The tasks hold no reference to the public object, so that one that is dropped without close is callbackd.
+    # The tasks hold no reference to the public object, so that one that is dropped without close is noticed.
     for name, flow in flows.items():
         task = client.scheduler.spawn(flow, name)
         task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))

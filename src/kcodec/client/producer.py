@@ -17,12 +17,11 @@ from typing import Any, Never
 from kcodec.arguments import partitions_of
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, interrupted_timeout, is_interruption, note_failures
-from kcodec.client.waiting import Delivery, ProducerBase, TableDelivery
+from kcodec.client.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
@@ -74,15 +73,15 @@ class Producer(ProducerBase):
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
-        self._build(own, client, ThreadLoop(client))
+        self._build(own, client, IoLoop(client))
         self._start()
 
-    def _build(self, own: ProducerOptions, client: Client, carrier: ThreadLoop) -> None:
-        """Build it from checked options. A group transact session shares its client and carrier with its producer."""
+    def _build(self, own: ProducerOptions, client: Client, io_loop: IoLoop) -> None:
+        """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
         self._options: ProducerOptions = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
-        self._carrier = carrier
+        self._io_loop = io_loop
         on_space = self._make_lock()
         self._core = ProducerCore(
             own.settings(client.options),
@@ -93,9 +92,9 @@ class Producer(ProducerBase):
             metrics=client.options.metrics,
             lock=self._lock,
             new_delivery=Delivery,
-            post=carrier.post,
+            post=io_loop.post,
             on_room=on_space,
-            check_wait=carrier.check_wait,
+            check_wait=io_loop.check_wait,
         )
         self._append = self._core.append
         client.on_crash.append(self._core.crash)
@@ -171,8 +170,8 @@ class Producer(ProducerBase):
         note = self._core.rejection(topic, partition, error)
         if note is None:
             return
-        if not self._carrier.is_closed:
-            self._carrier.post(note)
+        if not self._io_loop.is_closed:
+            self._io_loop.post(note)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
@@ -280,7 +279,7 @@ class Producer(ProducerBase):
         """Begin a transaction if that sends no request. Return None if it does; also for a closed producer and in a
         forked process, where the flow raises the error."""
         with self._lock:
-            return None if self._core.is_closed or self._carrier.is_closed else manager.begin_at_once()
+            return None if self._core.is_closed else manager.begin_at_once()
 
     # Ending
 
@@ -301,9 +300,9 @@ class Producer(ProducerBase):
         `flush` does. The end of the `with` block is `close`: where an exception leaves the block, the failures are a
         note on it, and after Ctrl-C, SystemExit or the like the wait is limited to a few seconds.
         """
-        self._carrier.check_wait()
+        self._io_loop.check_wait()
         try:
-            if not self._carrier.is_closed:
+            if not self._io_loop.is_closed:
                 self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
@@ -315,7 +314,7 @@ class Producer(ProducerBase):
             if self._is_started:
                 self._run(self._core.close(timeout), timeout)
         finally:
-            self._carrier.close()
+            self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))
 
     def _raise_failures(self) -> None:
@@ -330,7 +329,7 @@ class Producer(ProducerBase):
             self.close()
         else:
             try:
-                if not self._carrier.is_closed:
+                if not self._io_loop.is_closed:
                     self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
@@ -340,7 +339,7 @@ class Producer(ProducerBase):
             note_failures(error, self._core.take_failures())
 
     def __repr__(self) -> str:
-        state = "closed" if self._carrier.is_closed else "open"
+        state = "closed" if self._io_loop.is_closed else "open"
         return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
 
 

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 from kcodec._fast import decode_fetch
 from kcodec.client.flows import run_in_background
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.waiting import ClientBase, CoreLock
+from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer.batch import Outcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdSource
@@ -50,9 +49,9 @@ NEW_FLOW_TXN_OFFSET_COMMIT = 5
 class _SessionProducer(Producer):
     """The producer of a session, on the session's client. The session starts it."""
 
-    def __init__(self, options: SessionOptions, client: Client, carrier: ThreadLoop) -> None:
+    def __init__(self, options: SessionOptions, client: Client, io_loop: IoLoop) -> None:
         self._session_options = options
-        self._build(options.producer, client, carrier)
+        self._build(options.producer, client, io_loop)
 
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
         manager = super()._make_source(own)
@@ -94,7 +93,7 @@ class SessionTransaction:
         self._flows.check_idle()
         session = self._session
         with session._producer._lock:
-            is_closed = session._producer._core.is_closed or session._carrier.is_closed
+            is_closed = session._producer._core.is_closed
             block = None if is_closed else self._flows.begin_at_once(self._is_gone)
         if block is None:
             try:
@@ -258,8 +257,8 @@ class GroupTransactSession(ClientBase):
         self._max_poll_records = taken.consumer.max_poll_records
         self._client = client = Client(taken.client)
         client.cluster.allow_auto_topic_creation = taken.consumer.allow_auto_create_topics
-        self._carrier = ThreadLoop(client)
-        self._producer = _SessionProducer(taken, client, self._carrier)
+        self._io_loop = IoLoop(client)
+        self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
         manager, group_id = self._producer._core.source, taken.consumer.group_id
         assert isinstance(manager, TransactionManager) and group_id is not None
@@ -269,7 +268,7 @@ class GroupTransactSession(ClientBase):
             client.cluster,
             metrics=client.options.metrics,
             lock=CoreLock(),
-            post=self._carrier.post,
+            post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
         )
@@ -312,7 +311,7 @@ class GroupTransactSession(ClientBase):
             raise RuntimeError("poll is under way: one thread polls a session, and none of the functions it calls")
         try:
             block.check_open("poll")
-            if self._carrier.is_closed:
+            if self._io_loop.is_closed:
                 self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
             try:
@@ -368,7 +367,7 @@ class GroupTransactSession(ClientBase):
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
         that the rebalance callbacks take not counted. Idempotent."""
-        if self._carrier.is_closed:
+        if self._io_loop.is_closed:
             return
         deadline = time.monotonic() + timeout
         try:

@@ -12,9 +12,8 @@ from typing import Any
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.topic_reading import TopicReading
-from kcodec.client.waiting import ClientBase
+from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import DecodeError
-from kcodec.network.thread_loop import ThreadLoop
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
@@ -72,7 +71,7 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
 
     def __init__(self, reading: TopicReading) -> None:
         self._reading = reading
-        self._carrier = ThreadLoop(reading.client)
+        self._io_loop = IoLoop(reading.client)
         self._is_done = False
         self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
@@ -142,8 +141,8 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
 
     def close(self) -> None:
         """End it. Idempotent."""
-        if not self._carrier.is_closed:
-            self._carrier.close()
+        if not self._io_loop.is_closed:
+            self._io_loop.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -26,6 +26,7 @@ from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
 
 T = TypeVar("T")
+IoLoop = ThreadLoop
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
 GRACE_SECONDS = 1.0
 #: The lock of a core: calls come from any thread.
@@ -35,7 +36,7 @@ CoreLock = threading.Lock
 class ClientBase(NotPickled):
     """An object with an I/O thread, which starts with the first flow or with `_start`."""
 
-    _carrier: ThreadLoop
+    _io_loop: IoLoop
     _is_started: ClassVar = True
     #: What a ResourceWarning says.
     _unclosed: ClassVar[str] = "was not closed"
@@ -44,10 +45,10 @@ class ClientBase(NotPickled):
         """On the I/O thread: run the flows that a client has in the background."""
 
     def _start(self) -> None:
-        self._carrier.post(self._begin)
+        self._io_loop.post(self._begin)
 
     def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        return self._carrier.run(flow, timeout)
+        return self._io_loop.run(flow, timeout)
 
     def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application on the caller's thread."""
@@ -55,7 +56,7 @@ class ClientBase(NotPickled):
         try:
             callback.call()
         finally:
-            self._carrier.post(callback.complete)
+            self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
         """Log what is lost without `close`."""
@@ -64,11 +65,11 @@ class ClientBase(NotPickled):
         return self
 
     def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and not carrier.is_closed:
+        io_loop = getattr(self, "_io_loop", None)
+        if io_loop is not None and not io_loop.is_closed:
             self._log_lost()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            carrier.close(0.0)
+            io_loop.close(0.0)
 
 
 # Producers
@@ -157,7 +158,7 @@ class ProducerBase(ClientBase):
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
-        self._carrier.check_wait()
+        self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
         with self._freed:
@@ -204,7 +205,7 @@ class _Fork:
 @atexit.register
 def _at_exit() -> None:
     for producer in list(ProducerBase._open):
-        if not producer._carrier.is_closed:
+        if not producer._io_loop.is_closed:
             producer._log_lost()
 
 

@@ -9,11 +9,10 @@ from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from kcodec.admin import flows
-from kcodec.client.aio.waiting import ClientBase
+from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.flows import document
 from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.network.options import ClientOptions, refuse_unknown
@@ -52,14 +51,14 @@ class Admin(ClientBase):
         taken = ClientOptions.take(left)
         refuse_unknown(left, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
         self._client = Client(taken)
-        self._carrier = AsyncioLoop(self._client)
+        self._io_loop = IoLoop(self._client)
         cluster = self._client.cluster
         cluster.allow_auto_topic_creation = False
         self._asking = Asking(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close the connections; calls under way end with TransportError. Idempotent."""
-        await self._carrier.close(timeout)
+        await self._io_loop.close(timeout)
 
     async def __aenter__(self) -> Self:
         return self  # it connects with the first call

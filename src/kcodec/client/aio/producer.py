@@ -14,12 +14,11 @@ from types import TracebackType
 from typing import Any, Never
 
 from kcodec.arguments import partitions_of
-from kcodec.client.aio.waiting import Delivery, ProducerBase, TableDelivery
+from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, interrupted_timeout, is_interruption, note_failures
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
@@ -76,16 +75,16 @@ class Producer(ProducerBase):
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
-        self._build(own, client, AsyncioLoop(client))
+        self._build(own, client, IoLoop(client))
         if False:  # SYNC
             self._start()
 
-    def _build(self, own: ProducerOptions, client: Client, carrier: AsyncioLoop) -> None:
-        """Build it from checked options. A group transact session shares its client and carrier with its producer."""
+    def _build(self, own: ProducerOptions, client: Client, io_loop: IoLoop) -> None:
+        """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
         self._options: ProducerOptions = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
-        self._carrier = carrier
+        self._io_loop = io_loop
         on_space = self._make_lock()
         self._core = ProducerCore(
             own.settings(client.options),
@@ -96,12 +95,12 @@ class Producer(ProducerBase):
             metrics=client.options.metrics,
             lock=self._lock,
             new_delivery=Delivery,
-            post=carrier.post,
+            post=io_loop.post,
             on_room=on_space,
-            check_wait=carrier.check_wait,
+            check_wait=io_loop.check_wait,
         )
         if True:  # ASYNC
-            self._core.accumulator.check_caller = carrier.check_wait
+            self._core.accumulator.check_caller = io_loop.check_wait
         self._append = self._core.append
         client.on_crash.append(self._core.crash)
         self._open.add(self)
@@ -189,8 +188,8 @@ class Producer(ProducerBase):
         if True:  # ASYNC
             note()
         else:
-            if not self._carrier.is_closed:
-                self._carrier.post(note)
+            if not self._io_loop.is_closed:
+                self._io_loop.post(note)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
@@ -301,8 +300,10 @@ class Producer(ProducerBase):
         forked process, where the flow raises the error."""
         if True:  # ASYNC
             self._start()
+            if self._io_loop.is_closed:
+                return None
         with self._lock:
-            return None if self._core.is_closed or self._carrier.is_closed else manager.begin_at_once()
+            return None if self._core.is_closed else manager.begin_at_once()
 
     # Ending
 
@@ -325,9 +326,9 @@ class Producer(ProducerBase):
         note on it, and after cancellation the wait is limited to a few seconds.
         """
         if False:  # SYNC
-            self._carrier.check_wait()
+            self._io_loop.check_wait()
         try:
-            if not self._carrier.is_closed:
+            if not self._io_loop.is_closed:
                 await self._end(timeout)
         except BaseException as error:
             note_failures(error, self._core.take_failures())
@@ -341,9 +342,9 @@ class Producer(ProducerBase):
         finally:
             if True:  # ASYNC
                 # RuntimeError in another event loop: the producer stays as it is.
-                await self._carrier.close()
+                await self._io_loop.close()
             else:
-                self._carrier.close()
+                self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))
 
     def _raise_failures(self) -> None:
@@ -358,7 +359,7 @@ class Producer(ProducerBase):
             await self.close()
         else:
             try:
-                if not self._carrier.is_closed:
+                if not self._io_loop.is_closed:
                     await self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"the close of the producer failed, too: {failed}")
@@ -368,7 +369,7 @@ class Producer(ProducerBase):
             note_failures(error, self._core.take_failures())
 
     def __repr__(self) -> str:
-        state = "closed" if self._carrier.is_closed else "open"
+        state = "closed" if self._io_loop.is_closed else "open"
         return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
 
 

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from kcodec._fast import decode_fetch
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.aio.waiting import ClientBase, CoreLock
+from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.client.flows import run_in_background
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
@@ -49,9 +48,9 @@ NEW_FLOW_TXN_OFFSET_COMMIT = 5
 class _SessionProducer(Producer):
     """The producer of a session, on the session's client. The session starts it."""
 
-    def __init__(self, options: SessionOptions, client: Client, carrier: AsyncioLoop) -> None:
+    def __init__(self, options: SessionOptions, client: Client, io_loop: IoLoop) -> None:
         self._session_options = options
-        self._build(options.producer, client, carrier)
+        self._build(options.producer, client, io_loop)
 
     def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
         manager = super()._make_source(own)
@@ -96,9 +95,11 @@ class SessionTransaction:
         session = self._session
         if True:  # ASYNC
             session._start()
-        with session._producer._lock:
-            is_closed = session._producer._core.is_closed or session._carrier.is_closed
-            block = None if is_closed else self._flows.begin_at_once(self._is_gone)
+            block = None if session._io_loop.is_closed else self._flows.begin_at_once(self._is_gone)
+        else:
+            with session._producer._lock:
+                is_closed = session._producer._core.is_closed
+                block = None if is_closed else self._flows.begin_at_once(self._is_gone)
         if block is None:
             try:
                 block = await session._run(self._flows.begin(self._timeout, self._is_gone))
@@ -263,8 +264,8 @@ class GroupTransactSession(ClientBase):
         self._max_poll_records = taken.consumer.max_poll_records
         self._client = client = Client(taken.client)
         client.cluster.allow_auto_topic_creation = taken.consumer.allow_auto_create_topics
-        self._carrier = AsyncioLoop(client)
-        self._producer = _SessionProducer(taken, client, self._carrier)
+        self._io_loop = IoLoop(client)
+        self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
         manager, group_id = self._producer._core.source, taken.consumer.group_id
         assert isinstance(manager, TransactionManager) and group_id is not None
@@ -274,7 +275,7 @@ class GroupTransactSession(ClientBase):
             client.cluster,
             metrics=client.options.metrics,
             lock=CoreLock(),
-            post=self._carrier.post,
+            post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
         )
@@ -319,7 +320,7 @@ class GroupTransactSession(ClientBase):
             raise RuntimeError("poll is under way: one task polls a session, and none of the functions it calls")
         try:
             block.check_open("poll")
-            if self._carrier.is_closed:
+            if self._io_loop.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why
             self._core.begin_poll()
             try:
@@ -375,7 +376,7 @@ class GroupTransactSession(ClientBase):
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
         that the rebalance callbacks take not counted. Idempotent."""
-        if self._carrier.is_closed:
+        if self._io_loop.is_closed:
             return
         deadline = time.monotonic() + timeout
         try:

@@ -20,9 +20,9 @@ from typing import Any
 
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
+from kcodec.client.aio.waiting import IoLoop
 from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 from kcodec.network.options import ClientOptions, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
@@ -218,8 +218,8 @@ def _seconds(timeout: float | None, options: ClientOptions) -> float:
 
 
 async def _run_once(client: Client, flow: Flow[None]) -> None:
-    carrier = AsyncioLoop(client)
+    io_loop = IoLoop(client)
     try:
-        await carrier.run(flow)
+        await io_loop.run(flow)
     finally:
-        await carrier.close()
+        await io_loop.close()

@@ -11,10 +11,9 @@ from typing import Any
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.client.aio.waiting import ClientBase
+from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.topic_reading import TopicReading
 from kcodec.errors import DecodeError
-from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
@@ -78,7 +77,7 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
 
     def __init__(self, reading: TopicReading) -> None:
         self._reading = reading
-        self._carrier = AsyncioLoop(reading.client)
+        self._io_loop = IoLoop(reading.client)
         self._is_done = False
         self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
@@ -178,8 +177,8 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
         if True:  # ASYNC
             self._is_done = True
             self._ready.clear()
-        if not self._carrier.is_closed:
-            await self._carrier.close()
+        if not self._io_loop.is_closed:
+            await self._io_loop.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -26,6 +26,7 @@ from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
 
 T = TypeVar("T")
+IoLoop = AsyncioLoop
 #: The lock of a core: all calls come from one thread.
 CoreLock = nullcontext
 
@@ -37,8 +38,8 @@ def _true() -> bool:
 class ClientBase(NotPickled):
     """An object that belongs to the event loop of its first call."""
 
-    _carrier: AsyncioLoop
-    _loop: asyncio.AbstractEventLoop | None = None
+    _io_loop: IoLoop
+    _event_loop: asyncio.AbstractEventLoop | None = None
     #: Quick enough for each `send`: true before the first call, and when its event loop is closed.
     _must_start: Callable[[], bool] = staticmethod(_true)
     #: What a ResourceWarning says.
@@ -46,7 +47,7 @@ class ClientBase(NotPickled):
 
     @property
     def _is_started(self) -> bool:
-        return self._loop is not None
+        return self._event_loop is not None
 
     def _begin(self) -> None:
         """In the event loop: run the flows that a client has in the background."""
@@ -54,16 +55,16 @@ class ClientBase(NotPickled):
     def _start(self) -> None:
         """Run the flows of the background from the first call on. Raise RuntimeError in another event loop than that of
         the first call."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._must_start = self._loop.is_closed
-            self._carrier.post(self._begin)
+        if self._event_loop is None:
+            self._event_loop = asyncio.get_running_loop()
+            self._must_start = self._event_loop.is_closed
+            self._io_loop.post(self._begin)
         else:
-            self._carrier.check_wait()
+            self._io_loop.check_wait()
 
     async def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
         self._start()
-        return await self._carrier.run(flow, timeout)
+        return await self._io_loop.run(flow, timeout)
 
     async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application in the caller's task; it may be a coroutine function."""
@@ -73,7 +74,7 @@ class ClientBase(NotPickled):
             if inspect.isawaitable(called):
                 await called
         finally:
-            self._carrier.post(callback.complete)
+            self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
         """Log what is lost without `close`."""
@@ -83,8 +84,8 @@ class ClientBase(NotPickled):
         return self
 
     def __del__(self) -> None:
-        carrier = getattr(self, "_carrier", None)
-        if carrier is not None and self._loop is not None and not carrier.is_closed:
+        io_loop = getattr(self, "_io_loop", None)
+        if io_loop is not None and self._event_loop is not None and not io_loop.is_closed:
             self._log_lost()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
 
@@ -194,5 +195,5 @@ class ProducerBase(ClientBase):
 @atexit.register
 def _at_exit() -> None:
     for producer in list(ProducerBase._open):
-        if not producer._carrier.is_closed:
+        if not producer._io_loop.is_closed:
             producer._log_lost()
