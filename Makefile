@@ -60,10 +60,11 @@ broker-jars: $(VENV)/.demo-spark java
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
 
-lint: $(VENV)/.dev  ## ruff and cython-lint
+lint: build  ## ruff, cython-lint, and whether generated files are what their sources say
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
+	@$(PY) tools/draw_options.py --check
 
 types: build  ## mypy --strict, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)

@@ -35,7 +35,7 @@ class Admin(NotPickled):
         admin.create_topics([NewTopic("orders", num_partitions=6)])
         admin.find_hanging_transactions().transactions
 
-    Options are those of every client (`kcodec.network.options.ClientOptions`, TLS and SASL: `kcodec.security`).
+    Options are those of every client (`kcodec.network.options.ClientConfig`, TLS and SASL: `kcodec.security`).
     Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
     errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
     each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup

@@ -8,7 +8,7 @@ from typing import Any
 
 from kcodec.cluster.retry_driver import AdminError, Asking
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.security import SECURITY_OPTIONS
 
 __all__ = ["AdminError", "asking_of"]
@@ -17,8 +17,8 @@ __all__ = ["AdminError", "asking_of"]
 def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
     """A client of these options and what its flows work with. TypeError, ValueError for wrong options."""
     given = dict(options)
-    taken = ClientOptions.take(given)
-    refuse_unknown(given, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
+    taken = ClientConfig.take(given)
+    refuse_unknown(given, {*ClientConfig.names(), *SECURITY_OPTIONS}, "Admin")
     client = Client(taken)
     client.cluster.allow_auto_topic_creation = False
     return client, Asking(client.cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)

@@ -55,8 +55,8 @@ class Consumer(NotPickled, ConsumerViews):
                 for record in consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options: `kcodec.consumer.options.ConsumerOptions`, those of every client
-    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.consumer.options.ConsumerConfig`, those of every client
+    (`kcodec.network.options.ClientConfig`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError. read_committed is the default.
 
     `for record in consumer` reads record by record. Automatic commits carry completed records: those before the last

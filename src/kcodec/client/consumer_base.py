@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kcodec.consumer.core import ConsumerCore
-from kcodec.consumer.options import ConsumerOptions, take_options
+from kcodec.consumer.options import ConsumerConfig, take_options
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 
 
-def options_of(options: dict[str, Any]) -> tuple[ConsumerOptions, Client]:
+def options_of(options: dict[str, Any]) -> tuple[ConsumerConfig, Client]:
     """A consumer's options and its client. TypeError, ValueError for wrong options."""
     from kcodec.network.client import Client
 
@@ -29,7 +29,7 @@ def options_of(options: dict[str, Any]) -> tuple[ConsumerOptions, Client]:
 
 
 def core_of(
-    own: ConsumerOptions,
+    own: ConsumerConfig,
     client: Client,
     lock: AbstractContextManager[Any],
     post: Callable[[Callable[[], None]], None],

@@ -6,11 +6,11 @@ from __future__ import annotations
 from kcodec.network.client import Client
 from kcodec.producer.idempotent import IdempotentProducerId, WithoutProducerId
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.transactions.manager import TransactionManager
 
 
-def make_source(own: ProducerOptions, client: Client) -> ProducerIdSource:
+def make_source(own: ProducerConfig, client: Client) -> ProducerIdSource:
     """Return the identity that the producer writes under."""
     if own.transactional_id is not None:
         return TransactionManager(

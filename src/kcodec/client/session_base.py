@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kcodec.consumer.callbacks import Notice
     from kcodec.network.client import Client
     from kcodec.producer.identity import ProducerIdSource
-    from kcodec.session.options import SessionOptions
+    from kcodec.session.options import SessionConfig
 
 D = TypeVar("D", bound=txn_delivery.Delivery)
 T = TypeVar("T", bound=txn_delivery.TableDelivery)
@@ -34,7 +34,7 @@ T = TypeVar("T", bound=txn_delivery.TableDelivery)
 NEW_FLOW_TXN_OFFSET_COMMIT = 5
 
 
-def manager_for(options: SessionOptions, client: Client) -> TransactionManager:
+def manager_for(options: SessionConfig, client: Client) -> TransactionManager:
     """The identity of a session's producer."""
     own = options.producer
     assert own.transactional_id is not None
@@ -139,7 +139,7 @@ class SessionViews:
 
     def _make(
         self,
-        options: SessionOptions,
+        options: SessionConfig,
         source: ProducerIdSource,
         lock: AbstractContextManager[Any],
         post: Callable[[Callable[[], None]], None],

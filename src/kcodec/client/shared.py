@@ -23,11 +23,11 @@ from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.network.thread_loop import Carrier
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import ANY_PARTITION, TableBatch
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
@@ -105,15 +105,15 @@ def check_writer_options(options: Mapping[str, Any]) -> None:
         raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
 
 
-def take_client_options(options: Mapping[str, Any], what: str) -> ClientOptions:
+def take_client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
     """Of commit_transaction and abort_transaction."""
     left = dict(options)
-    taken = ClientOptions.take(left)
-    refuse_unknown(left, ClientOptions.names() | SECURITY_OPTIONS | {"timeout"}, what)
+    taken = ClientConfig.take(left)
+    refuse_unknown(left, ClientConfig.names() | SECURITY_OPTIONS | {"timeout"}, what)
     return taken
 
 
-def seconds(timeout: float | None, options: ClientOptions) -> float:
+def seconds(timeout: float | None, options: ClientConfig) -> float:
     """Of a call without a timeout: default_api_timeout_ms."""
     return options.default_api_timeout_ms / 1000 if timeout is None else timeout
 
@@ -125,7 +125,7 @@ class _HandleProducer(Producer):
         self._writing = writing
         super().__init__(**options)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         return self._writing.make_source(self._client)
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
 from kcodec.network.connection import Connection, Transport
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 
 if TYPE_CHECKING:
     from kcodec.network.scheduler import Scheduler
@@ -74,7 +74,7 @@ class _Backoff:
 class Network:
     """See the module. clock: monotonic seconds; random: for jitter and choice."""
 
-    def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
+    def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         self.options = options
         self.clock = clock
         self.random = random

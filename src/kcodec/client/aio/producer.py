@@ -25,7 +25,7 @@ from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions, buffer_full, take_options
+from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.reports import log_lost
 from kcodec.producer.tables import TableBatch, table_batches
 
@@ -116,10 +116,10 @@ class Producer(NotPickled, TransactionalCalls):
         client = Client(client_options)
         self._build(own, client, Carrier(client))
 
-    def _build(self, own: ProducerOptions, client: Client, carrier: Carrier) -> None:
+    def _build(self, own: ProducerConfig, client: Client, carrier: Carrier) -> None:
         """Of options that are checked. client, carrier: those of a group transact session serve its consumer, too."""
         client_options = client.options
-        self._options: ProducerOptions = own
+        self._options: ProducerConfig = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._carrier = carrier
@@ -167,7 +167,7 @@ class Producer(NotPickled, TransactionalCalls):
         task = self._client.scheduler.spawn(self._core.run(), "producer")
         task.when_done(lambda ended: None if ended.error is None else self._core.crash(ended.error))
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         """Whom it writes as; a TransactionWriter as its handle says."""
         return make_source(own, self._client)
 

@@ -21,10 +21,10 @@ from kcodec.network.client import Client
 from kcodec.network.option_names import NotPickled, refuse_positional
 from kcodec.offsets import TopicPartition
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
 from kcodec.session.end import SessionEnd
-from kcodec.session.options import SessionOptions, subscription_of, take_session_options
+from kcodec.session.options import SessionConfig, subscription_of, take_session_options
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
@@ -36,11 +36,11 @@ CLOSE_SECONDS = 30.0
 class _SessionProducer(Producer):
     """The producer of a session, on the session's client."""
 
-    def __init__(self, options: SessionOptions, client: Client, carrier: Carrier) -> None:
+    def __init__(self, options: SessionConfig, client: Client, carrier: Carrier) -> None:
         self._session_options = options
         self._build(options.producer, client, carrier)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         return manager_for(self._session_options, self._client)
 
 

@@ -15,7 +15,7 @@ from kcodec.network.asyncio_loop import Carrier
 from kcodec.network.client import Client
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import TableBatch
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.shared import abort_shared, commit_shared
@@ -30,7 +30,7 @@ class _HandleProducer(Producer):
         self._writing = writing
         super().__init__(**options)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         return self._writing.make_source(self._client)
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
