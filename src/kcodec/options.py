@@ -73,9 +73,8 @@ class OptionSet:
             value, declared = getattr(self, name), declaration(field)
             if field.type == "bool" and value not in (True, False):
                 raise ValueError(f"{name} must be True or False, not {value!r}")
-            least, is_unset = declared.minimum, value is None and field.default is None
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if least is not None and not is_unset and not (is_number and value >= least):
+            least = None if value is None and field.default is None else declared.minimum
+            if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
                 raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
             if declared.choices and value not in declared.choices:
                 near = difflib.get_close_matches(str(value), declared.choices, n=1)

@@ -26,7 +26,7 @@ from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.idempotent import IdempotentProducerId, WithoutProducerId
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.settings import ProducerSettings
+from kcodec.producer.options import ProducerSettings
 from kcodec.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,

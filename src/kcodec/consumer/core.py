@@ -25,9 +25,9 @@ from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler
 from kcodec.consumer.held_back import HeldBack
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.polls import Polls
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait

@@ -30,7 +30,7 @@ from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import ANSWERS_AHEAD, FetchBuffer
 from kcodec.consumer.fetch_responses import Asked, FetchAnswers, Metrics, Troubles
 from kcodec.consumer.fetch_session import FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
 from kcodec.flow import ByVersion, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.offsets import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from kcodec._fast import COLUMNS, schema_of
@@ -13,7 +13,6 @@ from kcodec.arguments import names_of
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import make_assignors
-from kcodec.consumer.settings import DEFAULT_COLUMNS, HIGHEST_VERSION, ConsumerSettings
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import OptionSet, option, settings_of
@@ -21,6 +20,9 @@ from kcodec.options import OptionSet, option, settings_of
 if TYPE_CHECKING:
     from kcodec.consumer.assignors import Assignor
 
+HIGHEST_VERSION = 32767
+DEFAULT_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 RESETS = ("earliest", "latest", "none")
 # ISO 8601, as java.time.Duration reads it, days to seconds.
 _DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
@@ -44,7 +46,7 @@ class ConsumerConfig(OptionSet):
     """Name of a static member, which may return within the session timeout without a rebalance."""
     group_protocol: str = option("classic", choices=("classic", "consumer"))
     """Protocol of the group: "classic", or "consumer" (KIP-848, Kafka 4.0), in which the broker assigns partitions."""
-    partition_assignment_strategy: str | Iterable[str | Assignor] = option(("range", "cooperative-sticky"))
+    partition_assignment_strategy: str | Iterable[str | Assignor] = option(DEFAULT_ASSIGNORS)
     """Assignors of the classic protocol, in order of preference: "range", "roundrobin", "sticky", "cooperative-sticky",
     or a custom `kcodec.consumer.assignors.Assignor`."""
     group_remote_assignor: str | None = option(None)
@@ -170,6 +172,58 @@ class ConsumerConfig(OptionSet):
             enable_auto_commit=self.enable_auto_commit and self.group_id is not None,
             columns=checked_columns(self.columns, self.binary_type, self.framing),
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerSettings:
+    """What a consumer's flows use: the options of the same names, with times in seconds.
+
+    bootstrap_servers: The addresses that the client was given, for messages.
+    auto_offset_reset: "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.
+    retry_backoff:     Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    """
+
+    bootstrap_servers: str = ""
+    group_id: str | None = ConsumerConfig.group_id
+    group_instance_id: str | None = ConsumerConfig.group_instance_id
+    group_protocol: str = ConsumerConfig.group_protocol
+    group_remote_assignor: str | None = ConsumerConfig.group_remote_assignor
+    partition_assignment_strategy: tuple[Any, ...] = DEFAULT_ASSIGNORS
+    client_id: str = ClientConfig.client_id
+    client_rack: str = ConsumerConfig.client_rack
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    auto_offset_reset: str = ConsumerConfig.auto_offset_reset
+    auto_offset_reset_duration: float = 0.0
+    allow_auto_create_topics: bool = ConsumerConfig.allow_auto_create_topics
+    exclude_internal_topics: bool = ConsumerConfig.exclude_internal_topics
+    fetch_min_bytes: int = ConsumerConfig.fetch_min_bytes
+    fetch_max_bytes: int = ConsumerConfig.fetch_max_bytes
+    fetch_max_wait: float = ConsumerConfig.fetch_max_wait_ms / 1000
+    max_partition_fetch_bytes: int = ConsumerConfig.max_partition_fetch_bytes
+    fetch_ahead_max_bytes: int = ConsumerConfig.fetch_ahead_max_bytes
+    max_poll_records: int = ConsumerConfig.max_poll_records
+    max_poll_interval: float = ConsumerConfig.max_poll_interval_ms / 1000
+    session_timeout: float = ConsumerConfig.session_timeout_ms / 1000
+    heartbeat_interval: float = ConsumerConfig.heartbeat_interval_ms / 1000
+    enable_auto_commit: bool = ConsumerConfig.enable_auto_commit
+    auto_commit_interval: float = ConsumerConfig.auto_commit_interval_ms / 1000
+    check_crcs: bool = ConsumerConfig.check_crcs
+    on_corrupt: str = ConsumerConfig.on_corrupt
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    binary_type: str = ConsumerConfig.binary_type
+    framing: str | None = ConsumerConfig.framing
+    limits: DecodeLimits = DEFAULT_LIMITS
+    request_timeout: float = ClientConfig.request_timeout_ms / 1000
+    default_api_timeout: float = ClientConfig.default_api_timeout_ms / 1000
+    metadata_max_age: float = ClientConfig.metadata_max_age_ms / 1000
+    retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
+    offset_fetch_highest_version: int = HIGHEST_VERSION
+    txn_offset_commit_highest_version: int = HIGHEST_VERSION
+
+    @property
+    def is_committed_only(self) -> bool:
+        """Whether aborted records, and those of open transactions, are left out."""
+        return self.isolation_level is IsolationLevel.READ_COMMITTED
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:

@@ -23,10 +23,10 @@ from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, ProducerBatch
 from kcodec.producer.delivery import Callback, Delivery, TableDelivery
 from kcodec.producer.failures import Failures
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partitioner import StickyPartition
 from kcodec.producer.queues import PartitionQueue, TopicBuffer, WaitingRecord
 from kcodec.producer.sequence_probe import take_proved
-from kcodec.producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

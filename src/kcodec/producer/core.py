@@ -26,10 +26,10 @@ from kcodec.producer.accumulator import Accumulator, NewDelivery
 from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProducerMetrics
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
-from kcodec.producer.settings import ProducerSettings
 
 
 class ProducerCore:

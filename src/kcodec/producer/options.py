@@ -12,7 +12,6 @@ from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
 from kcodec.options import OptionSet, option, settings_of
-from kcodec.producer.settings import ProducerSettings
 
 Serializer = Callable[[Any], "bytes | None"]
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
@@ -127,6 +126,31 @@ class ProducerConfig(OptionSet):
             adaptive_partitioning=self.partitioner_adaptive_partitioning_enable,
             ignore_keys=self.partitioner_ignore_keys,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerSettings:
+    """What a producer's flows use: the options of the same names, with times in seconds.
+
+    acks:          0, 1 or -1 (all).
+    retry_backoff: Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    """
+
+    acks: int = -1
+    compression_type: str = ProducerConfig.compression_type
+    compression_level: int | None = ProducerConfig.compression_level
+    linger: float = ProducerConfig.linger_ms / 1000
+    batch_size: int = ProducerConfig.batch_size
+    buffer_memory: int = ProducerConfig.buffer_memory
+    max_block: float = ProducerConfig.max_block_ms / 1000
+    max_request_size: int = ProducerConfig.max_request_size
+    max_in_flight: int = ProducerConfig.max_in_flight_requests_per_connection
+    retries: int = ProducerConfig.retries
+    delivery_timeout: float = DEFAULT_DELIVERY_TIMEOUT_MS / 1000
+    request_timeout: float = ClientConfig.request_timeout_ms / 1000
+    retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
+    adaptive_partitioning: bool = ProducerConfig.partitioner_adaptive_partitioning_enable
+    ignore_keys: bool = ProducerConfig.partitioner_ignore_keys
 
 
 def take_options(given: dict[str, Any]) -> tuple[ProducerConfig, ClientConfig]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from kcodec.cluster.metadata import NO_UUID
 from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.queues import PartitionQueue
-from kcodec.producer.settings import ProducerSettings
 
 #: The last version that names topics; from 13 on they go by id (KIP-516). zstd needs 7 (KIP-110).
 LAST_VERSION_WITH_NAMES, FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 12, 3, 7

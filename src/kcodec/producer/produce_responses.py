@@ -128,8 +128,8 @@ class Settlement:
     def _answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
         outcomes: list[Outcome] = []
         answers: dict[tuple[Any, int], Any] = {}
+        by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
         if reply is not None:
-            by_id = reply.version > LAST_VERSION_WITH_NAMES
             if reply.version >= 10:
                 self.cluster.learn_brokers(reply.message.node_endpoints)
             for topic in reply.message.responses:

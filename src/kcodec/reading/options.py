@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import checked_columns
-from kcodec.consumer.settings import DEFAULT_COLUMNS, ConsumerSettings
+from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, checked_columns
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import OptionSet, option, settings_of

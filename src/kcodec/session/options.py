@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import ConsumerConfig, checked_subscription, take_consumer_client
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_subscription, take_consumer_client
 from kcodec.network.options import ClientConfig
 from kcodec.offsets import TopicPartition
 from kcodec.options import OptionSet, option

@@ -24,7 +24,7 @@ from kcodec.consumer.group.classic.join import JoinRounds
 from kcodec.consumer.group.classic.requests import Generation, GroupRequests, State
 from kcodec.consumer.group.classic.topics import REFUSED_SECONDS, REMIND_SECONDS, GroupTopics
 from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import CancelledFlow, Clock, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition

@@ -15,7 +15,7 @@ from typing import Any
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignors import Assignor, GroupMember
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write_assignment, write_subscription
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import ByVersion, Flow, Reply, call
 from kcodec.offsets import TopicPartition

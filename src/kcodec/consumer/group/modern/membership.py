@@ -41,7 +41,7 @@ from kcodec.consumer.group.modern.heartbeat_interval import HeartbeatPace
 from kcodec.consumer.group.modern.leave import say_goodbye
 from kcodec.consumer.group.modern.reconciliation import Reconciliation, Release
 from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
 from kcodec.flow import CancelledFlow, Clock, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
