@@ -66,8 +66,9 @@ lint: build  ## ruff, cython-lint, and whether generated files are what their so
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
 	@$(PY) tools/draw_options.py --check
 
-types: build  ## mypy --strict, and the stub of the core against the core
+types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
+	@$(PY) -m basedpyright
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 		--allowlist tests/lint/stubtest_allowlist.txt --ignore-unused-allowlist
 

@@ -134,7 +134,8 @@ def _earliest(decoded: DecodedRecords) -> int | None:
     needed_pyarrow()
     import pyarrow.compute
 
-    found: int | None = pyarrow.compute.min(pyarrow.record_batch(decoded)["timestamp"].cast(pyarrow.int64())).as_py()
+    times = pyarrow.record_batch(decoded)["timestamp"].cast(pyarrow.int64())
+    found: int | None = pyarrow.compute.call_function("min", [times]).as_py()
     return found
 
 

@@ -35,6 +35,7 @@ class Route(Protocol[K_contra]):
 
     def node(self, item: K_contra, timeout: float) -> Flow[int | None]:
         """The node; None: not known now, ask again. BrokerError or TransportError where that cannot be found out."""
+        ...
 
     def lost(self, item: K_contra, code: int | None) -> None:
         """Asked again soon: after this error code, or after none came back."""

@@ -32,6 +32,7 @@ class Directory(Protocol):
     @property
     def addresses(self) -> Mapping[int, Address]:
         """Broker id -> address; empty before the first metadata."""
+        ...
 
     def why_missing(self, topic: str | None) -> str | None:
         """Why there is no metadata, of a topic or at all, as far as it is known."""

@@ -42,6 +42,7 @@ class Network(Protocol):
 
     def start_call(self, call: Call, done: Done) -> Cancel:
         """Begin a call; `done` hears of its end once, unless the returned function was called before."""
+        ...
 
 
 class Timer:

@@ -46,6 +46,7 @@ class CommittedOffsets(Protocol):
 
     def fetch(self, partitions: Partitions, timeout: float) -> Flow[Any]:
         """Partition -> OffsetAndMetadata, or None where nothing is committed; waits while transactions are pending."""
+        ...
 
 
 class SessionConsumer(Protocol):
@@ -81,6 +82,7 @@ class SessionConsumer(Protocol):
 
     def wait_for_work(self, timeout: float) -> Flow[Notice | None]:
         """Until there may be something to take, or to tell."""
+        ...
 
 
 class Listener:
@@ -368,8 +370,10 @@ class GroupSession:
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():
-            state = assignment.partitions.get(name)
-            if state is start.state and (state.position != start.offset or state.awaiting is not None):
+            state = start.state
+            if assignment.partitions.get(name) is state and (
+                state.position != start.offset or state.awaiting is not None
+            ):
                 assignment.seek(name, start.offset, start.leader_epoch)
                 moved.append(name)
         self.consumer.drop(moved)
