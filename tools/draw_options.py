@@ -34,8 +34,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 """The options of each client as TypedDicts, with which type checkers verify names and types:
 
     common: kcodec.client.ClientOptions = {"bootstrap_servers": "localhost:9092", "request_timeout_ms": 10_000}
-    options: kcodec.client.ProducerOptions = {**common, "compression_type": "zstd"}
-    producer = Producer(**options)
+    producer = Producer(**common, compression_type="zstd")
 
 No key is required here, so that options can be collected in parts; a client without bootstrap_servers is a TypeError.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.brokers import DEFAULTS, add_broker_options, broker_options, name_and_value
 from kcodec.cli.output import Output, Progress
@@ -142,9 +142,10 @@ class _Restoring:
         """All parts, one after the other. What was committed before an error stays, and is not written again."""
         from kcodec.client import Producer
 
-        given = {**DEFAULTS, "max_request_size": MAX_REQUEST_BYTES, "compression_type": "lz4"}
+        given: dict[str, Any] = {**DEFAULTS, "max_request_size": MAX_REQUEST_BYTES, "compression_type": "lz4"}
+        given |= {**broker_options(self._options), "transactional_id": self._plan.name}
         try:
-            producer = Producer(**{**given, **broker_options(self._options), "transactional_id": self._plan.name})
+            producer = Producer(**given)
         except TypeError as error:
             raise UsageError(str(error)) from error
         progress = Progress(self._output, "restoring")

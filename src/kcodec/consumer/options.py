@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from kcodec._fast import COLUMNS, schema_of
@@ -245,7 +245,7 @@ def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) ->
     return client
 
 
-def take_options(given: dict[str, Any]) -> tuple[ConsumerConfig, ClientConfig]:
+def take_options(given: Mapping[str, Any]) -> tuple[ConsumerConfig, ClientConfig]:
     """A consumer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ConsumerConfig.take(left)

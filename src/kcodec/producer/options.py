@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from kcodec._fast import RecordBatchBuilder
@@ -153,7 +153,7 @@ class ProducerSettings:
     ignore_keys: bool = ProducerConfig.partitioner_ignore_keys
 
 
-def take_options(given: dict[str, Any]) -> tuple[ProducerConfig, ClientConfig]:
+def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig]:
     """A producer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ProducerConfig.take(left)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from kcodec.cluster.list_offsets import isolation_of
@@ -64,7 +64,7 @@ class ReadTopicConfig(OptionSet):
         )
 
 
-def take_options(given: dict[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
+def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
     """The options of a read and of its client from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ReadTopicConfig.take(left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.list_offsets import isolation_of
@@ -46,7 +46,7 @@ class SessionConfig(NamedTuple):
     callbacks: dict[str, Callback | None]
 
 
-def take_session_options(given: dict[str, Any]) -> SessionConfig:
+def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
     """Of GroupTransactSession(**options). TypeError for what is missing or nobody's, ValueError for what is unsafe."""
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
     for name in ("group_id", "transactional_id"):
