@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from kcodec.cluster.retry_driver import AdminError, Asking
@@ -14,7 +15,7 @@ from kcodec.security import SECURITY_OPTIONS
 __all__ = ["AdminError", "asking_of"]
 
 
-def asking_of(options: dict[str, Any]) -> tuple[Client, Asking]:
+def asking_of(options: Mapping[str, Any]) -> tuple[Client, Asking]:
     """A client of these options and what its flows work with. TypeError, ValueError for wrong options."""
     given = dict(options)
     taken = ClientConfig.take(given)

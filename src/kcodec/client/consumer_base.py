@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 
 
-def options_of(options: dict[str, Any]) -> tuple[ConsumerConfig, Client]:
+def options_of(options: Mapping[str, Any]) -> tuple[ConsumerConfig, Client]:
     """A consumer's options and its client. TypeError, ValueError for wrong options."""
     from kcodec.network.client import Client
 

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Unpack
 
 from kcodec.client.interruption import interrupted_timeout, note_failures
 from kcodec.client.producer_base import make_source
@@ -28,6 +28,9 @@ from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.reports import log_lost
 from kcodec.producer.tables import TableBatch, table_batches
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ProducerOptions
 
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
 GRACE_SECONDS = 1.0
@@ -108,8 +111,8 @@ class Producer(NotPickled, TransactionalCalls):
             delivery = producer.send("orders", b"value", key=b"key")
             delivery.result()                      # RecordMetadata(topic, partition, offset, timestamp)
 
-    Options: `kcodec.producer.options.ProducerConfig`, those of every client
-    (`kcodec.network.options.ClientConfig`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.client.ProducerOptions`, those of every client
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError.
 
     `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the
@@ -117,7 +120,7 @@ class Producer(NotPickled, TransactionalCalls):
     because it did not see the first one's Delivery. That takes a `transactional_id`.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.session_base import SessionTransactionViews, SessionViews, manager_for
@@ -30,6 +30,7 @@ from kcodec.session.options import SessionConfig, subscription_of, take_session_
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
+    from kcodec.client.options import SessionOptions
 
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
@@ -168,7 +169,7 @@ class GroupTransactSession(NotPickled, SessionViews):
         *positional: Never,
         topics: str | Iterable[str] | None = None,
         pattern: str | re.Pattern[str] | None = None,
-        **options: Any,
+        **options: Unpack[SessionOptions],
     ) -> None:
         refuse_positional(positional, "GroupTransactSession")
         taken = take_session_options(options)

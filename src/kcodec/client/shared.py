@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.producer import Delivery, Producer, TableDelivery
@@ -34,6 +34,9 @@ from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.handle_identity import HandleSource
 from kcodec.transactions.offsets import check_group_metadata
 from kcodec.transactions.shared import abort_shared, commit_shared
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ClientOptions, WriterOptions
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 #: What the handle decides, and not a writer.
@@ -121,7 +124,7 @@ def seconds(timeout: float | None, options: ClientConfig) -> float:
 class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
-    def __init__(self, writing: SharedWriting, **options: Any) -> None:
+    def __init__(self, writing: SharedWriting, **options: Unpack[WriterOptions]) -> None:
         self._writing = writing
         super().__init__(**options)
 
@@ -146,7 +149,9 @@ class TransactionWriter:
     that the transaction is over.
     """
 
-    def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Any) -> None:
+    def __init__(
+        self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Unpack[WriterOptions]
+    ) -> None:
         check_writer_options(options)
         self._writing = SharedWriting(handle, partitions)
         self._producer = _HandleProducer(self._writing, **options)
@@ -205,7 +210,7 @@ def commit_transaction(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     group_metadata: ConsumerGroupMetadata | str | None = None,
     timeout: float | None = None,
-    **options: Any,
+    **options: Unpack[ClientOptions],
 ) -> None:
     """Commit the transaction of a handle, from any process and after any restart; again, if one is not sure.
 
@@ -231,7 +236,9 @@ def commit_transaction(
     _run_once(client, flow)
 
 
-def abort_transaction(handle: TransactionHandle, *, timeout: float | None = None, **options: Any) -> None:
+def abort_transaction(
+    handle: TransactionHandle, *, timeout: float | None = None, **options: Unpack[ClientOptions]
+) -> None:
     """Abort the transaction of a handle, from any process and after any restart; again, if one is not sure.
 
     Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
@@ -16,6 +16,9 @@ from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import Range
 from kcodec.reading.ranges import Places
 
+if TYPE_CHECKING:
+    from kcodec.client.options import ReadTopicOptions
+
 
 def read_topic(
     topic: str,
@@ -24,7 +27,7 @@ def read_topic(
     start: Places = "earliest",
     end: Places = "latest",
     max_rows: int | None = None,
-    **options: Any,
+    **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
     """Read [start, end) of a topic as Arrow batches, and end there. No group, nothing is committed.
 
@@ -43,7 +46,7 @@ def read_topic(
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
                 framing, on_corrupt ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
-                (`kcodec.reading.options`).
+                (`kcodec.client.ReadTopicOptions`).
 
     Partitions are fetched together, a batch has the rows of one response for one partition: offsets rise within each
     partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is

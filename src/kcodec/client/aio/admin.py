@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec.admin import flows
 from kcodec.client.admin_base import asking_of
@@ -15,6 +15,9 @@ from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
 from kcodec.network.asyncio_loop import Carrier
 from kcodec.network.option_names import NotPickled, refuse_positional
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ClientOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,14 +38,14 @@ class Admin(NotPickled):
         await admin.create_topics([NewTopic("orders", num_partitions=6)])
         (await admin.find_hanging_transactions()).transactions
 
-    Options are those of every client (`kcodec.network.options.ClientConfig`, TLS and SASL: `kcodec.security`).
+    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`).
     Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
     errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
     each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup
     with `.errors` and `.results` by item. `except* BrokerError` catches both.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
         refuse_positional(positional, "Admin")
         self._client, self._asking = asking_of(options)
         self._carrier = Carrier(self._client)

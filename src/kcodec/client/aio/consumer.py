@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.client.consumer_base import ConsumerViews, OnCommitted, core_of, options_of, start
@@ -28,6 +28,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
+    from kcodec.client.options import ConsumerOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Consumer(NotPickled, ConsumerViews):
     Options and rules: `kcodec.client.Consumer`. Functions given to `subscribe` may be coroutine functions.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
         refuse_positional(positional, "Consumer")
         self._options, self._client = options_of(options)
         self._carrier = Carrier(self._client)

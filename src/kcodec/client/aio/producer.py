@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from kcodec.client.aio.transaction import TransactionalCalls
 from kcodec.client.interruption import interrupted_timeout, note_failures
@@ -28,6 +28,9 @@ from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.reports import log_lost
 from kcodec.producer.tables import TableBatch, table_batches
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ProducerOptions
 
 _time_ns = time.time_ns
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -110,7 +113,7 @@ class Producer(NotPickled, TransactionalCalls):
     Options, and what `enable_idempotence` does and does not do: `kcodec.client.Producer`.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)

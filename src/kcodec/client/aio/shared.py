@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.shared import SharedWriting, check_group, check_writer_options, seconds, take_client_options
@@ -20,13 +20,16 @@ from kcodec.producer.tables import TableBatch
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.shared import abort_shared, commit_shared
 
+if TYPE_CHECKING:
+    from kcodec.client.options import ClientOptions, WriterOptions
+
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 
 
 class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
-    def __init__(self, writing: SharedWriting, **options: Any) -> None:
+    def __init__(self, writing: SharedWriting, **options: Unpack[WriterOptions]) -> None:
         self._writing = writing
         super().__init__(**options)
 
@@ -40,7 +43,9 @@ class _HandleProducer(Producer):
 class TransactionWriter:
     """As `kcodec.client.shared.TransactionWriter`, awaited."""
 
-    def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Any) -> None:
+    def __init__(
+        self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Unpack[WriterOptions]
+    ) -> None:
         check_writer_options(options)
         self._writing = SharedWriting(handle, partitions)
         self._producer = _HandleProducer(self._writing, **options)
@@ -100,7 +105,7 @@ async def commit_transaction(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     group_metadata: ConsumerGroupMetadata | str | None = None,
     timeout: float | None = None,
-    **options: Any,
+    **options: Unpack[ClientOptions],
 ) -> None:
     """As `kcodec.client.shared.commit_transaction`, awaited."""
     taken = take_client_options(options, "commit_transaction")
@@ -117,7 +122,9 @@ async def commit_transaction(
     await _run_once(client, flow)
 
 
-async def abort_transaction(handle: TransactionHandle, *, timeout: float | None = None, **options: Any) -> None:
+async def abort_transaction(
+    handle: TransactionHandle, *, timeout: float | None = None, **options: Unpack[ClientOptions]
+) -> None:
     """As `kcodec.client.shared.abort_transaction`, awaited."""
     taken = take_client_options(options, "abort_transaction")
     client = Client(taken)

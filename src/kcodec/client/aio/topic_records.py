@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.topic_base import TopicReading
@@ -18,6 +18,9 @@ from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import Range
 from kcodec.reading.ranges import Places
 
+if TYPE_CHECKING:
+    from kcodec.client.options import ReadTopicOptions
+
 
 def read_topic(
     topic: str,
@@ -26,7 +29,7 @@ def read_topic(
     start: Places = "earliest",
     end: Places = "latest",
     max_rows: int | None = None,
-    **options: Any,
+    **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
     """Read [start, end) of a topic as Arrow batches: `kcodec.read_topic` says what the arguments mean.
 
