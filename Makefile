@@ -65,6 +65,7 @@ lint: build  ## ruff, cython-lint, and whether generated files are what their so
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
 	@$(PY) tools/draw_options.py --check
+	@$(PY) tools/draw_stub.py --check
 
 types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
