@@ -60,15 +60,18 @@ broker-jars: $(VENV)/.demo-spark java
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
 
-lint: $(VENV)/.dev  ## ruff, cython-lint, generated files, and how the source is divided (tools/structure.py)
+lint: build  ## ruff, cython-lint, generated files, and how the source is divided (tools/structure.py)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
 	@$(PY) tools/async_to_sync.py --check
+	@$(PY) tools/draw_options.py --check
+	@$(PY) tools/draw_stub.py --check
 	@$(PY) tools/structure.py --check
 
-types: build  ## mypy --strict, and the stub of the core against the core
+types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
+	@$(PY) -m basedpyright
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 		--allowlist tests/lint/stubtest_allowlist.txt --ignore-unused-allowlist
 

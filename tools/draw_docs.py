@@ -15,15 +15,20 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from draw_states import draw_diagram, draw_meanings, draw_table
+from draw_options import draw_table
+from draw_states import draw_diagram, draw_meanings
+from draw_states import draw_table as draw_state_table
 
 from kcodec.client.admin import Admin
-from kcodec.consumer.options import ConsumerOptions
-from kcodec.network.options import ClientOptions
-from kcodec.producer.options import ProducerOptions
+from kcodec.consumer.options import ConsumerConfig
+from kcodec.network.options import ClientConfig
+from kcodec.producer.options import ProducerConfig
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ERRORS
 from kcodec.protocol.schema import Message, Request, Response
+from kcodec.reading.options import ReadTopicConfig
+from kcodec.security.option_names import SecurityConfig
+from kcodec.session.options import SessionOwnConfig
 from kcodec.testing.kafka import ApacheKafka
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -152,12 +157,16 @@ DRAWN: dict[str, Callable[[], str]] = {
     "api-users": draw_api_users,
     "other-messages": draw_others,
     "errors": draw_errors,
-    "producer-options": lambda: draw_options(ProducerOptions),
-    "client-options": lambda: draw_options(ClientOptions),
-    "consumer-options": lambda: draw_options(ConsumerOptions),
+    "producer-options": lambda: draw_table(ProducerConfig),
+    "client-options": lambda: draw_table(ClientConfig),
+    "consumer-options": lambda: draw_table(ConsumerConfig),
+    "session-options": lambda: draw_table(SessionOwnConfig),
+    "read-topic-options": lambda: draw_table(ReadTopicConfig),
+    "tls-options": lambda: draw_table(SecurityConfig, "ssl_"),
+    "oauth-options": lambda: draw_table(SecurityConfig, "sasl_oauth"),
     "admin-methods": lambda: draw_methods(Admin),
     "kafka-options": lambda: draw_options(ApacheKafka),
-    "states": draw_table,
+    "states": draw_state_table,
     "state-meanings": draw_meanings,
     "state-diagram": lambda: f"```mermaid\n{draw_diagram()}```\n",
 }

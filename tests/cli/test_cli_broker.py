@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -18,9 +19,10 @@ from cli_runner import Ran, run, same_as_golden
 
 from kcodec import TopicPartition
 from kcodec.cli import ExitStatus
-from kcodec.cli.brokers import _taken
+from kcodec.cli.brokers import broker_options
 from kcodec.cli.parser import UsageError
 from kcodec.client import TransactionWriter, commit_transaction
+from kcodec.client.properties import options_of_property
 from kcodec.errors import BrokerError
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
@@ -143,6 +145,11 @@ def test_a_broker_that_is_not_there() -> None:
         ("acks", "all", {"acks": "all"}),
         ("enable.idempotence", "False", {"enable_idempotence": False}),
         ("client.id", "77", {"client_id": "77"}),
+        ("check.crcs", "false", {"check_crcs": False}),
+        ("compression.level", "3", {"compression_level": 3}),
+        ("group.instance.id", "1", {"group_instance_id": "1"}),
+        ("no.such.option", "1", {"no_such_option": "1"}),
+        ("queue.buffering.max.kbytes", "1", {"queue_buffering_max_kbytes": "1"}),
         (
             "sasl.jaas.config",
             'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="a\\"b";',
@@ -151,7 +158,7 @@ def test_a_broker_that_is_not_there() -> None:
     ],
 )
 def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, Any]) -> None:
-    assert _taken(name, value) == taken
+    assert options_of_property(name, value) == taken
 
 
 @pytest.mark.parametrize(
@@ -164,8 +171,9 @@ def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, 
     ],
 )
 def test_properties_that_make_no_sense(name: str, value: str, told: str) -> None:
+    given = argparse.Namespace(bootstrap_server="b:1", properties=[f"{name}={value}"], properties_file=None)
     with pytest.raises(UsageError) as caught:
-        _taken(name, value)
+        broker_options(given)
     assert told in str(caught.value)
     assert "hidden" not in str(caught.value)
 

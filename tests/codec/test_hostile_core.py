@@ -19,7 +19,7 @@ import pytest
 
 import kcodec
 from kcodec import EncodeError, Record, TimestampType, _fast
-from kcodec.producer.settings import ProducerSettings
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.tables import table_batches
 
 PROGRAM = Path(hostile.__file__)

@@ -13,7 +13,7 @@ from admin_script import AdminScript
 
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode

@@ -18,7 +18,7 @@ from kcodec.client import Admin, ConfigResource
 from kcodec.consumer.group.classic.membership import ClassicMembership
 from kcodec.consumer.group.modern.membership import ConsumerMembership
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Flow, Task
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.session.group_session_timeout import group_session_timeout

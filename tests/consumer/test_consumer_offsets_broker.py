@@ -28,8 +28,8 @@ from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets, commit_question, fetch_question
 from kcodec.consumer.lag import PartitionLag
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question
 from kcodec.flow import Flow, sleep, spawn
 from kcodec.testing.kafka import ApacheKafka

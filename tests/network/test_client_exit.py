@@ -202,10 +202,10 @@ def test_flows_find_what_they_import_loaded() -> None:
     program = """
         import sys, kcodec.client
         from kcodec.network.client import Client
-        from kcodec.network.options import ClientOptions
+        from kcodec.network.options import ClientConfig
         kcodec.client.Producer, kcodec.client.Consumer, kcodec.client.GroupTransactSession, kcodec.client.Admin
         before = set(sys.modules)
-        Client(ClientOptions.take({"bootstrap_servers": "127.0.0.1:1"}))
+        Client(ClientConfig.take({"bootstrap_servers": "127.0.0.1:1"}))
         print(*sys.modules)
         """
     loaded = set(run_python(textwrap.dedent(program)).stdout.split())

@@ -25,7 +25,7 @@ from kcodec.errors import TransportError
 from kcodec.flow import ANY_NODE, Flow, Reply, call
 from kcodec.network import thread_loop as sync
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kcodec.testing.kafka import ApacheKafka
 
@@ -240,7 +240,7 @@ def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) ->
     def work() -> str:
         with pytest.raises(TransportError, match="must make its own"):
             asyncio.new_event_loop().run_until_complete(runner.carrier.run(ask()))
-        own = sync.ThreadLoop(Client(ClientOptions.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
+        own = sync.ThreadLoop(Client(ClientConfig.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
         own.run(own.client.cluster.refresh(5.0), 10)
         return str(own.client.cluster.cluster_id)
 

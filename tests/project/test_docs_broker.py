@@ -57,7 +57,8 @@ class Examples:
 
 def test_producer_examples_run(apache_kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
     examples = Examples("producer.md", apache_kafka)
-    first, table, failures = examples.blocks
+    first, table, failures, options = examples.blocks
+    examples.run(options)["producer"].close()
     sent = examples.run(first)["delivery"].result()
     assert (sent.topic, sent.partition, sent.offset) == (examples.topics["orders"], 1, 0)
     with examples.producer() as producer:

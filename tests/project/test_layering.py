@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 from structure import SOURCE, Import, circles, cython_imports, imports, imports_of, module_name, source_files
 
-GROUND = {"arguments", "errors", "constants", "limits", "offsets", "flow", "_lazy"}
+GROUND = {"arguments", "errors", "constants", "limits", "offsets", "options", "flow", "_lazy"}
 CORE = GROUND | {"_fast"}
 RECORD = CORE | {"record"}
 WIRE = CORE | {"protocol"}
@@ -68,6 +68,7 @@ PUBLIC = {
     "kcodec.arguments",
     "kcodec.client",
     "kcodec.client.aio",
+    "kcodec.client.properties",
     "kcodec.cluster.retry_driver",
     "kcodec.constants",
     "kcodec.consumer.lag",
@@ -80,7 +81,6 @@ PUBLIC = {
     "kcodec.log.parallel",
     "kcodec.log.segment",
     "kcodec.log.windows",
-    "kcodec.network.option_names",
     "kcodec.offsets",
     "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
@@ -181,9 +181,9 @@ def test_packages_do_not_import_each_other_in_circles() -> None:
         ("kcodec.record.rewrite", "import kcodec.log.segment", "above"),
         ("kcodec.record.rewrite", "from ..log import segment", "above"),
         ("kcodec.record.rewrite", "def f():\n    from kcodec import spark", "above"),
-        ("kcodec.protocol.frame", "from kcodec.network.options import OptionSet", "above"),
+        ("kcodec.protocol.frame", "from kcodec.network.options import ClientConfig", "above"),
         ("kcodec.protocol.messages.records", "from kcodec.log import internal_record", "above"),
-        ("kcodec.protocol.frame", "if TYPE_CHECKING:\n    from kcodec.network.options import OptionSet", "above"),
+        ("kcodec.protocol.frame", "if TYPE_CHECKING:\n    from kcodec.network.options import ClientConfig", "above"),
         ("kcodec.producer.sender", "from kcodec.transactions.manager import TransactionManager", "above"),
         ("kcodec.errors", "from kcodec import decode", "above"),
         ("kcodec.producer.sender", "def f():\n    import time", "not pure"),
@@ -193,7 +193,7 @@ def test_packages_do_not_import_each_other_in_circles() -> None:
         ("kcodec.spark.ranges", "import pyspark.sql", "at its top"),
         ("kcodec.spark.source", "import numpy", "at its top"),
         ("kcodec.spark.source", "from kcodec._fast import scan", "not in PUBLIC"),
-        ("kcodec.cli.render", "from kcodec.network.options import OptionSet", "not in PUBLIC"),
+        ("kcodec.cli.render", "from kcodec.network.options import ClientConfig", "not in PUBLIC"),
         ("kcodec.attic", "", "no row"),
     ],
 )

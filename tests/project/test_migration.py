@@ -15,8 +15,8 @@ import kafka
 import pytest
 
 from kcodec.client import Consumer, Producer, aio
-from kcodec.consumer.options import ConsumerOptions
-from kcodec.producer.options import ProducerOptions
+from kcodec.consumer.options import ConsumerConfig
+from kcodec.producer.options import ProducerConfig
 from kcodec.testing.kafka import ApacheKafka
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "migration.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_the_defaults_are_those() -> None:
         **{name: one.default for name, one in inspect.signature(aiokafka.AIOKafkaConsumer.__init__).parameters.items()},
     }
     others = {**kafka.KafkaProducer.DEFAULT_CONFIG, **kafka.KafkaConsumer.DEFAULT_CONFIG}
-    ours = {**vars(ProducerOptions()), **vars(ConsumerOptions())}
+    ours = {**vars(ProducerConfig()), **vars(ConsumerConfig())}
     checked = 0
     for option, of_aiokafka, of_kafka_python, _, of_kcodec in table("Defaults that differ"):
         if option.startswith("`") and of_aiokafka.startswith("`"):

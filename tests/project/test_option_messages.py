@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import confluent_kafka
 import pytest
 from admin_script import AdminScript
 
@@ -17,14 +18,16 @@ from kcodec import OffsetOutOfRangeError, TopicPartition
 from kcodec.admin import flows
 from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import ConsumerOptions
+from kcodec.consumer.options import ConsumerConfig
 from kcodec.errors import BrokerError
-from kcodec.network.option_names import CLOSE, COUNTERPARTS, INSTEAD
-from kcodec.network.options import ClientOptions
-from kcodec.producer.options import ProducerOptions
+from kcodec.network.option_names import CLOSE, WITHOUT_COUNTERPART
+from kcodec.network.options import ClientConfig
+from kcodec.options import OptionSet, counterparts, declaration
+from kcodec.producer.options import ProducerConfig
 from kcodec.protocol import messages
 from kcodec.reading.ranges import TopicRange
 from kcodec.security import SECURITY_OPTIONS
+from kcodec.security.option_names import SecurityConfig
 
 NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
 CLIENTS: list[Callable[..., Any]] = [
@@ -104,11 +107,20 @@ def test_a_name_is_suggested_only_if_it_is_close(name: str) -> None:
 
 
 def test_the_names_of_others_lead_to_options_that_exist() -> None:
-    known = ClientOptions.names() | ProducerOptions.names() | ConsumerOptions.names() | SECURITY_OPTIONS
-    known |= {"fetch_ahead_max_bytes"}
-    assert {ours for ours in COUNTERPARTS.values() if ours is not None} <= known
-    assert not COUNTERPARTS.keys() & (known - {"partitioner"})
-    assert {name for name in INSTEAD if COUNTERPARTS[name] is not None} == set()
+    known = ClientConfig.names() | ProducerConfig.names() | ConsumerConfig.names() | SECURITY_OPTIONS
+    assert set(counterparts().values()) <= known
+    assert not counterparts().keys() & known
+    assert not WITHOUT_COUNTERPART.keys() & (known | counterparts().keys())
+
+
+@pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig, SecurityConfig])
+def test_the_names_of_librdkafka_are_those_that_it_knows(kind: type[OptionSet]) -> None:
+    names = [name for field in kind.fields().values() for name in declaration(field).librdkafka]
+    assert names
+    for name in names:
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            confluent_kafka.Producer({name: "?", "no.such.option": "1"})
+        assert f'No such configuration property: "{name}"' not in str(caught.value)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=NAMES)

@@ -207,7 +207,7 @@ def read_file(data: bytes, is_stream: bool, chooser: random.Random, counts: Coun
 
 def sent(table: pa.Table) -> list[Any]:
     """The batches that send_arrow() would send."""
-    from kcodec.producer.settings import ProducerSettings
+    from kcodec.producer.options import ProducerSettings
     from kcodec.producer.tables import table_batches
 
     return list(table_batches(table, 5, ProducerSettings(), 0, None))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.security import SECRET_OPTIONS, SECURITY_OPTIONS, Security
 from kcodec.security.aws_msk_iam import AwsCredentials
 from kcodec.security.secret import Secret
@@ -76,14 +76,14 @@ def everything_in(found: object, depth: int = 0) -> str:
 @pytest.mark.parametrize("name", ALL)
 def test_no_secret_shows_at_any_depth(name: str) -> None:
     security = secure(**ALL[name])
-    options = ClientOptions.take({"bootstrap_servers": "localhost:9092", "security_protocol": "SASL_SSL", **ALL[name]})
+    options = ClientConfig.take({"bootstrap_servers": "localhost:9092", "security_protocol": "SASL_SSL", **ALL[name]})
     assert PASSWORD not in everything_in(security) + everything_in(options)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_is_pickled(name: str) -> None:
     security = secure(**ALL[name])
-    options = ClientOptions.take({"bootstrap_servers": "localhost:9092", "security_protocol": "SASL_SSL", **ALL[name]})
+    options = ClientConfig.take({"bootstrap_servers": "localhost:9092", "security_protocol": "SASL_SSL", **ALL[name]})
     for value in (security, options):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             with pytest.raises(TypeError, match="not pickled"):

@@ -24,7 +24,7 @@ from guarded_kafka import (
 
 from kcodec.errors import TransportError
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.testing.certificates import Certificates
 from kcodec.testing.jars import broker_jars
 from kcodec.testing.java import find_java
@@ -50,7 +50,7 @@ def test_each_mechanism_logs_in(
 ) -> None:
     options = guarded_kafka.client_options("alice", mechanism)
     assert ask(options)
-    taken = ClientOptions.take(dict(options))
+    taken = ClientConfig.take(dict(options))
     assert not hidden_in(repr(taken) + repr(taken.security) + repr(Client(taken)))
 
 

@@ -23,7 +23,7 @@ from kcodec.cluster.metadata import Cluster, ClusterTimes
 from kcodec.cluster.retry_driver import Asking
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.scheduler import Scheduler
 from kcodec.protocol import messages
 
@@ -49,7 +49,7 @@ class AdminScript:
         self.asked: list[tuple[str, int]] = []
         self.requests: list[Any] = []
         random = Random(1)
-        options = ClientOptions(bootstrap_servers="scripted:9092")
+        options = ClientConfig(bootstrap_servers="scripted:9092")
         times = ClusterTimes(30.0, 300.0, None, options.retry_backoff)
         self.cluster = Cluster(lambda: self.now, random, times)
         self.cluster.allow_auto_topic_creation = False

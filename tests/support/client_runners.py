@@ -12,14 +12,14 @@ import pytest
 from kcodec.flow import Flow
 from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.thread_loop import ThreadLoop
 
 QUICK: dict[str, Any] = {"request_timeout_ms": 600, "reconnect_backoff_ms": 5, "retry_backoff_ms": 5}
 
 
-def options(servers: str, **changes: Any) -> ClientOptions:
-    return ClientOptions.take({"bootstrap_servers": servers, **QUICK, **changes})
+def options(servers: str, **changes: Any) -> ClientConfig:
+    return ClientConfig.take({"bootstrap_servers": servers, **QUICK, **changes})
 
 
 class Threaded:

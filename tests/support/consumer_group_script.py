@@ -17,7 +17,7 @@ from uuid import UUID
 from transaction_script import HIGHEST, World
 
 from kcodec.consumer.group.modern.membership import ConsumerMembership
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Call, Done, Flow, Signal, sleep, wait
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages import groups, metadata

@@ -24,7 +24,7 @@ from scripted_broker import Fault, Log, ScriptedCluster, _Outstanding
 from kcodec import TopicPartition
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetcher import Fetcher
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import TransportError
 from kcodec.flow import ByVersion, Call, Done, Reply
 from kcodec.network.metrics import NoMetrics

@@ -16,7 +16,7 @@ from client_runners import options
 from kcodec.consumer.group.classic.membership import ClassicMembership
 from kcodec.consumer.group.modern.membership import ConsumerMembership
 from kcodec.consumer.group.rebalance import Membership
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Flow, sleep
 from kcodec.network.client import Client
 from kcodec.network.thread_loop import ThreadLoop

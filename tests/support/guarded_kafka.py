@@ -20,7 +20,7 @@ from kcodec.flow import ANY_NODE, Flow, call
 from kcodec.network import asyncio_loop as aio
 from kcodec.network import thread_loop as sync
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.protocol.messages.metadata import MetadataRequest
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.security import USERS
@@ -80,7 +80,7 @@ def ask_blocking(options: dict[str, Any]) -> str:
 
 def ask_asyncio(options: dict[str, Any]) -> str:
     async def ask() -> str:
-        carrier = aio.AsyncioLoop(Client(ClientOptions.take(dict(options))))
+        carrier = aio.AsyncioLoop(Client(ClientConfig.take(dict(options))))
         try:
             return await carrier.run(metadata(), 15.0)
         finally:
@@ -91,7 +91,7 @@ def ask_asyncio(options: dict[str, Any]) -> str:
 
 @contextmanager
 def client_of(options: dict[str, Any]) -> Iterator[tuple[Client, Callable[[Flow[Any]], Any]]]:
-    client = Client(ClientOptions.take(dict(options)))
+    client = Client(ClientConfig.take(dict(options)))
     carrier = sync.ThreadLoop(client)
     try:
         yield client, lambda flow: carrier.run(flow, 15.0)

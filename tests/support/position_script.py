@@ -18,8 +18,8 @@ from admin_script import AdminScript
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.consumer.assignment import RESET, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.flow import Flow
 from kcodec.protocol import messages
 

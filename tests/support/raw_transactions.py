@@ -22,7 +22,7 @@ from kcodec import TopicPartition
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow, call, sleep
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.thread_loop import ThreadLoop
 from kcodec.protocol import messages
 
@@ -40,7 +40,7 @@ class HungTransaction:
 
 class RawTransactions:
     def __init__(self, bootstrap_servers: str) -> None:
-        self._client = Client(ClientOptions(bootstrap_servers=bootstrap_servers, client_id="raw"))
+        self._client = Client(ClientConfig(bootstrap_servers=bootstrap_servers, client_id="raw"))
         self._carrier = ThreadLoop(self._client)
 
     def __enter__(self) -> RawTransactions:

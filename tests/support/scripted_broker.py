@@ -25,7 +25,7 @@ from kcodec.network.scheduler import Scheduler
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
-from kcodec.producer.settings import ProducerSettings
+from kcodec.producer.options import ProducerSettings
 from kcodec.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,

@@ -16,7 +16,7 @@ from model_group import Answer, ModelGroup
 
 from kcodec.cluster.metadata import Cluster, ClusterTimes
 from kcodec.consumer.group.classic.membership import ClassicMembership
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, sleep, wait
 from kcodec.network.scheduler import Scheduler

@@ -9,7 +9,7 @@ from typing import Any
 from scripted_topic import ServedLog, TopicWorld
 
 from kcodec.cluster.retry_driver import Asking
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.reading.decoding import RangeDecoder

@@ -15,7 +15,7 @@ import pytest
 
 from kcodec.errors import AuthenticationError
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.thread_loop import ThreadLoop
 from kcodec.testing.kafka import ApacheKafka, Certificates, TokenServer
 from kcodec.testing.pytest_plugin import KafkaFactory
@@ -23,7 +23,7 @@ from kcodec.testing.pytest_plugin import KafkaFactory
 
 def log_in(options: dict[str, object]) -> set[int]:
     """The brokers that a client with these options learns of."""
-    client = Client(ClientOptions.take(options))
+    client = Client(ClientConfig.take(options))
     carrier = ThreadLoop(client)
     try:
         carrier.run(client.cluster.refresh(10), 10)

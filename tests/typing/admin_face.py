@@ -16,8 +16,8 @@ def blocking(admin: Admin) -> None:
     assert_type(admin.list_topics(include_internal=True), dict[str, TopicListing])
     assert_type(admin.list_group_offsets("g"), dict[TopicPartition, OffsetAndMetadata | None])
     assert_type(admin.find_hanging_transactions(), HangingTransactions)
-    admin.create_topics(5)  # type: ignore[arg-type]
-    admin.list_topics(includes_internal=True)  # type: ignore[call-arg]
+    admin.create_topics(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    admin.list_topics(includes_internal=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def awaited(admin: aio.Admin) -> None:

@@ -28,8 +28,8 @@ def producing(producer: Producer, table: object) -> None:
     assert_type(delivery.offset, int | None)
     assert_type(producer.send_arrow("orders", table), TableDelivery)
     assert_type(producer.send_arrow("orders", table).result(), list[BatchMetadata])
-    producer.send()  # type: ignore[call-arg]
-    producer.send("orders", partition="0")  # type: ignore[arg-type]
+    producer.send()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    producer.send("orders", partition="0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def transactions(producer: Producer) -> None:
@@ -38,7 +38,7 @@ def transactions(producer: Producer) -> None:
         txn.send("out", b"value")
         txn.send_offsets({TopicPartition("in", 0): 3}, ConsumerGroupMetadata("group"))
         assert_type(txn.handle, TransactionHandle)
-        txn.send_offsets({TopicPartition("in", 0): "3"}, "group")  # type: ignore[dict-item]
+        txn.send_offsets({TopicPartition("in", 0): "3"}, "group")  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
     assert_type(txn.committed, bool | None)
     producer.begin_transaction()
     producer.commit_transaction(timeout=1.0)

@@ -19,8 +19,8 @@ def requests_have_the_fields_of_their_tables(data: bytes) -> None:
 
 
 def mistakes_are_found() -> None:
-    messages.EndTxnRequest("a")  # type: ignore[call-arg]
-    messages.EndTxnRequest(commited=True)  # type: ignore[call-arg]
-    messages.EndTxnRequest(producer_id="1")  # type: ignore[arg-type]
-    print(messages.EndTxnRequests)  # type: ignore[attr-defined]
+    messages.EndTxnRequest("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    messages.EndTxnRequest(commited=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    messages.EndTxnRequest(producer_id="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    print(messages.EndTxnRequests)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     print(messages.string)  # type: ignore[attr-defined]

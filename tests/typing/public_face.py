@@ -42,8 +42,8 @@ def bytes_like(data: bytes, writable: bytearray, view: memoryview) -> None:
     assert_type(kcodec.decode(data), DecodedRecords)
     assert_type(kcodec.decode(writable), DecodedRecords)
     assert_type(kcodec.batches(view), RecordBatches)
-    kcodec.decode("text")  # type: ignore[arg-type]
-    kcodec.batches(None)  # type: ignore[arg-type]
+    kcodec.decode("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.batches(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def options(data: bytes) -> None:
@@ -63,11 +63,11 @@ def options(data: bytes) -> None:
         threads=2,
     )
     assert_type(decoded, DecodedRecords)
-    kcodec.decode(data, isolation_level="read_commited")  # type: ignore[arg-type]
-    kcodec.decode(data, on_error="ignore")  # type: ignore[arg-type]
-    kcodec.decode(data, binary_type="string")  # type: ignore[arg-type]
-    kcodec.decode(data, colums=("offset",))  # type: ignore[call-arg]
-    kcodec.decode(data, ("offset",))  # type: ignore[call-arg]
+    kcodec.decode(data, isolation_level="read_commited")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.decode(data, on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.decode(data, binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.decode(data, colums=("offset",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kcodec.decode(data, ("offset",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def results(decoded: DecodedRecords) -> None:
@@ -82,8 +82,8 @@ def results(decoded: DecodedRecords) -> None:
     assert_type(decoded.error, DecodeError | None)
     assert_type(decoded.column("key"), Column)
     assert_type(decoded.column("key")[0:2], list[Any])
-    decoded.next_offset = 3  # type: ignore[misc]
-    decoded.counts.records += 1  # type: ignore[misc]
+    decoded.next_offset = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    decoded.counts.records += 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def record(one: Record) -> None:
@@ -92,8 +92,8 @@ def record(one: Record) -> None:
     assert_type(one.key, bytes | None)
     assert_type(one.headers, tuple[tuple[str, bytes | None], ...])
     assert_type(one.control_type, ControlType | int | None)
-    one.value.decode()  # type: ignore[union-attr]
-    one.offset = 1  # type: ignore[misc]
+    one.value.decode()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    one.offset = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def batches(found: RecordBatches) -> None:
@@ -107,9 +107,9 @@ def batches(found: RecordBatches) -> None:
         assert_type(batch.data, memoryview)
         assert_type(batch.records(), Iterator[Record])
         assert_type(batch.is_valid(), bool)
-        batch.crc = 0  # type: ignore[misc]
+        batch.crc = 0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     assert_type(found.remaining_bytes, int)
-    RecordBatch(1)  # type: ignore[arg-type]
+    RecordBatch(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def directories(path: str) -> None:
@@ -136,15 +136,15 @@ def beside_the_records(log: Log, path: str) -> None:
     assert_type(read_offset_index(path)[1:], list[OffsetIndexEntry])
     assert_type(read_snapshot(path).producers, tuple[ProducerState, ...])
     assert_type(read_offsets(path), dict[tuple[str, int], int])
-    log.check()[0].text = ""  # type: ignore[misc]
+    log.check()[0].text = ""  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def before_the_log(encoded: EncodedBatches, decoded: DecodedRecords, buffer: bytearray) -> None:
     assert_type(kcodec.partition_for(decoded.column("key"), 12), Partitions)
     assert_type(kcodec.partition_for([b"k", None], 12)[0], int | None)
-    kcodec.partition_for(["k"], 12)  # type: ignore[list-item]
+    kcodec.partition_for(["k"], 12)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     kcodec.validate(encoded, cleanup_policy="compact", message_timestamp_type="LogAppendTime")
-    kcodec.validate(encoded.batches[0], origin="broker")  # type: ignore[arg-type]
+    kcodec.validate(encoded.batches[0], origin="broker")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(kcodec.filter_to(encoded, lambda batch, record: record.key is not None), bytes)
     kcodec.filter_to(encoded, lambda batch, record: batch.is_control_batch, batch_retention="RETAIN_EMPTY")
     kcodec.filter_to(

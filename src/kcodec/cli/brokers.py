@@ -18,29 +18,13 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError
 from kcodec.log.java_properties import read_properties
-from kcodec.network.option_names import COUNTERPARTS
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
 
-# Names of options that take other units, or files in place of words.
-OTHER_VALUES = {
-    "enable_ssl_certificate_verification",
-    "queue_buffering_max_kbytes",
-    "queued_max_messages_kbytes",
-    "ssl_endpoint_identification_algorithm",
-}
-# What others call differently, of the same kind of value.
-ALIASES = {name: ours for name, ours in COUNTERPARTS.items() if ours is not None and name not in OTHER_VALUES}
-# Java's names of things that PEM files hold here in any case.
-PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
 # For a terminal: a broker that cannot be reached is reported sooner than in a program.
 DEFAULTS = {"client_id": "kcodec-cli", "default_api_timeout_ms": 15_000}
-NUMBER_ENDINGS = ("_ms", "_size", "_memory", "_bytes", "_requests", "_per_connection", "retries")
-BOOLEANS = {"enable_idempotence", "ssl_check_hostname", "sasl_oauthbearer_allow_http"}
-WORDS = {"true": True, "false": False}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
-JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
@@ -70,9 +54,14 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
 
 def broker_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a client, from those of a command. UsageError for a property that makes no sense."""
+    from kcodec.client.properties import options_of_property
+
     found: dict[str, Any] = {}
     for where, name, value in [*_of_file(options.properties_file), *map(_of_argument, options.properties)]:
-        found |= _taken(name, value, where)
+        try:
+            found |= options_of_property(name, value)
+        except ValueError as error:
+            raise UsageError(f"{where}{error}") from None
     return {**found, "bootstrap_servers": options.bootstrap_server}
 
 
@@ -139,43 +128,6 @@ def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
                 "hold a secret)"
             )
         yield where, name, value.strip()
-
-
-def _taken(name: str, value: str, where: str = "") -> dict[str, Any]:
-    ours = name.replace(".", "_").replace("-", "_")
-    ours = ALIASES.get(ours, ours)
-    if ours == "sasl_jaas_config":
-        return _of_jaas(value)
-    if ours == "ssl_endpoint_identification_algorithm":
-        return {"ssl_check_hostname": value.lower() not in ("", "none")}
-    if ours in PEM_ONLY:
-        if value.upper() != "PEM":
-            raise UsageError(f"{where}{name}: only PEM files can be read, so that it can only be PEM")
-        return {}
-    if ours in BOOLEANS:
-        if value.lower() not in WORDS:
-            raise UsageError(f"{where}{name} must be true or false")
-        return {ours: WORDS[value.lower()]}
-    if ours.endswith(NUMBER_ENDINGS):
-        return {ours: _number(name, value, where)}
-    if ours == "acks":
-        return {ours: int(value) if value.lstrip("-").isdecimal() else value}
-    return {ours: value}
-
-
-def _number(name: str, value: str, where: str) -> int | float:
-    try:
-        return int(value) if value.lstrip("-").isdecimal() else float(value)
-    except ValueError:
-        raise UsageError(f"{where}{name} must be a number") from None
-
-
-def _of_jaas(value: str) -> dict[str, str]:
-    """Java's `... required username="u" password="p";`. What is wrong with it is not shown, as it holds a secret."""
-    found = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in JAAS.findall(value)}
-    if set(found) != {"username", "password"}:
-        raise UsageError('sasl.jaas.config: expected ... required username="..." password="...";')
-    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
 
 
 def name_and_value(text: str) -> tuple[str, str]:

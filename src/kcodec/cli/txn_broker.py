@@ -139,7 +139,7 @@ def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> 
     longest = options.max_transaction_timeout
     found = admin.find_hanging_transactions(
         topics=None if options.topic is None else [options.topic],
-        partitions=None if options.partition is None else [TopicPartition(options.topic, options.partition)],
+        partitions=None if options.partition is None else [TopicPartition(str(options.topic), options.partition)],
         broker_id=options.broker_id,
         max_transaction_timeout_ms=None if longest is None else int(longest * MINUTE_MS),
         now=_now(options),

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, Unpack
 
 from kcodec._fast import RecordIterator
 from kcodec.client.flows import document, run_in_background
@@ -27,6 +27,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
+    from kcodec.client.options import ConsumerOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,8 +56,8 @@ class Consumer(ClientBase):
                 for record in consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options: `kcodec.consumer.options.ConsumerOptions`, those of every client
-    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.client.ConsumerOptions`, those of every client
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError. read_committed is the default.
 
     `for record in consumer` reads record by record. Automatic commits carry completed records: those before the
@@ -66,7 +67,7 @@ class Consumer(ClientBase):
     A block that ends with an exception does not commit the current record of a loop, or the last poll.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
         refuse_positional(positional, "Consumer")
         self._options, client_options = take_options(options)
         self._client = Client(client_options)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.flows import run_in_background
@@ -27,13 +27,16 @@ from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
-from kcodec.producer.options import ProducerOptions, buffer_full, take_options
+from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.manager import TO_ABORT, TransactionManager
 from kcodec.transactions.offsets import check_group_metadata
 from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event, State
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ProducerOptions
 
 log = logging.getLogger("kcodec.transactions")
 
@@ -56,8 +59,8 @@ class Producer(ProducerBase):
             delivery = producer.send("orders", b"value", key=b"key")
             delivery.result()                         # RecordMetadata(topic, partition, offset, timestamp)
 
-    Options: `kcodec.producer.options.ProducerOptions`, those of every client
-    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.client.ProducerOptions`, those of every client
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError.
 
     `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the
@@ -69,16 +72,16 @@ class Producer(ProducerBase):
     ProducerFencedError.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
         self._build(own, client, IoLoop(client))
         self._start()
 
-    def _build(self, own: ProducerOptions, client: Client, io_loop: IoLoop) -> None:
+    def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
         """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
-        self._options: ProducerOptions = own
+        self._options: ProducerConfig = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
         self._io_loop = io_loop
@@ -100,7 +103,7 @@ class Producer(ProducerBase):
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         """Return the identity that the producer writes under."""
         if own.transactional_id is not None:
             return TransactionManager(

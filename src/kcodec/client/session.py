@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec._fast import decode_fetch
 from kcodec.client.flows import run_in_background
@@ -27,16 +27,17 @@ from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer.batch import Outcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
 from kcodec.session.end import SessionEnd
-from kcodec.session.options import SessionOptions, subscription_of, take_session_options
+from kcodec.session.options import SessionConfig, subscription_of, take_session_options
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
+    from kcodec.client.options import SessionOptions
 
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
@@ -49,11 +50,11 @@ NEW_FLOW_TXN_OFFSET_COMMIT = 5
 class _SessionProducer(Producer):
     """The producer of a session, on the session's client. The session starts it."""
 
-    def __init__(self, options: SessionOptions, client: Client, io_loop: IoLoop) -> None:
+    def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._session_options = options
         self._build(options.producer, client, io_loop)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         manager = super()._make_source(own)
         assert isinstance(manager, TransactionManager)
         if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
@@ -248,7 +249,7 @@ class GroupTransactSession(ClientBase):
         *positional: Never,
         topics: str | Iterable[str] | None = None,
         pattern: str | re.Pattern[str] | None = None,
-        **options: Any,
+        **options: Unpack[SessionOptions],
     ) -> None:
         refuse_positional(positional, "GroupTransactSession")
         taken = take_session_options(options)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kcodec import _fast
@@ -33,7 +33,7 @@ class TopicReading:
         start: Places,
         end: Places,
         max_rows: int | None,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 0):
             raise ValueError(f"max_rows must be a number of records, not {max_rows!r}")

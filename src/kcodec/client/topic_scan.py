@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kcodec import _fast
 from kcodec.arguments import numbers_of
@@ -16,6 +16,8 @@ from kcodec.reading.ranges import Places
 if TYPE_CHECKING:
     import polars
 
+    from kcodec.client.options import ReadTopicOptions
+
 
 def scan_topic(
     topic: str,
@@ -24,7 +26,7 @@ def scan_topic(
     start: Places = "earliest",
     end: Places = "latest",
     ascending_timestamps: bool = False,
-    **options: Any,
+    **options: Unpack[ReadTopicOptions],
 ) -> polars.LazyFrame:
     """A LazyFrame of [start, end) of a topic; each `collect` reads anew, and no more than the query needs.
 
@@ -63,7 +65,7 @@ class _Scan:
         start: Places,
         end: Places,
         ascending_timestamps: bool,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         import polars
 

@@ -13,7 +13,7 @@ from kcodec.cluster.flow_lock import Gate
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.callbacks import CallbackQueue
 from kcodec.consumer.committed_offsets import CommittedOffsets
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

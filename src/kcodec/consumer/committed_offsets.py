@@ -18,7 +18,7 @@ from uuid import UUID
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
 from kcodec.cluster.routing import CoordinatorOf
-from kcodec.consumer.settings import HIGHEST_VERSION, ConsumerSettings
+from kcodec.consumer.options import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

@@ -29,9 +29,9 @@ from kcodec.consumer.group.modern import membership as consumer_membership
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.polling_handler import PollingHandler, Polls
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait

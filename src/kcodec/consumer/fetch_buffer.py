@@ -27,7 +27,7 @@ from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batch
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.corruption import explain_corruption
 from kcodec.consumer.delivery import Chunk, LogPosition
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.offsets import TopicPartition
 

@@ -26,7 +26,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import FetchBuffer, FetchedPartition
 from kcodec.consumer.fetch_session import PartitionRequest
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Clock, Signal
 from kcodec.network.metrics import Metrics

@@ -28,7 +28,7 @@ from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import RESPONSES_AHEAD, FetchBuffer
 from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, RequestedPartition
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
 from kcodec.flow import ByVersion, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.network.metrics import Metrics

@@ -17,8 +17,8 @@ from kcodec.cluster.retry_driver import Asking
 from kcodec.consumer.assignment import COMMITTED, Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.lag import BlockingTransaction, open_transactions_of
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.polling_handler import Polls
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition

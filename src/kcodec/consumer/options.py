@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from kcodec._fast import COLUMNS, schema_of
 from kcodec.arguments import names_of
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import make_assignors
-from kcodec.consumer.settings import DEFAULT_COLUMNS, HIGHEST_VERSION, ConsumerSettings
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.network.options import ClientOptions, OptionSet, refuse_unknown
-from kcodec.security import SECURITY_OPTIONS
+from kcodec.network.options import ClientConfig, take_client_options
+from kcodec.options import OptionSet, option, settings_of
 
+if TYPE_CHECKING:
+    from kcodec.consumer.assignors import Assignor
+
+HIGHEST_VERSION = 32767
+DEFAULT_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 RESETS = ("earliest", "latest", "none")
 # ISO 8601, as java.time.Duration reads it, days to seconds.
 _DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
@@ -31,92 +36,81 @@ BROKERS_IN_CONSUMER_PROTOCOL = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConsumerOptions(OptionSet):
-    """Times are milliseconds, sizes bytes; names and defaults are those of Java's consumer (Kafka 4), except for
-    isolation_level.
+class ConsumerConfig(OptionSet):
+    """The options of a consumer. Names and defaults are those of Java's consumer (Kafka 4), except for
+    isolation_level."""
 
-    group_id:              Group that assigns partitions and keeps committed offsets; None: no group.
-    group_instance_id:     Name of a static member, which may return within the session timeout without a rebalance.
-    group_protocol:        "classic", or "consumer" (KIP-848, Kafka 4.0: the broker assigns partitions).
-    partition_assignment_strategy: Assignors of the classic protocol, in order of preference: "range", "roundrobin",
-                           "sticky", "cooperative-sticky", or a custom `kcodec.consumer.assignors.Assignor`.
-    group_remote_assignor: Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default.
-    isolation_level:       "read_committed", or "read_uncommitted" (Java's default).
-    auto_offset_reset:     Where to begin without a committed offset: "earliest", "latest", "none" (an error), or
-                           "by_duration:PT1H", an hour ago (KIP-1106).
-    enable_auto_commit, auto_commit_interval_ms: Commit completed records, at this interval and before partitions are
-                           revoked. Records are completed once the next ones are requested.
-    fetch_min_bytes, fetch_max_wait_ms: The broker delays its response until fetch_min_bytes are available or
-                           fetch_max_wait_ms have passed.
-    fetch_max_bytes, max_partition_fetch_bytes: Maximum bytes of a fetch response, and of one partition in it. A larger
-                           first batch is returned whole.
-    fetch_ahead_max_bytes: Maximum bytes of responses that are requested, or received and not polled yet, over all
-                           brokers together. A larger response, of one large batch, is received alone. Responses of
-                           paused partitions have a limit of the same size in addition.
-    max_poll_records:      Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch
-                           response for one partition.
-    max_poll_interval_ms:  Maximum time between two requests for records; after it the consumer leaves the group.
-    session_timeout_ms, heartbeat_interval_ms: Of the classic protocol; in the consumer protocol the broker sets them.
-    client_rack:           Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392).
-    check_crcs:            Verify the CRC of each batch.
-    on_error:            "raise": `poll` raises an error for a batch that cannot be read, with the offset behind it in
-                           `next_offset`; "skip": the batch is left out and counted. An offset that the broker refuses
-                           with CORRUPT_MESSAGE is requested again first, and has no `next_offset`.
-    columns, binary_type, framing: Layout of `poll_arrow`, as in `kcodec.decode`, with topic and partition.
-    limits:                Limits of decoding, a `kcodec.DecodeLimits`.
-    allow_auto_create_topics: Let brokers create a topic that is requested, if they are configured to.
-    exclude_internal_topics: Do not match internal topics, such as __consumer_offsets, with a pattern.
-    offset_fetch_highest_version, txn_offset_commit_highest_version: Highest versions of these requests, to speak as
-                           with brokers before 2.5, which cannot hold back offsets of open transactions.
-    """
-
-    MINIMUM: ClassVar[dict[str, float]] = {
-        "fetch_min_bytes": 0,
-        "fetch_max_bytes": 1,
-        "fetch_max_wait_ms": 0,
-        "max_partition_fetch_bytes": 1,
-        "fetch_ahead_max_bytes": 1,
-        "max_poll_records": 1,
-        "max_poll_interval_ms": 1,
-        "session_timeout_ms": 1,
-        "heartbeat_interval_ms": 1,
-        "auto_commit_interval_ms": 0,
-    }
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
-        "group_protocol": ("classic", "consumer"),
-        "on_error": ("raise", "skip"),
-    }
-    RENAMED: ClassVar[dict[str, str]] = {"on_corrupt": "on_error"}
-
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    group_protocol: str = "classic"
-    partition_assignment_strategy: str | Iterable[Any] = ("range", "cooperative-sticky")
-    group_remote_assignor: str | None = None
-    isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED
-    auto_offset_reset: str = "latest"
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: float = 5_000
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 52_428_800
-    fetch_max_wait_ms: float = 500
-    max_partition_fetch_bytes: int = 1_048_576
-    fetch_ahead_max_bytes: int = 67_108_864
-    max_poll_records: int = 500
-    max_poll_interval_ms: float = 300_000
-    session_timeout_ms: float = 45_000
-    heartbeat_interval_ms: float = 3_000
-    client_rack: str = ""
-    check_crcs: bool = True
-    allow_auto_create_topics: bool = True
-    exclude_internal_topics: bool = True
-    on_error: str = "raise"
-    columns: Iterable[str] = DEFAULT_COLUMNS
-    binary_type: str = "binary"
-    framing: str | None = None
-    limits: DecodeLimits = DEFAULT_LIMITS
-    offset_fetch_highest_version: int = HIGHEST_VERSION
-    txn_offset_commit_highest_version: int = HIGHEST_VERSION
+    group_id: str | None = option(None)
+    """Group that assigns partitions and keeps committed offsets; None: no group."""
+    group_instance_id: str | None = option(None)
+    """Name of a static member, which may return within the session timeout without a rebalance."""
+    group_protocol: str = option("classic", choices=("classic", "consumer"))
+    """Protocol of the group: "classic", or "consumer" (KIP-848, Kafka 4.0), in which the broker assigns partitions."""
+    partition_assignment_strategy: str | Iterable[str | Assignor] = option(DEFAULT_ASSIGNORS)
+    """Assignors of the classic protocol, in order of preference: "range", "roundrobin", "sticky", "cooperative-sticky",
+    or a custom `kcodec.consumer.assignors.Assignor`."""
+    group_remote_assignor: str | None = option(None)
+    """Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default."""
+    isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"] = option(
+        IsolationLevel.READ_COMMITTED
+    )
+    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
+    ("read_uncommitted", Java's default)."""
+    auto_offset_reset: str = option("latest")
+    """Where to begin without a committed offset: "earliest", "latest", "none" (an error), or "by_duration:PT1H", an
+    hour ago (KIP-1106)."""
+    enable_auto_commit: bool = option(True)
+    """Commit completed records, periodically and before partitions are revoked. Records are completed once the next
+    ones are requested."""
+    auto_commit_interval_ms: float = option(5_000, minimum=0)
+    """Interval of the automatic commits."""
+    fetch_min_bytes: int = option(1, minimum=0)
+    """Minimum bytes of a fetch response; until they are available the broker delays it, fetch_max_wait_ms at most."""
+    fetch_max_wait_ms: float = option(500, minimum=0, librdkafka="fetch.wait.max.ms")
+    """Maximum time that the broker delays a fetch response to collect fetch_min_bytes."""
+    fetch_max_bytes: int = option(52_428_800, minimum=1)
+    """Maximum bytes of a fetch response. A larger first batch is returned whole."""
+    max_partition_fetch_bytes: int = option(1_048_576, minimum=1, librdkafka="fetch.message.max.bytes")
+    """Maximum bytes of one partition in a fetch response. A larger first batch is returned whole."""
+    fetch_ahead_max_bytes: int = option(67_108_864, minimum=1, librdkafka="queued.max.messages.kbytes")
+    """Maximum bytes of responses that are requested, or received and not polled yet, over all brokers together. A
+    larger response, of one large batch, is received alone. Responses of paused partitions have a limit of the same size
+    in addition."""
+    max_poll_records: int = option(500, minimum=1)
+    """Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch response for one
+    partition."""
+    max_poll_interval_ms: float = option(300_000, minimum=1)
+    """Maximum time between two requests for records; after it the consumer leaves the group."""
+    session_timeout_ms: float = option(45_000, minimum=1)
+    """Time without a heartbeat after which a member of the classic protocol is removed from the group; in the consumer
+    protocol the broker sets it."""
+    heartbeat_interval_ms: float = option(3_000, minimum=1)
+    """Interval of heartbeats in the classic protocol; in the consumer protocol the broker sets it."""
+    client_rack: str = option("")
+    """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392)."""
+    check_crcs: bool = option(True)
+    """Verify the CRC of each batch."""
+    on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
+    """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
+    `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
+    CORRUPT_MESSAGE is requested again first, and has no `next_offset`."""
+    columns: Iterable[str] = option(DEFAULT_COLUMNS)
+    """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition."""
+    binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
+    """Arrow type of keys and values in `poll_arrow`, as in `kcodec.decode`."""
+    framing: Literal["confluent"] | None = option(None)
+    """Split schema ids from keys and values, as in `kcodec.decode`."""
+    limits: DecodeLimits = option(DEFAULT_LIMITS)
+    """Limits of decoding, a `kcodec.DecodeLimits`."""
+    allow_auto_create_topics: bool = option(True)
+    """Let brokers create a topic that is requested, if they are configured to."""
+    exclude_internal_topics: bool = option(True)
+    """Do not match internal topics, such as __consumer_offsets, with a pattern."""
+    offset_fetch_highest_version: int = option(HIGHEST_VERSION)
+    """Highest version of OffsetFetch requests, to speak as with brokers before 2.5, which cannot hold back offsets of
+    open transactions."""
+    txn_offset_commit_highest_version: int = option(HIGHEST_VERSION)
+    """Highest version of TxnOffsetCommit requests, to speak as with brokers before 2.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,7 +129,7 @@ class ConsumerOptions(OptionSet):
         isolation_of(self.isolation_level)
         self._strategies()
         self._reset()
-        schema_of(self._columns(), self.binary_type, False, self.framing)  # the core's own check
+        checked_columns(self.columns, self.binary_type, self.framing)
 
     def _check_protocol(self) -> None:
         """What only the other protocol heeds is a mistake, as in Java (ConsumerConfig): one would rely on it."""
@@ -163,69 +157,99 @@ class ConsumerOptions(OptionSet):
         days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
         return "by_duration", ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
-    def _columns(self) -> tuple[str, ...]:
-        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
-        for name in columns:
-            if name not in COLUMNS:
-                raise ValueError(f"unknown column {name!r}; possible: {', '.join(COLUMNS)}")
-        return columns
-
-    def settings(self, client: ClientOptions) -> ConsumerSettings:
+    def settings(self, client: ClientConfig) -> ConsumerSettings:
         """Return the settings of the flows."""
         reset, duration = self._reset()
-        return ConsumerSettings(
+        return settings_of(
+            ConsumerSettings,
+            self,
+            client,
             bootstrap_servers=",".join(map(str, client.addresses)),
-            group_id=self.group_id,
-            group_instance_id=self.group_instance_id,
-            group_protocol=self.group_protocol,
-            group_remote_assignor=self.group_remote_assignor,
             partition_assignment_strategy=self._strategies(),
-            client_id=client.client_id,
-            client_rack=self.client_rack,
             isolation_level=isolation_of(self.isolation_level),
             auto_offset_reset=reset,
             auto_offset_reset_duration=duration,
-            allow_auto_create_topics=self.allow_auto_create_topics,
-            exclude_internal_topics=self.exclude_internal_topics,
-            fetch_min_bytes=self.fetch_min_bytes,
-            fetch_max_bytes=self.fetch_max_bytes,
-            fetch_max_wait=self.fetch_max_wait_ms / 1000,
-            max_partition_fetch_bytes=self.max_partition_fetch_bytes,
-            fetch_ahead_max_bytes=self.fetch_ahead_max_bytes,
-            max_poll_records=self.max_poll_records,
-            max_poll_interval=self.max_poll_interval_ms / 1000,
-            session_timeout=self.session_timeout_ms / 1000,
-            heartbeat_interval=self.heartbeat_interval_ms / 1000,
             enable_auto_commit=self.enable_auto_commit and self.group_id is not None,
-            auto_commit_interval=self.auto_commit_interval_ms / 1000,
-            check_crcs=self.check_crcs,
-            on_error=self.on_error,
-            columns=self._columns(),
-            binary_type=self.binary_type,
-            framing=self.framing,
-            limits=self.limits,
-            request_timeout=client.request_timeout_ms / 1000,
-            default_api_timeout=client.default_api_timeout_ms / 1000,
-            metadata_max_age=client.metadata_max_age_ms / 1000,
-            retry_backoff=client.retry_backoff,
-            offset_fetch_highest_version=self.offset_fetch_highest_version,
-            txn_offset_commit_highest_version=self.txn_offset_commit_highest_version,
+            columns=checked_columns(self.columns, self.binary_type, self.framing),
         )
 
 
-def take_options(given: dict[str, Any]) -> tuple[ConsumerOptions, ClientOptions]:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerSettings:
+    """What a consumer's flows use: the options of the same names, with times in seconds.
+
+    bootstrap_servers: The addresses that the client was given, for messages.
+    auto_offset_reset: "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.
+    retry_backoff:     Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    """
+
+    bootstrap_servers: str = ""
+    group_id: str | None = ConsumerConfig.group_id
+    group_instance_id: str | None = ConsumerConfig.group_instance_id
+    group_protocol: str = ConsumerConfig.group_protocol
+    group_remote_assignor: str | None = ConsumerConfig.group_remote_assignor
+    partition_assignment_strategy: tuple[Any, ...] = DEFAULT_ASSIGNORS
+    client_id: str = ClientConfig.client_id
+    client_rack: str = ConsumerConfig.client_rack
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    auto_offset_reset: str = ConsumerConfig.auto_offset_reset
+    auto_offset_reset_duration: float = 0.0
+    allow_auto_create_topics: bool = ConsumerConfig.allow_auto_create_topics
+    exclude_internal_topics: bool = ConsumerConfig.exclude_internal_topics
+    fetch_min_bytes: int = ConsumerConfig.fetch_min_bytes
+    fetch_max_bytes: int = ConsumerConfig.fetch_max_bytes
+    fetch_max_wait: float = ConsumerConfig.fetch_max_wait_ms / 1000
+    max_partition_fetch_bytes: int = ConsumerConfig.max_partition_fetch_bytes
+    fetch_ahead_max_bytes: int = ConsumerConfig.fetch_ahead_max_bytes
+    max_poll_records: int = ConsumerConfig.max_poll_records
+    max_poll_interval: float = ConsumerConfig.max_poll_interval_ms / 1000
+    session_timeout: float = ConsumerConfig.session_timeout_ms / 1000
+    heartbeat_interval: float = ConsumerConfig.heartbeat_interval_ms / 1000
+    enable_auto_commit: bool = ConsumerConfig.enable_auto_commit
+    auto_commit_interval: float = ConsumerConfig.auto_commit_interval_ms / 1000
+    check_crcs: bool = ConsumerConfig.check_crcs
+    on_error: str = ConsumerConfig.on_error
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    binary_type: str = ConsumerConfig.binary_type
+    framing: str | None = ConsumerConfig.framing
+    limits: DecodeLimits = DEFAULT_LIMITS
+    request_timeout: float = ClientConfig.request_timeout_ms / 1000
+    default_api_timeout: float = ClientConfig.default_api_timeout_ms / 1000
+    metadata_max_age: float = ClientConfig.metadata_max_age_ms / 1000
+    retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
+    offset_fetch_highest_version: int = HIGHEST_VERSION
+    txn_offset_commit_highest_version: int = HIGHEST_VERSION
+
+    @property
+    def is_committed_only(self) -> bool:
+        """Whether aborted records, and those of open transactions, are left out."""
+        return self.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:
+    """Return the columns of Arrow batches. Raise ValueError for a column, type or framing that there is not."""
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    for name in names:
+        if name not in COLUMNS:
+            raise ValueError(f"unknown column {name!r}; possible: {', '.join(COLUMNS)}")
+    schema_of(names, binary_type, False, framing)  # the core's own check
+    return names
+
+
+def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:
+    """As `take_client_options`. A call without a timeout waits for one request at least."""
+    is_chosen = "default_api_timeout_ms" in left
+    client = take_client_options(left, own, what)
+    if client.default_api_timeout_ms < client.request_timeout_ms and not is_chosen:
+        return dataclasses.replace(client, default_api_timeout_ms=client.request_timeout_ms)
+    return client
+
+
+def take_options(given: Mapping[str, Any]) -> tuple[ConsumerConfig, ClientConfig]:
     """A consumer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
-    own = ConsumerOptions.take(left)
-    client_names = ClientOptions.names() | SECURITY_OPTIONS
-    refuse_unknown(
-        {name: value for name, value in left.items() if name not in client_names},
-        ConsumerOptions.names() | client_names,
-        "a consumer",
-    )
-    client = ClientOptions.take(left)
-    if client.default_api_timeout_ms < client.request_timeout_ms and "default_api_timeout_ms" not in given:
-        client = dataclasses.replace(client, default_api_timeout_ms=client.request_timeout_ms)
+    own = ConsumerConfig.take(left)
+    client = take_consumer_client(left, ConsumerConfig.names(), "a consumer")
     own.settings(client)
     return own, client
 

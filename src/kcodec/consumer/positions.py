@@ -24,7 +24,7 @@ from kcodec.cluster.retry_driver import Asking, Outcome, Question, settle
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question, is_truncated, truncation_error
 from kcodec.errors import (
     AuthenticationError,

@@ -22,8 +22,8 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.group.rebalance import Membership, Subscription
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.settings import ConsumerSettings
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, error_code

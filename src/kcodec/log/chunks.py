@@ -117,9 +117,11 @@ class ChunkReader(Protocol):
     @property
     def counts(self) -> Counts:
         """Counts of what has been read so far."""
+        ...
 
     def chunks(self) -> Iterator[DecodedRecords]:
         """Every chunk; to be called once."""
+        ...
 
 
 class Chunks(Iterator[DecodedRecords]):

@@ -271,6 +271,7 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
     marker must resolve nothing, and of the active segment's last one, which may be torn.
     """
     known_end: int | None = None
+    tail: Tail | None = None
     while True:
         walk = _Walk(limits, on_error)
         walked = [walk.segment(segment, known_end if segment.is_active else None) for segment in segments]
@@ -282,7 +283,7 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
         if torn is None:
             break
         known_end, tail = torn.position, torn
-    if known_end is not None:
+    if tail is not None:
         walked[-1].tail = tail
     return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
 

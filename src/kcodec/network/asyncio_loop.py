@@ -94,8 +94,9 @@ class AsyncioLoop(IoLoop):
     def check_wait(self) -> None:
         """Raise RuntimeError in another event loop than the client's: nothing there would wake the caller."""
         running = asyncio._get_running_loop()
-        if running is not self._loop is not None and (running is not None or self._loop.is_closed()):
-            state = "is closed" if self._loop.is_closed() else "is another one"
+        loop = self._loop
+        if loop is not None and running is not loop and (running is not None or loop.is_closed()):
+            state = "is closed" if loop.is_closed() else "is another one"
             raise RuntimeError(
                 f"this client belongs to the event loop of its first call, which {state}: make a client in the event"
                 " loop that uses it, and close it there"

@@ -18,7 +18,7 @@ from kcodec.errors import TransportError
 from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network
 from kcodec.network.logs import escape_logs
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.preload import load_for_flows
 from kcodec.network.scheduler import Scheduler
 
@@ -37,7 +37,7 @@ GRACE_SECONDS = 0.5
 class Client:
     """The parts of a client. clock: monotonic seconds, never the wall's; random: for jitter and choice."""
 
-    def __init__(self, options: ClientOptions, clock: Clock = time.monotonic, random: Random | None = None) -> None:
+    def __init__(self, options: ClientConfig, clock: Clock = time.monotonic, random: Random | None = None) -> None:
         load_for_flows()
         escape_logs()
         self.options = options

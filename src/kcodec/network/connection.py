@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
 from kcodec.network.negotiation import ask_versions, over, renewal_delay
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
 from kcodec.protocol.versions import BrokerVersions
@@ -67,7 +67,7 @@ class ConnectionOwner(ABC):
 
     scheduler: Scheduler
 
-    def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
+    def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         self.options = options
         self.clock = clock
         self.random = random

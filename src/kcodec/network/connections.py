@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
 from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
-from kcodec.network.options import ClientOptions
+from kcodec.network.options import ClientConfig
 
 if TYPE_CHECKING:
     from kcodec.cluster.values import Broker
@@ -61,7 +61,7 @@ class _Backoff:
 class Network(ConnectionOwner):
     """See the module. clock: monotonic seconds; random: for jitter and choice."""
 
-    def __init__(self, options: ClientOptions, clock: Clock, random: Random) -> None:
+    def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         super().__init__(options, clock, random)
         self.directory: Directory
         self.opener: Opener

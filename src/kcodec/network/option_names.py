@@ -11,75 +11,29 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-#: Names of librdkafka and of the Java clients, with underscores, and the option of kcodec that is meant.
-COUNTERPARTS = {
-    "compression_codec": "compression_type",
-    "debug": None,
-    "enable_partition_eof": None,
-    "message_max_bytes": "max_request_size",
-    "message_timeout_ms": "delivery_timeout_ms",
-    "metadata_broker_list": "bootstrap_servers",
-    "queue_buffering_max_ms": "linger_ms",
-    "queue_buffering_max_kbytes": "buffer_memory",
-    "request_required_acks": "acks",
-    "sasl_mechanisms": "sasl_mechanism",
-    "sasl_password": "sasl_plain_password",
-    "sasl_username": "sasl_plain_username",
-    "socket_timeout_ms": "request_timeout_ms",
-    "ssl_ca_location": "ssl_cafile",
-    "ssl_certificate_location": "ssl_certfile",
-    "ssl_cipher_suites": "ssl_ciphers",
-    "ssl_crl_location": "ssl_crlfile",
-    "ssl_endpoint_identification_algorithm": "ssl_check_hostname",
-    "ssl_key_location": "ssl_keyfile",
-    "ssl_key_password": "ssl_password",
-    "ssl_keystore_location": "ssl_certfile",
-    "ssl_truststore_location": "ssl_cafile",
-    "max_in_flight": "max_in_flight_requests_per_connection",
-    "max_in_flight_requests": "max_in_flight_requests_per_connection",
-    "message_send_max_retries": "retries",
-    "fetch_message_max_bytes": "max_partition_fetch_bytes",
-    "fetch_wait_max_ms": "fetch_max_wait_ms",
-    "fetch_queue_backoff_ms": None,
-    "queued_max_messages_kbytes": "fetch_ahead_max_bytes",
-    "enable_ssl_certificate_verification": "ssl_context",
-    "api_version": None,
-    "api_version_request": None,
-    "broker_version_fallback": None,
-    "enable_auto_offset_store": None,
-    "interceptor_classes": None,
-    "key_deserializer": None,
-    "log_level": None,
-    "metric_reporters": None,
-    "partitioner": None,
-    "partitioner_class": None,
-    "queue_buffering_max_messages": None,
-    "receive_buffer_bytes": None,
-    "sasl_jaas_config": None,
-    "sasl_kerberos_service_name": None,
-    "send_buffer_bytes": None,
-    "socket_keepalive_enable": None,
-    "ssl_keystore_password": None,
-    "ssl_truststore_password": None,
-    "statistics_interval_ms": None,
-    "value_deserializer": None,
-}
-#: What to use in place of options without a counterpart.
-INSTEAD = {
+from kcodec.options import counterparts
+
+#: Options of Java and librdkafka, with underscores, that kcodec does not have, and what to use instead.
+WITHOUT_COUNTERPART = {
     "api_version": "versions are negotiated with each broker",
     "api_version_request": "versions are negotiated with each broker",
     "broker_version_fallback": "versions are negotiated with each broker",
     "debug": 'use logging.getLogger("kcodec").setLevel(logging.DEBUG)',
     "enable_auto_offset_store": "set enable_auto_commit=False and call commit() with the offsets that were processed",
     "enable_partition_eof": "compare position() with end_offsets()",
+    "fetch_queue_backoff_ms": "",
+    "interceptor_classes": "",
     "key_deserializer": "records hold bytes: decode record.key",
     "log_level": 'use logging.getLogger("kcodec").setLevel(...)',
     "metric_reporters": "pass an object as metrics=",
     "partitioner": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
     "partitioner_class": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
     "queue_buffering_max_messages": "buffer_memory bounds the bytes of the buffer",
+    "receive_buffer_bytes": "",
     "sasl_jaas_config": "pass sasl_plain_username= and sasl_plain_password=",
     "sasl_kerberos_service_name": "Kerberos is not supported",
+    "send_buffer_bytes": "",
+    "socket_keepalive_enable": "",
     "ssl_keystore_password": "only PEM files are read, without a store's password",
     "ssl_truststore_password": "only PEM files are read, without a store's password",
     "statistics_interval_ms": "pass an object as metrics=, which is called with counts and latencies",
@@ -103,12 +57,11 @@ def _meant(given: str, known: list[str]) -> str:
     name = given.replace(".", "_").replace("-", "_")
     if name in known:
         return f"; option names have underscores: write {name}=..., or pass several as **{{{name!r}: ...}}"
-    if name in COUNTERPARTS:
-        ours = COUNTERPARTS[name]
-        if ours in known:
-            return f"; its name in kcodec is {ours!r}"
-        if ours is None:
-            return f": {INSTEAD[name]}" if name in INSTEAD else "; kcodec has no equivalent"
+    if name in WITHOUT_COUNTERPART:
+        return f": {WITHOUT_COUNTERPART[name]}" if WITHOUT_COUNTERPART[name] else "; kcodec has no equivalent"
+    ours = counterparts().get(name)
+    if ours in known:
+        return f"; its name in kcodec is {ours!r}"
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -119,7 +72,8 @@ def refuse_positional(given: tuple[Any, ...], what: str) -> None:
         return
     if isinstance(given[0], Mapping):
         names = [str(name).replace(".", "_") for name in given[0]]
-        ours = [COUNTERPARTS.get(name) or name for name in names]
+        known = counterparts()
+        ours = [known.get(name, name) for name in names]
         example = ", ".join(f"{name}=..." for name in ours[:3]) or "bootstrap_servers=..."
         raise TypeError(
             f"{what} takes its options as keyword arguments, not as a dict: {what}({example}), or {what}(**options) "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of every client: addresses, timeouts and limits. Names are Kafka's own.
 
-Each client (Producer, Admin ...) takes its own options first and gives the rest to `ClientOptions.take`; what is left
-then is nobody's, and `refuse_unknown` says so with a suggestion.
+Each client (Producer, Admin ...) takes its own options first and leaves the rest to `take_client_options`, which
+refuses what is unknown with a suggestion.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
-from kcodec.arguments import take_renamed
 from kcodec.flow import Address
 from kcodec.network.metrics import Metrics, NoMetrics, checked_metrics
-from kcodec.network.option_names import COUNTERPARTS, refuse_unknown
+from kcodec.network.option_names import refuse_unknown
+from kcodec.options import Option, OptionSet, counterparts, option
 from kcodec.security import SECURITY_OPTIONS, Security
 
-__all__ = ["ClientOptions", "OptionSet", "parse_bootstrap_servers", "refuse_unknown"]
+__all__ = ["ClientConfig", "parse_bootstrap_servers", "refuse_unknown", "take_client_options"]
 
 DEFAULT_PORT = 9092
-Options = TypeVar("Options", bound="OptionSet")
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
@@ -72,112 +71,57 @@ def _address(entry: str) -> Address:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptionSet:
-    """Options that check themselves: a number below MINIMUM is a ValueError, as are a word not in CHOICES and a value
-    of a boolean option that is neither True nor False: the text "false" would switch the option on.
+class ClientConfig(OptionSet):
+    """The options of every client. Names are Kafka's, and defaults those of its Java client."""
 
-    RENAMED: the deprecated name of an option -> its present name."""
-
-    MINIMUM: ClassVar[dict[str, float]] = {}
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
-    RENAMED: ClassVar[dict[str, str]] = {}
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.type in ("bool", bool) and getattr(self, field.name) not in (True, False):
-                raise ValueError(f"{field.name} must be True or False, not {getattr(self, field.name)!r}")
-        for name, least in self.MINIMUM.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
-                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
-        for name, choices in self.CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                near = difflib.get_close_matches(str(value), choices, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
-
-    @classmethod
-    def names(cls) -> set[str]:
-        """What can be set."""
-        return {field.name for field in dataclasses.fields(cls) if field.init}
-
-    @classmethod
-    def take(cls: type[Options], options: dict[str, Any]) -> Options:
-        """Remove the options of this class from `options` and return them; the rest stays in it."""
-        for old, new in cls.RENAMED.items():
-            take_renamed(options, old, new)
-        return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientOptions(OptionSet):
-    """What all clients share. Times are milliseconds, sizes bytes, defaults those of Kafka's Java client.
-
-    bootstrap_servers:          "host:port,host:port" or a list: some brokers of the cluster, to find the others.
-    client_id:                  Name of the client in the logs, quotas and metrics of brokers.
-    request_timeout_ms:         Maximum time that one request waits for its response.
-    default_api_timeout_ms:     Maximum time of a call without a timeout argument, retries included.
-    retry_backoff_ms, retry_backoff_max_ms:           Pause before a request is repeated: doubled each time, jitter.
-    reconnect_backoff_ms, reconnect_backoff_max_ms:   Pause before a broker is connected again: doubled each time.
-    socket_connection_setup_timeout_ms:               For TCP, TLS, version negotiation and SASL together.
-    connections_max_idle_ms:    Time after which a connection without requests is closed.
-    metadata_max_age_ms:        Age at which metadata is requested again.
-    metadata_recovery_strategy: "rebootstrap" (KIP-899, KIP-1102): if no known broker can be reached, start again from
-                                bootstrap_servers; "none": keep trying the known brokers.
-    metadata_recovery_rebootstrap_trigger_ms:         Start again from bootstrap_servers after this time without a
-                                response to metadata requests.
-    unknown_topic_timeout_ms:   Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call
-                                unknown, from the first such response on; a broker also responds so while it creates a
-                                topic.
-    client_dns_lookup:          "use_all_dns_ips", or "resolve_canonical_bootstrap_servers_only".
-    max_response_bytes:         Maximum bytes of a response; a longer one is refused (Kafka: socket.request.max.bytes
-                                of brokers).
-    max_pipelined_requests:     Maximum number of requests to a broker without a response; others wait in the client.
-    security:                   TLS and SASL, as a `kcodec.client.Security`.
-    metrics:                    An object with the methods of `kcodec.client.Metrics`, called with counts and
-                                latencies; None: no metrics. An exception of it is logged once for each method.
-    """
-
-    MINIMUM: ClassVar[dict[str, float]] = {
-        "request_timeout_ms": 1,
-        "default_api_timeout_ms": 1,
-        "retry_backoff_ms": 0,
-        "retry_backoff_max_ms": 0,
-        "reconnect_backoff_ms": 0,
-        "reconnect_backoff_max_ms": 0,
-        "socket_connection_setup_timeout_ms": 1,
-        "connections_max_idle_ms": 1,
-        "metadata_max_age_ms": 1,
-        "metadata_recovery_rebootstrap_trigger_ms": 0,
-        "unknown_topic_timeout_ms": 0,
-        "max_response_bytes": 1024,
-        "max_pipelined_requests": 1,
-    }
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
-        "metadata_recovery_strategy": ("rebootstrap", "none"),
-        "client_dns_lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-    }
-
-    bootstrap_servers: str | Iterable[str]
-    client_id: str = "kcodec"
-    request_timeout_ms: float = 30_000
-    default_api_timeout_ms: float = 60_000
-    retry_backoff_ms: float = 100
-    retry_backoff_max_ms: float = 1_000
-    reconnect_backoff_ms: float = 50
-    reconnect_backoff_max_ms: float = 1_000
-    socket_connection_setup_timeout_ms: float = 10_000
-    connections_max_idle_ms: float = 540_000
-    metadata_max_age_ms: float = 300_000
-    metadata_recovery_strategy: str = "rebootstrap"
-    metadata_recovery_rebootstrap_trigger_ms: float = 300_000
-    unknown_topic_timeout_ms: float = 5_000
-    client_dns_lookup: str = "use_all_dns_ips"
-    max_response_bytes: int = 100 * 1024 * 1024
-    max_pipelined_requests: int = 64
+    bootstrap_servers: str | Iterable[str] = dataclasses.field(
+        metadata={"option": Option(librdkafka=("metadata.broker.list",))}
+    )
+    """Addresses of some brokers of the cluster, "host:port,host:port" or a list; the client learns the others there."""
+    client_id: str = option("kcodec")
+    """Name of the client in the logs, quotas and metrics of brokers."""
+    request_timeout_ms: float = option(30_000, minimum=1, librdkafka="socket.timeout.ms")
+    """Maximum time that one request waits for its response."""
+    default_api_timeout_ms: float = option(60_000, minimum=1)
+    """Maximum time of a call without a timeout argument, retries included."""
+    retry_backoff_ms: float = option(100, minimum=0)
+    """Pause before a request is repeated for the first time; it doubles with each repeat, with jitter."""
+    retry_backoff_max_ms: float = option(1_000, minimum=0)
+    """Maximum pause before a request is repeated."""
+    reconnect_backoff_ms: float = option(50, minimum=0)
+    """Pause before the first attempt to connect to a broker again; it doubles with each attempt, with jitter."""
+    reconnect_backoff_max_ms: float = option(1_000, minimum=0)
+    """Maximum pause before a broker is connected again."""
+    socket_connection_setup_timeout_ms: float = option(10_000, minimum=1)
+    """Maximum time to set up a connection: TCP, TLS, version negotiation and SASL together."""
+    connections_max_idle_ms: float = option(540_000, minimum=1)
+    """Time after which a connection without requests is closed."""
+    metadata_max_age_ms: float = option(300_000, minimum=1)
+    """Age at which metadata is requested again."""
+    metadata_recovery_strategy: str = option("rebootstrap", choices=("rebootstrap", "none"))
+    """What to do if no known broker can be reached (KIP-899, KIP-1102): start again from bootstrap_servers
+    ("rebootstrap"), or keep trying the known brokers ("none")."""
+    metadata_recovery_rebootstrap_trigger_ms: float = option(300_000, minimum=0)
+    """Time without a response to metadata requests after which the client starts again from bootstrap_servers."""
+    unknown_topic_timeout_ms: float = option(5_000, minimum=0)
+    """Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call unknown, from the first
+    such response on; a broker also responds so while it creates a topic."""
+    client_dns_lookup: str = option(
+        "use_all_dns_ips", choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
+    )
+    """Which addresses of a host name to try: all of them in turn, or after resolving the bootstrap servers to their
+    canonical names."""
+    max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
+    """Maximum bytes of a response; a larger one is refused (brokers: `socket.request.max.bytes`)."""
+    max_pipelined_requests: int = option(64, minimum=1)
+    """Maximum number of requests to a broker without a response; others wait in the client."""
     security: Security = dataclasses.field(default_factory=lambda: Security.from_options({}))
-    metrics: Metrics = dataclasses.field(default_factory=NoMetrics)
+    """TLS and SASL as one object, instead of the options of security.md."""
+    metrics: Metrics = dataclasses.field(
+        default_factory=NoMetrics, metadata={"option": Option(accepts="Metrics | None")}
+    )
+    """Object with the methods of `kcodec.client.Metrics`, called with counts and latencies; None: no metrics. An
+    exception that a method raises is logged once for each method."""
     addresses: tuple[Address, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -186,10 +130,11 @@ class ClientOptions(OptionSet):
         object.__setattr__(self, "metrics", checked_metrics(self.metrics))
 
     @classmethod
-    def take(cls, options: dict[str, Any]) -> ClientOptions:
+    def take(cls, options: dict[str, Any]) -> ClientConfig:
         """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
         if "bootstrap_servers" not in options:
-            meant = [name for name in options if COUNTERPARTS.get(name) == "bootstrap_servers"]
+            others = counterparts()
+            meant = [name for name in options if others.get(name) == "bootstrap_servers"]
             meant += difflib.get_close_matches("bootstrap_servers", options, n=1)
             hint = f"; {meant[0]!r} is not an option, write bootstrap_servers=" if meant else ""
             raise TypeError(f'bootstrap_servers is missing: "host:port" of any broker of the cluster{hint}')
@@ -210,3 +155,11 @@ class ClientOptions(OptionSet):
 
 def _backoff(first_ms: float, most_ms: float, attempt: int, random: float) -> float:
     return float(min(first_ms * 2.0 ** min(attempt, 30), most_ms) * (0.8 + 0.4 * random) / 1000)
+
+
+def take_client_options(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:
+    """Return the client's options, once those of its own, with the names `own`, are taken from the given ones. Raise
+    TypeError for one that `what` ("a producer") does not have."""
+    known = ClientConfig.names() | SECURITY_OPTIONS
+    refuse_unknown({name: value for name, value in left.items() if name not in known}, known.union(own), what)
+    return ClientConfig.take(left)

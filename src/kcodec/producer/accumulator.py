@@ -22,9 +22,9 @@ from kcodec.flow import Clock
 from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, Callback, Outcome, ProducerBatch
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer, WaitingRecord
-from kcodec.producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -28,10 +28,10 @@ from kcodec.producer.batch import Outcome, ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
-from kcodec.producer.settings import ProducerSettings
 
 
 class ProducerCore:

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import BufferFullError
-from kcodec.network.options import ClientOptions, OptionSet, refuse_unknown
+from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
-from kcodec.producer.settings import ProducerSettings
-from kcodec.security import SECURITY_OPTIONS
-
-if TYPE_CHECKING:
-    pass
+from kcodec.options import OptionSet, option, settings_of
 
 Serializer = Callable[[Any], "bytes | None"]
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
@@ -23,62 +19,50 @@ _ACKS = {0: 0, 1: 1, -1: -1, "0": 0, "1": 1, "-1": -1, "all": -1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProducerOptions(OptionSet):
-    """Times are milliseconds, sizes bytes; names and defaults are those of Java's producer (Kafka 4).
+class ProducerConfig(OptionSet):
+    """The options of a producer. Names and defaults are those of Java's producer (Kafka 4)."""
 
-    acks:               "all" (or -1): a record is acknowledged once all in-sync replicas have it; 1: once the leader
-                        has it; 0: brokers send no response, so errors and offsets are unknown.
-    enable_idempotence: Number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries,
-                        and at most 5 requests in flight.
-    transactional_id:   Id of a transactional producer: one for each live instance, the same after a restart.
-    transaction_timeout_ms: Time after which the coordinator aborts an open transaction.
-    compression_type:   "none", "gzip", "snappy", "lz4" or "zstd".
-    compression_level:  Level of the codec, with Kafka's ranges (KIP-390); None: the codec's default.
-    linger_ms:          Time that a batch which is not full waits for more records.
-    batch_size:         Maximum bytes of a batch before compression; a larger record gets a batch alone.
-    buffer_memory:      Maximum bytes of records that are not acknowledged, in whole batches; above it `send` waits.
-    max_block_ms:       Maximum time that `send` waits for buffer space, and a record for its topic's metadata.
-    max_request_size:   Maximum bytes of a record, and of all batches of one request together; a larger record is an
-                        error.
-    max_in_flight_requests_per_connection: Maximum number of requests to a broker without a response.
-    retries, delivery_timeout_ms: A record is sent again until one of them is used up. The time counts from `send`, is
-                        120,000 by default, and is at least linger_ms + request_timeout_ms.
-    partitioner_adaptive_partitioning_enable, partitioner_ignore_keys: For records without a key, prefer partitions
-                        with short queues; ignore keys as well (KIP-794).
-    key_serializer, value_serializer: Functions that turn the arguments of `send` into bytes or None.
-    """
-
-    MINIMUM: ClassVar[dict[str, float]] = {
-        "transaction_timeout_ms": 1,
-        "linger_ms": 0,
-        "batch_size": 0,
-        "buffer_memory": 1,
-        "max_block_ms": 0,
-        "max_request_size": 1,
-        "max_in_flight_requests_per_connection": 1,
-        "retries": 0,
-        "delivery_timeout_ms": 1,
-    }
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"compression_type": ("none", "gzip", "snappy", "lz4", "zstd")}
-
-    acks: int | str = "all"
-    enable_idempotence: bool = True
-    transactional_id: str | None = None
-    transaction_timeout_ms: float = 60_000
-    compression_type: str = "none"
-    compression_level: int | None = None
-    linger_ms: float = 5
-    batch_size: int = 16_384
-    buffer_memory: int = 33_554_432
-    max_block_ms: float = 60_000
-    max_request_size: int = 1_048_576
-    max_in_flight_requests_per_connection: int = 5
-    retries: int = 2_147_483_647
-    delivery_timeout_ms: float | None = None
-    partitioner_adaptive_partitioning_enable: bool = True
-    partitioner_ignore_keys: bool = False
-    key_serializer: Serializer | None = None
-    value_serializer: Serializer | None = None
+    acks: int | Literal["all", "-1", "0", "1"] = option("all", librdkafka="request.required.acks")
+    """When a record is acknowledged: once all in-sync replicas have it ("all" or -1), once the leader has it (1), or
+    at once (0): brokers then send no response, so errors and offsets are unknown."""
+    enable_idempotence: bool = option(True)
+    """Number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries, and at most five
+    requests in flight."""
+    transactional_id: str | None = option(None)
+    """Id of a transactional producer: one for each live instance, the same after a restart."""
+    transaction_timeout_ms: float = option(60_000, minimum=1)
+    """Time after which the coordinator aborts an open transaction."""
+    compression_type: str = option(
+        "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), librdkafka="compression.codec"
+    )
+    """Codec that compresses the batches."""
+    compression_level: int | None = option(None)
+    """Level of the codec, with Kafka's ranges (KIP-390); None: the codec's default."""
+    linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
+    """Time that a batch which is not full waits for more records."""
+    batch_size: int = option(16_384, minimum=0, unit="bytes")
+    """Maximum size of a batch before compression; a larger record gets a batch of its own."""
+    buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
+    """Maximum size of the records that are not acknowledged, in whole batches; above it `send` waits."""
+    max_block_ms: float = option(60_000, minimum=0)
+    """Maximum time that `send` waits for buffer space, and a record for its topic's metadata."""
+    max_request_size: int = option(1_048_576, minimum=1, unit="bytes", librdkafka="message.max.bytes")
+    """Maximum size of a record, and of all batches of one request together; a larger record is an error."""
+    max_in_flight_requests_per_connection: int = option(5, minimum=1, librdkafka="max.in.flight")
+    """Maximum number of requests to a broker without a response."""
+    retries: int = option(2_147_483_647, minimum=0, librdkafka="message.send.max.retries")
+    """Maximum number of times that a record is sent again."""
+    delivery_timeout_ms: float | None = option(None, minimum=1, librdkafka="message.timeout.ms")
+    """Maximum time from `send` to the result of a record, repeats included; at least linger_ms + request_timeout_ms.
+    None: 120,000, or that sum if it is larger."""
+    partitioner_adaptive_partitioning_enable: bool = option(True)
+    """For records without a key, prefer partitions with short queues (KIP-794)."""
+    partitioner_ignore_keys: bool = option(False)
+    """Choose the partitions of records with a key as if they had none (KIP-794)."""
+    key_serializer: Serializer | None = option(None)
+    """Function that turns the argument `key` of `send` into bytes or None."""
+    value_serializer: Serializer | None = option(None)
+    """Function that turns the argument `value` of `send` into bytes or None."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +105,7 @@ class ProducerOptions(OptionSet):
             value = self.value_serializer(value)
         return key, value
 
-    def settings(self, client: ClientOptions) -> ProducerSettings:
+    def settings(self, client: ClientConfig) -> ProducerSettings:
         """Return the settings of the flows. Raise ValueError if the deadline of a record is below that of a request."""
         least = self.linger_ms + client.request_timeout_ms
         delivery_timeout_ms = self.delivery_timeout_ms
@@ -132,41 +116,53 @@ class ProducerOptions(OptionSet):
                 f"delivery_timeout_ms {delivery_timeout_ms:g} must be at least linger_ms + request_timeout_ms"
                 f" ({least:g})"
             )
-        return ProducerSettings(
+        return settings_of(
+            ProducerSettings,
+            self,
+            client,
             acks=_ACKS[self.acks],
-            compression_type=self.compression_type,
-            compression_level=self.compression_level,
-            linger=self.linger_ms / 1000,
-            batch_size=self.batch_size,
-            buffer_memory=self.buffer_memory,
-            max_block=self.max_block_ms / 1000,
-            max_request_size=self.max_request_size,
             max_in_flight=self.max_in_flight_requests_per_connection,
-            retries=self.retries,
             delivery_timeout=delivery_timeout_ms / 1000,
-            request_timeout=client.request_timeout_ms / 1000,
-            retry_backoff=client.retry_backoff,
             adaptive_partitioning=self.partitioner_adaptive_partitioning_enable,
             ignore_keys=self.partitioner_ignore_keys,
         )
 
 
-def take_options(given: dict[str, Any]) -> tuple[ProducerOptions, ClientOptions]:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerSettings:
+    """What a producer's flows use: the options of the same names, with times in seconds.
+
+    acks:          0, 1 or -1 (all).
+    retry_backoff: Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    """
+
+    acks: int = -1
+    compression_type: str = ProducerConfig.compression_type
+    compression_level: int | None = ProducerConfig.compression_level
+    linger: float = ProducerConfig.linger_ms / 1000
+    batch_size: int = ProducerConfig.batch_size
+    buffer_memory: int = ProducerConfig.buffer_memory
+    max_block: float = ProducerConfig.max_block_ms / 1000
+    max_request_size: int = ProducerConfig.max_request_size
+    max_in_flight: int = ProducerConfig.max_in_flight_requests_per_connection
+    retries: int = ProducerConfig.retries
+    delivery_timeout: float = DEFAULT_DELIVERY_TIMEOUT_MS / 1000
+    request_timeout: float = ClientConfig.request_timeout_ms / 1000
+    retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
+    adaptive_partitioning: bool = ProducerConfig.partitioner_adaptive_partitioning_enable
+    ignore_keys: bool = ProducerConfig.partitioner_ignore_keys
+
+
+def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig]:
     """A producer's options and its client's from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
-    own = ProducerOptions.take(left)
-    client_names = ClientOptions.names() | SECURITY_OPTIONS
-    refuse_unknown(
-        {name: value for name, value in left.items() if name not in client_names},
-        ProducerOptions.names() | client_names,
-        "a producer",
-    )
-    client = ClientOptions.take(left)
+    own = ProducerConfig.take(left)
+    client = take_client_options(left, ProducerConfig.names(), "a producer")
     own.settings(client)
     return own, client
 
 
-def buffer_full(options: ProducerOptions, why: str | None) -> BufferFullError:
+def buffer_full(options: ProducerConfig, why: str | None) -> BufferFullError:
     """Return the error of a send for which no buffer space came free in time. why: what is known of the cause."""
     text = f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g})"
     if why:

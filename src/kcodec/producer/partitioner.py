@@ -19,8 +19,8 @@ from kcodec._fast import partition_for
 from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
-from kcodec.producer.settings import ProducerSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kcodec._fast import check_arrow_columns, encode, partition_for
 from kcodec.errors import EncodeError
 from kcodec.producer.batch import BATCH_OVERHEAD, RECORD_OVERHEAD
-from kcodec.producer.settings import ProducerSettings
+from kcodec.producer.options import ProducerSettings
 from kcodec.record.rewrite import set_base_offset
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _makes_records(table: pyarrow.Table, most: int) -> bool:
     size = BATCH_OVERHEAD + RECORD_OVERHEAD
     for name in table.column_names:
         if name in {"key", "value"}:
-            size += compute.max(compute.binary_length(table[name])).as_py() or 0
+            lengths = compute.call_function("binary_length", [table[name]])
+            size += compute.call_function("max", [lengths]).as_py() or 0
         elif name != "partition":
             return False
     return size <= most

@@ -120,9 +120,10 @@ class Struct(MessageObject, metaclass=_Declared):
     is kept and written again.
     """
 
-    __slots__ = ("unknown_tagged_fields",)
     if TYPE_CHECKING:
         unknown_tagged_fields: tuple[tuple[int, bytes], ...] = ()
+    else:
+        __slots__ = ("unknown_tagged_fields",)
 
     def __repr__(self) -> str:
         parts = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, RecordBatch
 from kcodec.constants import ControlType
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.reading.engine import FetchedResponse
 

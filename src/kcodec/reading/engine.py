@@ -24,7 +24,7 @@ from uuid import UUID
 from kcodec import _fast
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.consumer.fetch_responses import STALE_METADATA
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import (
     AuthenticationError,
     DecodeError,

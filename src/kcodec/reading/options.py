@@ -1,98 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a bounded reading beside those of every client: a consumer's, as far as they need no group."""
+"""The options of a bounded read in addition to those of every client: a consumer's, as far as they need no group."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
-from kcodec._fast import COLUMNS, schema_of
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.settings import DEFAULT_COLUMNS, ConsumerSettings
+from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, checked_columns
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.network.options import ClientOptions, OptionSet, refuse_unknown
-from kcodec.security import SECURITY_OPTIONS
+from kcodec.network.options import ClientConfig, take_client_options
+from kcodec.options import OptionSet, option, settings_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadOptions(OptionSet):
-    """Times are milliseconds, sizes bytes; names are those of Java's consumer where it has them.
+class ReadTopicConfig(OptionSet):
+    """The options of `read_topic` and `scan_topic`. Names are those of Java's consumer where it has them."""
 
-    isolation_level:       "read_committed", or "read_uncommitted".
-    columns, binary_type, framing, limits: as `kcodec.decode` has them, with the columns topic and partition.
-    on_error:            "raise", or "skip": batches that cannot be read are passed over and counted.
-    check_crcs:            verify checksums.
-    max_partition_fetch_bytes, fetch_max_bytes: of one answer; a larger batch comes whole, up to fetch_max_bytes from
-                           brokers that cut it.
-    fetch_ahead_max_bytes: what is fetched and not taken yet. Less than a consumer's: nobody waits for the first record,
-                           and this is what is held of a topic of any length.
-    fetch_max_wait_ms:     how long a broker that has nothing is given to find something before that is believed.
-    client_rack:           where the reader is (KIP-392), for brokers that want to know.
-    """
-
-    MINIMUM: ClassVar[dict[str, float]] = {
-        "fetch_max_bytes": 1,
-        "fetch_max_wait_ms": 0,
-        "max_partition_fetch_bytes": 1,
-        "fetch_ahead_max_bytes": 1,
-    }
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"on_error": ("raise", "skip")}
-    RENAMED: ClassVar[dict[str, str]] = {"on_corrupt": "on_error"}
-
-    isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED
-    columns: Iterable[str] = DEFAULT_COLUMNS
-    binary_type: str = "binary"
-    framing: str | None = None
-    limits: DecodeLimits = DEFAULT_LIMITS
-    on_error: str = "raise"
-    check_crcs: bool = True
-    max_partition_fetch_bytes: int = 1_048_576
-    fetch_max_bytes: int = 52_428_800
-    fetch_ahead_max_bytes: int = 33_554_432
-    fetch_max_wait_ms: float = 500
-    client_rack: str = ""
+    isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"] = option(
+        IsolationLevel.READ_COMMITTED
+    )
+    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
+    ("read_uncommitted")."""
+    columns: Iterable[str] = option(DEFAULT_COLUMNS)
+    """Columns of the batches, as in `kcodec.decode`, with topic and partition."""
+    binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
+    """Arrow type of keys and values, as in `kcodec.decode`."""
+    framing: Literal["confluent"] | None = option(None)
+    """Split schema ids from keys and values, as in `kcodec.decode`."""
+    limits: DecodeLimits = option(DEFAULT_LIMITS)
+    """Limits of decoding, a `kcodec.DecodeLimits`."""
+    on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
+    """What to do with a batch that cannot be read: raise an error, or leave the batch out and count it ("skip")."""
+    check_crcs: bool = option(True)
+    """Verify the CRC of each batch."""
+    max_partition_fetch_bytes: int = option(1_048_576, minimum=1)
+    """Maximum bytes of one partition in a fetch response. A larger batch is returned whole, up to fetch_max_bytes from
+    brokers that cut it."""
+    fetch_max_bytes: int = option(52_428_800, minimum=1)
+    """Maximum bytes of a fetch response. A larger first batch is returned whole."""
+    fetch_ahead_max_bytes: int = option(33_554_432, minimum=1)
+    """Maximum bytes of responses that are requested, or received and not returned yet."""
+    fetch_max_wait_ms: float = option(500, minimum=0)
+    """Maximum time that a broker without records delays its response."""
+    client_rack: str = option("")
+    """Rack of the reader (KIP-392), which is sent to brokers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
-        for name in columns:
-            if name not in COLUMNS:
-                raise ValueError(f"unknown column {name!r}; possible: {', '.join(COLUMNS)}")
-        object.__setattr__(self, "columns", columns)
-        schema_of(columns, self.binary_type, False, self.framing)  # the core's own check
+        object.__setattr__(self, "columns", checked_columns(self.columns, self.binary_type, self.framing))
         isolation_of(self.isolation_level)
 
-    def settings(self, client: ClientOptions) -> ConsumerSettings:
-        """What the flows are told."""
-        return ConsumerSettings(
+    def settings(self, client: ClientConfig) -> ConsumerSettings:
+        """Return the settings of the flows."""
+        return settings_of(
+            ConsumerSettings,
+            self,
+            client,
+            bootstrap_servers=",".join(map(str, client.addresses)),
             isolation_level=isolation_of(self.isolation_level),
-            columns=tuple(self.columns),
-            binary_type=self.binary_type,
-            framing=self.framing,
-            limits=self.limits,
-            on_error=self.on_error,
-            check_crcs=self.check_crcs,
-            max_partition_fetch_bytes=self.max_partition_fetch_bytes,
-            fetch_max_bytes=self.fetch_max_bytes,
-            fetch_ahead_max_bytes=self.fetch_ahead_max_bytes,
-            fetch_max_wait=self.fetch_max_wait_ms / 1000,
-            client_rack=self.client_rack,
-            request_timeout=client.request_timeout_ms / 1000,
-            default_api_timeout=client.default_api_timeout_ms / 1000,
-            retry_backoff=client.retry_backoff,
         )
 
 
-def take_options(given: dict[str, Any]) -> tuple[ReadOptions, ClientOptions]:
-    """A reading's options and its client's out of what the user gave; TypeError for one that neither has."""
+def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
+    """The options of a read and of its client from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
-    own = ReadOptions.take(left)
-    client_names = ClientOptions.names() | SECURITY_OPTIONS
-    refuse_unknown(
-        {name: value for name, value in left.items() if name not in client_names},
-        ReadOptions.names() | client_names,
-        "read_topic",
-    )
-    return own, ClientOptions.take(left)
+    own = ReadTopicConfig.take(left)
+    return own, take_client_options(left, ReadTopicConfig.names(), "read_topic")

@@ -289,7 +289,7 @@ def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
         before_max_ms=rules.before_max_ms,
         after_max_ms=rules.after_max_ms,
     )
-    if isinstance(found[0], DecodeError):
+    if len(found) == 2:
         error, is_stream_fault = found
         raise _refused(_damage_name(batch, error, is_stream_fault), error.reason, batch) from error
     indexes, without_key, wrong_time, is_sequential, has_negative_time = found

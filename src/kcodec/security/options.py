@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kcodec.errors import TransportError
 from kcodec.flow import Clock, Flow
-from kcodec.security.option_names import SASL_OPTIONS, TLS_OPTIONS
+from kcodec.security.option_names import PROTOCOLS, SASL_OPTIONS, TLS_OPTIONS
 
 if TYPE_CHECKING:
     import ssl
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kcodec.client")
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: Seconds for each request of a login (Kafka: request.timeout.ms).
 REQUEST_SECONDS = 30.0
 

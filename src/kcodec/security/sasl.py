@@ -92,6 +92,7 @@ def authenticate(
     """
     name = f"SASL {mechanism}{' as ' + who if who else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
     failure: AuthenticationError | None = None
+    lifetime_ms = 0
     secrets = list(secrets)
     try:
         yield from _handshake(mechanism, name, timeout, secrets)

@@ -82,8 +82,8 @@ class SessionBlock:
         partition whose position is not known at the moment fails the transaction: what it read there has no offset."""
         found = {}
         for name, start in self.starts.items():
-            state = partitions.get(name)
-            if state is not start.state:
+            state = start.state
+            if partitions.get(name) is not state:
                 continue
             if state.position is None:
                 self.fail(f"the position in {name} was lost while it was open")

@@ -5,63 +5,69 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import ConsumerOptions, checked_subscription
-from kcodec.consumer.settings import ConsumerSettings
-from kcodec.network.options import ClientOptions, refuse_unknown
-from kcodec.producer.options import ProducerOptions
-from kcodec.security import SECURITY_OPTIONS
+from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_subscription, take_consumer_client
+from kcodec.network.options import ClientConfig
+from kcodec.offsets import TopicPartition
+from kcodec.options import OptionSet, option
+from kcodec.producer.options import ProducerConfig
 from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
 #: Below the group's session time-out of 45 s, as franz-go has it.
 DEFAULT_TRANSACTION_TIMEOUT_MS = 40_000
-OWN = frozenset({"topics", "pattern", "on_revoked", "on_assigned", "on_lost", "transaction_scan_interval_ms"})
+Callback = Callable[[frozenset[TopicPartition]], object]
 
 
-class SessionOptions(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionOwnConfig(OptionSet):
+    """The options that only a session has, next to the arguments topics and pattern."""
+
+    on_revoked: Callback | None = option(None)
+    """Called within `poll` and `close` with the partitions that were revoked."""
+    on_assigned: Callback | None = option(None)
+    """Called within `poll` with the partitions that were assigned."""
+    on_lost: Callback | None = option(None)
+    """Called within `poll` and `close` with the partitions that were lost; None: on_revoked is called."""
+    transaction_scan_interval_ms: float = option(SCAN_SECONDS * 1000, minimum=0)
+    """The brokers' `transaction.abort.timed.out.transaction.cleanup.interval.ms`; used with brokers before 2.5 only."""
+
+
+class SessionConfig(NamedTuple):
     """What a session is made of. times: what its safety hangs on where brokers are old."""
 
-    consumer: ConsumerOptions
-    producer: ProducerOptions
-    client: ClientOptions
+    consumer: ConsumerConfig
+    producer: ProducerConfig
+    client: ClientConfig
     times: SessionTimes
-    callbacks: dict[str, Callable[..., Any] | None]
+    callbacks: dict[str, Callback | None]
 
 
-def take_session_options(given: dict[str, Any]) -> SessionOptions:
+def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
     """Of GroupTransactSession(**options). TypeError for what is missing or nobody's, ValueError for what is unsafe."""
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
     for name in ("group_id", "transactional_id"):
         if not left.get(name):
             raise TypeError(f"{name} is missing: a session is a member of a group, and a transactional producer")
     _refuse_unsafe(left)
-    callbacks = {name: left.pop(name, None) for name in ("on_revoked", "on_assigned", "on_lost")}
-    scan = left.pop("transaction_scan_interval_ms", SCAN_SECONDS * 1000)
-    if isinstance(scan, bool) or not isinstance(scan, int | float) or scan < 0:
-        raise ValueError(f"transaction_scan_interval_ms must be a number of at least 0, not {scan!r}")
+    own = SessionOwnConfig.take(left)
     left = {"auto_offset_reset": "earliest", "transaction_timeout_ms": DEFAULT_TRANSACTION_TIMEOUT_MS, **left}
     left["enable_auto_commit"] = False
-    consumer = ConsumerOptions.take(left)
-    producer = ProducerOptions.take(left)
-    client_names = ClientOptions.names() | SECURITY_OPTIONS
-    refuse_unknown(
-        {name: value for name, value in left.items() if name not in client_names},
-        ConsumerOptions.names() | ProducerOptions.names() | client_names | OWN,
-        "a session",
-    )
-    client = ClientOptions.take(left)
-    if client.default_api_timeout_ms < client.request_timeout_ms and "default_api_timeout_ms" not in given:
-        client = dataclasses.replace(client, default_api_timeout_ms=client.request_timeout_ms)
+    consumer = ConsumerConfig.take(left)
+    producer = ProducerConfig.take(left)
+    names = ConsumerConfig.names() | ProducerConfig.names() | SessionOwnConfig.names() | {"topics", "pattern"}
+    client = take_consumer_client(left, names, "a session")
     producer.settings(client)
-    return SessionOptions(consumer, producer, client, _times(consumer.settings(client), scan / 1000), callbacks)
+    callbacks = {"on_revoked": own.on_revoked, "on_assigned": own.on_assigned, "on_lost": own.on_lost}
+    scan = own.transaction_scan_interval_ms / 1000
+    return SessionConfig(consumer, producer, client, _times(consumer.settings(client), scan), callbacks)
 
 
 def subscription_of(
-    options: SessionOptions, topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
+    options: SessionConfig, topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], str | None]:
     """Names, or a pattern. Raises TypeError, ValueError; what only a broker can read (RE2) it judges later."""
     names, text = checked_subscription(topics, pattern)

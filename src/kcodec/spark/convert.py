@@ -121,7 +121,7 @@ def _null_where_empty(headers: pa.Array) -> pa.Array:
     target = arrow_schema([HEADERS]).field("headers").type
     keys, values = headers.values.flatten()
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(target.value_type))
-    empty = np.asarray(pc.equal(pc.list_value_length(headers), 0))
+    empty = np.asarray(pc.call_function("equal", [pc.call_function("list_value_length", [headers]), 0]))
     return pa.ListArray.from_arrays(headers.offsets, pairs, type=target, mask=pa.array(empty))
 
 

@@ -188,7 +188,7 @@ def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *arguments: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name of the base class
             """Tests do not want a line a request."""
 
     return Handler

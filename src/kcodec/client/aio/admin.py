@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec.admin import flows
 from kcodec.client.aio.waiting import ClientBase, IoLoop
@@ -15,8 +15,11 @@ from kcodec.cluster.retry_driver import Asking
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.security import SECURITY_OPTIONS
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ClientOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,18 +41,18 @@ class Admin(ClientBase):
         await admin.create_topics([NewTopic("orders", num_partitions=6)])
         (await admin.find_hanging_transactions()).transactions
 
-    Options are those of every client (`kcodec.network.options.ClientOptions`, TLS and SASL: `kcodec.security`).
+    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`).
     Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
     errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
     each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup
     with `.errors` and `.results` by item. `except* BrokerError` catches both.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
         refuse_positional(positional, "Admin")
         left = dict(options)
-        taken = ClientOptions.take(left)
-        refuse_unknown(left, {*ClientOptions.names(), *SECURITY_OPTIONS}, "Admin")
+        taken = ClientConfig.take(left)
+        refuse_unknown(left, {*ClientConfig.names(), *SECURITY_OPTIONS}, "Admin")
         self._client = Client(taken)
         self._io_loop = IoLoop(self._client)
         cluster = self._client.cluster

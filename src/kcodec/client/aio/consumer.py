@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, Unpack
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
@@ -28,6 +28,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
+    from kcodec.client.options import ConsumerOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,8 +62,8 @@ class Consumer(ClientBase):
                 for record in await consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options: `kcodec.consumer.options.ConsumerOptions`, those of every client
-    (`kcodec.network.options.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
+    Options: `kcodec.client.ConsumerOptions`, those of every client
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
     suggestion, impossible ones a ValueError. read_committed is the default.
 
     `async for record in consumer` reads record by record. Automatic commits carry completed records: those before the
@@ -73,7 +74,7 @@ class Consumer(ClientBase):
     A block that ends with an exception does not commit the current record of a loop, or the last poll.
     """
 
-    def __init__(self, *positional: Never, **options: Any) -> None:
+    def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
         refuse_positional(positional, "Consumer")
         self._options, client_options = take_options(options)
         self._client = Client(client_options)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
@@ -24,15 +24,18 @@ from kcodec.client.aio.waiting import IoLoop
 from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
-from kcodec.network.options import ClientOptions, refuse_unknown
+from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
-from kcodec.producer.options import ProducerOptions
+from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import ANY_PARTITION, TableBatch
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.offsets import check_group_metadata
 from kcodec.transactions.shared import HandleSource, abort_shared, commit_shared
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ClientOptions, WriterOptions
 
 __all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
 #: What the handle decides, and not a writer.
@@ -42,12 +45,14 @@ NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks
 class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
-    def __init__(self, handle: TransactionHandle, partitions: tuple[TopicPartition, ...], **options: Any) -> None:
+    def __init__(
+        self, handle: TransactionHandle, partitions: tuple[TopicPartition, ...], **options: Unpack[WriterOptions]
+    ) -> None:
         self.handle = handle
         self.partitions = partitions
         super().__init__(**options)
 
-    def _make_source(self, own: ProducerOptions) -> ProducerIdSource:
+    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
         self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time)
         return self.source
 
@@ -88,7 +93,9 @@ class TransactionWriter:
     that the transaction is over.
     """
 
-    def __init__(self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Any) -> None:
+    def __init__(
+        self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Unpack[WriterOptions]
+    ) -> None:
         for name in sorted(NOT_FOR_WRITERS & options.keys()):
             raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
         if not isinstance(handle, TransactionHandle):
@@ -164,7 +171,7 @@ async def commit_transaction(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     group_metadata: ConsumerGroupMetadata | str | None = None,
     timeout: float | None = None,
-    **options: Any,
+    **options: Unpack[ClientOptions],
 ) -> None:
     """Commit the transaction of a handle, from any process and after any restart; again, if one is not sure.
 
@@ -194,7 +201,9 @@ async def commit_transaction(
     await _run_once(client, flow)
 
 
-async def abort_transaction(handle: TransactionHandle, *, timeout: float | None = None, **options: Any) -> None:
+async def abort_transaction(
+    handle: TransactionHandle, *, timeout: float | None = None, **options: Unpack[ClientOptions]
+) -> None:
     """Abort the transaction of a handle, from any process and after any restart; again, if one is not sure.
 
     Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
@@ -206,14 +215,14 @@ async def abort_transaction(handle: TransactionHandle, *, timeout: float | None 
     await _run_once(client, flow)
 
 
-def _client_options(options: Mapping[str, Any], what: str) -> ClientOptions:
+def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
     left = dict(options)
-    taken = ClientOptions.take(left)
-    refuse_unknown(left, ClientOptions.names() | SECURITY_OPTIONS | {"timeout"}, what)
+    taken = ClientConfig.take(left)
+    refuse_unknown(left, ClientConfig.names() | SECURITY_OPTIONS | {"timeout"}, what)
     return taken
 
 
-def _seconds(timeout: float | None, options: ClientOptions) -> float:
+def _seconds(timeout: float | None, options: ClientConfig) -> float:
     return options.default_api_timeout_ms / 1000 if timeout is None else timeout
 
 

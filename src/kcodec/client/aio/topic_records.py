@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
@@ -17,6 +17,9 @@ from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import ReadRange
 from kcodec.reading.ranges import Places
+
+if TYPE_CHECKING:
+    from kcodec.client.options import ReadTopicOptions
 
 __all__ = ["ReadRange", "TopicRecords", "read_topic"]
 
@@ -28,7 +31,7 @@ def read_topic(
     start: Places = "earliest",
     end: Places = "latest",
     max_rows: int | None = None,
-    **options: Any,
+    **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
     # SYNC: "kcodec.client.aio.read_topic" -> "kcodec.read_topic"
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
@@ -50,7 +53,7 @@ def read_topic(
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
                 framing, on_error ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
-                (`kcodec.reading.options`).
+                (`kcodec.client.ReadTopicOptions`).
 
     Partitions are fetched together, a batch has the rows of one response for one partition: offsets rise within each
     partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is

@@ -47,10 +47,12 @@ class Assignor(Protocol):
     @property
     def name(self) -> str:
         """As in partition_assignment_strategy."""
+        ...
 
     @property
     def is_cooperative(self) -> bool:
         """See the class."""
+        ...
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
         """What the leader's assignor is to be told of this member."""
@@ -60,6 +62,7 @@ class Assignor(Protocol):
 
     def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
         """On the leader: every member's share. topics: all that a member wants and that is there."""
+        ...
 
 
 def java_order(text: str) -> bytes:

@@ -51,9 +51,11 @@ class RebalanceHandler(Protocol):
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """What is assigned now, and neither revoked nor lost."""
+        ...
 
     def until_polled(self) -> Flow[None]:
         """Before a rejoin: ends when the application polls, as it may be at work on what it polled."""
+        ...
 
     def revoke(self, partitions: Iterable[TopicPartition], deadline: float | None = None) -> Flow[None]:
         """These are to be given away: ends when their offsets are committed, where that is automatic, the application
@@ -61,12 +63,15 @@ class RebalanceHandler(Protocol):
 
         deadline: by the client's clock, of the call that gives them away; None for a rebalance.
         """
+        ...
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """These belong to others already: they are read no more at once, and nothing is committed."""
+        ...
 
     def assign(self, added: Iterable[TopicPartition], owned: Iterable[TopicPartition]) -> Flow[None]:
         """A rebalance is over. added: what is new, may be empty; owned: all that is ours now, `added` included."""
+        ...
 
 
 class Membership(Protocol):
@@ -86,13 +91,16 @@ class Membership(Protocol):
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who we are, for commits: of the last rebalance that was completed; generation -1 before the first."""
+        ...
 
     @property
     def is_stable(self) -> bool:
         """Whether the last rebalance is over and we own what it gave."""
+        ...
 
     def run(self) -> Flow[None]:
         """Be a member, for ever; with nothing subscribed, wait. Errors that a repeat does not cure go to `error`."""
+        ...
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """What to read: names, or a regular expression (Python's in the classic protocol, RE2 on the broker in the
@@ -106,6 +114,8 @@ class Membership(Protocol):
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
         """Ask the coordinator now whether we still are who we think. Ends by `timeout`, and at once if we are not."""
+        ...
 
     def leave(self, timeout: float, reason: str) -> Flow[None]:
         """Leave the group (a static member stays), and end. The partitions were revoked before."""
+        ...

@@ -23,7 +23,7 @@ from kcodec.consumer.group.classic.member_state import ClassicMember, ClassicMem
 from kcodec.consumer.group.classic.requests import GroupRequests
 from kcodec.consumer.group.classic.topics import REFUSED_SECONDS, REMIND_SECONDS, GroupTopics
 from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Task, join, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition

@@ -16,7 +16,7 @@ from kcodec.consumer.assignors import Assignor, GroupMember
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write_assignment, write_subscription
 from kcodec.consumer.group.classic.member_state import Generation
 from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import ByVersion, Flow, Reply, call
 from kcodec.offsets import TopicPartition

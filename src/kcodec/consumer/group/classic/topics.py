@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from kcodec.cluster.metadata import LASTING_TOPIC_ERRORS, Cluster
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import Flow, wait
 from kcodec.protocol.error_codes import ErrorCode, broker_error

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.consumer.group.rebalance import Subscription
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupTopicPartitions

@@ -36,7 +36,7 @@ from kcodec.consumer.group.modern.heartbeat import (
 )
 from kcodec.consumer.group.modern.reconciliation import Reconciliation, Release
 from kcodec.consumer.group.rebalance import Heartbeat, RebalanceHandler, Subscription
-from kcodec.consumer.settings import ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
 from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata

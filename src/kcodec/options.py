@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the options of clients are declared: once each, with type, default, range and the names that others give them.
+
+A class of options (`kcodec.producer.options.ProducerConfig` ...) has a field for each option, and below it a docstring
+for users:
+
+    linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
+    \"\"\"Time that a batch which is not full waits for more records.\"\"\"
+
+Everything else follows from it: checks (`OptionSet`), the settings of the flows (`settings_of`), suggestions for the
+names of other clients, the conversion of `-X name=value` on the command line, and, by tools/draw_options.py, the tables
+in docs/ and the TypedDicts of `kcodec.client.options`. The unit is in the name (`_ms`, `_bytes`), or given as `unit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any, TypeVar
+
+from kcodec.arguments import take_renamed
+
+T = TypeVar("T")
+Options = TypeVar("Options", bound="OptionSet")
+Settings = TypeVar("Settings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a declaration says in addition to name, type and default.
+
+    minimum, choices:  What is accepted; None is accepted if it is the default.
+    unit:              Of a number whose name does not say it.
+    accepts:           Type for callers, if they may pass more than the field holds afterwards.
+    java, librdkafka:  Names in other clients that are not this one with dots for underscores.
+    deprecated:        Former name of the option, accepted with a DeprecationWarning.
+    """
+
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    accepts: str = ""
+    java: tuple[str, ...] = ()
+    librdkafka: tuple[str, ...] = ()
+    deprecated: str = ""
+
+
+def option(
+    default: T,
+    *,
+    minimum: float | None = None,
+    choices: tuple[str, ...] = (),
+    unit: str = "",
+    java: str = "",
+    librdkafka: str = "",
+    deprecated: str = "",
+) -> T:
+    """Declare an option of a class of options. java, librdkafka: names with spaces between, if there are several."""
+    declared = Option(
+        minimum=minimum,
+        choices=choices,
+        unit=unit,
+        java=tuple(java.split()),
+        librdkafka=tuple(librdkafka.split()),
+        deprecated=deprecated,
+    )
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def declaration(field: dataclasses.Field[Any]) -> Option:
+    """Return what the declaration of a field says."""
+    found: Option = field.metadata.get("option", Option())
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptionSet:
+    """Options that check themselves. A number below its minimum is a ValueError, as are a word that is not one of its
+    choices and a value of a boolean option that is neither True nor False: the text "false" would switch it on."""
+
+    def __post_init__(self) -> None:
+        for name, field in self.fields().items():
+            value, declared = getattr(self, name), declaration(field)
+            if field.type == "bool" and value not in (True, False):
+                raise ValueError(f"{name} must be True or False, not {value!r}")
+            least = None if value is None and field.default is None else declared.minimum
+            if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
+                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
+            if declared.choices and value not in declared.choices:
+                near = difflib.get_close_matches(str(value), declared.choices, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{name} must be one of {', '.join(declared.choices)}, not {value!r}{hint}")
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Return the declarations by name."""
+        return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Return the names of the options."""
+        return set(cls.fields())
+
+    @classmethod
+    def take(cls: type[Options], options: dict[str, Any]) -> Options:
+        """Remove the options of this class from `options` and return them; the rest stays in it."""
+        for name, field in cls.fields().items():
+            if former := declaration(field).deprecated:
+                take_renamed(options, former, name)
+        return cls(**{name: options.pop(name) for name in cls.names() & options.keys()})
+
+
+def counterparts() -> dict[str, str]:
+    """Return the names in other clients, with underscores, and the option that is meant, of all classes in use."""
+    return {
+        other.replace(".", "_"): name
+        for options in OptionSet.__subclasses__()
+        for name, field in options.fields().items()
+        for other in (*declaration(field).java, *declaration(field).librdkafka)
+    }
+
+
+def settings_of(kind: type[Settings], *sources: OptionSet, **computed: Any) -> Settings:
+    """Return the settings of flows, a dataclass: what is computed, and else the option of the same name of the first
+    source that has it. For a setting `linger` that is `linger_ms`, in seconds."""
+    found = dict(computed)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.name
+        for source in sources:
+            if name not in found and hasattr(source, name):
+                found[name] = getattr(source, name)
+            if name not in found and hasattr(source, f"{name}_ms"):
+                found[name] = getattr(source, f"{name}_ms") / 1000
+    return kind(**found)
