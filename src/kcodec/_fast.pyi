@@ -65,12 +65,13 @@ def decode(
     control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
     on_error:             "raise"; "stop": the records before the damage, and `.error`; "skip": go on behind a damaged
                           batch where its own length leads to a batch that can be proved.
-    verify_crc:           the CRC-32C of every whole batch, also of those that are ruled out.
+    check_crcs:           the CRC-32C of every whole batch, also of those that are ruled out.
     limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
     framing:              "confluent": a key or value that begins with a zero byte and a schema id (int32) gives the id
                           to the nullable columns key_schema_id and value_schema_id, which come with the default
                           columns, and the rest to its own. Whatever begins otherwise stays whole, its id null.
     threads:              batches side by side; the records and their order are the same.
+    verify_crc:           deprecated name of check_crcs.
 
     Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
     records before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.

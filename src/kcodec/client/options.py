@@ -56,8 +56,6 @@ class SecurityOptions(TypedDict, total=False):
     """User name for PLAIN and SCRAM. (default: None)"""
     sasl_plain_password: str | Secret | None
     """Password for PLAIN and SCRAM; SCRAM does not send it. (default: None)"""
-    sasl_scram_saslprep: bool
-    """Prepare user name and password by SASLprep (RFC 4013), which Kafka does not do. (default: False)"""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None
     """Callable, or object with a method `token`, that returns a token, or a token and its lifetime in seconds.
     (default: None)"""
@@ -246,7 +244,7 @@ class ConsumerOptions(ClientOptions, total=False):
     """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392). (default: '')"""
     check_crcs: bool
     """Verify the CRC of each batch. (default: True)"""
-    on_corrupt: Literal["raise", "skip"]
+    on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
     `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
     CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
@@ -328,7 +326,7 @@ class SessionOptions(ProducerOptions, total=False):
     """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392). (default: '')"""
     check_crcs: bool
     """Verify the CRC of each batch. (default: True)"""
-    on_corrupt: Literal["raise", "skip"]
+    on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
     `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
     CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
@@ -379,7 +377,7 @@ class ReadTopicOptions(ClientOptions, total=False):
     limits: DecodeLimits
     """Limits of decoding, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
     max_decompressed_bytes=134217728))"""
-    on_corrupt: Literal["raise", "skip"]
+    on_error: Literal["raise", "skip"]
     """What to do with a batch that cannot be read: raise an error, or leave the batch out and count it ("skip").
     (default: 'raise')"""
     check_crcs: bool
