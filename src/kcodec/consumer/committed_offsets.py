@@ -2,8 +2,8 @@
 """Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
 
 What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator reports
-UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until it is ended, or the time is over. A reader that began
-at the offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
+UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until it is ended, or the time is over. A reader
+that began at the offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
 
 Coordinators that moved or load are looked up again, topics are named by their ids where brokers know them (version 10),
 and a member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
