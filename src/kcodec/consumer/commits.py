@@ -107,27 +107,27 @@ class Commits:
         """The flow that commits in the background."""
         while True:
             while self.queue:
-                asked = self.queue.popleft()
+                request = self.queue.popleft()
                 self._is_busy = True
                 try:
-                    yield from self._background(asked)
+                    yield from self._background(request)
                 finally:
                     self._is_busy = False
             self._idle.set()
             yield from wait(self._requested)
 
-    def _background(self, asked: _CommitRequest) -> Flow[None]:
+    def _background(self, request: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
         try:
-            offsets = asked.still_ours()
-            if asked.is_forced or offsets != self._last:
+            offsets = request.still_ours()
+            if request.is_forced or offsets != self._last:
                 yield from self.commit(offsets, self._settings.default_api_timeout)
         except KcodecError as failed:
             error = failed
-            if asked.on_committed is None:
+            if request.on_committed is None:
                 log.warning("a commit in the background failed: %s", failed)
-        if asked.on_committed is not None:
-            self._callbacks.put(asked.on_committed, asked.offsets, error)
+        if request.on_committed is not None:
+            self._callbacks.put(request.on_committed, request.offsets, error)
 
     def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """OffsetCommit, waited for. Raises BrokerError (a rebalance took the partitions), DeliveryTimeoutError."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
 
-What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator answers
-UNSTABLE_OFFSET_COMMIT (KIP-447), and is asked again until it is, or the time is over. Whoever began to read at the
-offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
+What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator reports
+UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until it is ended, or the time is over. A reader
+that began at the offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
 
-Coordinators that moved or load are found anew, topics are named by their ids where brokers know them (version 10), a
-member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
+Coordinators that moved or load are looked up again, topics are named by their ids where brokers know them (version 10),
+and a member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNKNOWN_TOPIC = frozenset(
 #: In place of partitions: all that the group has.
 ALL = TopicPartition("", -1)
 
-#: Who commits, or fetches: as it is now, or how to ask for it; a member's epoch may change while an answer is awaited.
+#: Who commits, or fetches: as it is now, or how to ask for it; a member's epoch may change while a response is awaited.
 Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
 
 
@@ -179,7 +179,7 @@ class _GroupCoordinator(CoordinatorOf):
 
 
 class _RequestedTopics:
-    """Topics of a question by name and id: an answer is read with the ids that were asked for."""
+    """Topics of a question by name and id: a response is read with the ids that were asked for."""
 
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         self._cluster = cluster
@@ -194,7 +194,7 @@ class _RequestedTopics:
         return found
 
     def name_of(self, topic: Any) -> str:
-        """Of a topic of an answer."""
+        """Of a topic of a response."""
         return str(topic.name or self._names.get(topic.topic_id, ""))
 
 
@@ -272,10 +272,10 @@ def _fetch_request(
     return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _told(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
-    """What an answer says, whichever its version."""
-    told = response.groups[0].topics if response.groups else response.topics
-    for topic in told:
+def _partitions_of(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
+    """What a response says, whichever its version."""
+    topics_found = response.groups[0].topics if response.groups else response.topics
+    for topic in topics_found:
         for one in topic.partitions:
             found = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
             value = None if one.committed_offset < 0 else found
@@ -290,12 +290,12 @@ def _fetched(
     response: Any, some: list[TopicPartition], topics: _RequestedTopics
 ) -> Iterable[tuple[TopicPartition, Answer]]:
     code = _code(response)
-    return ((partition, Answer(code)) for partition in some) if code else _told(response, topics)
+    return ((partition, Answer(code)) for partition in some) if code else _partitions_of(response, topics)
 
 
 def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
     code, found = _code(response), {}
-    for partition, answer in () if code else _told(response, topics):
+    for partition, answer in () if code else _partitions_of(response, topics):
         code = code or answer.code
         found[partition] = answer.value
     yield ALL, Answer(code, found)

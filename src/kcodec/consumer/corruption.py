@@ -32,7 +32,7 @@ def explain_corruption(
 ) -> DecodeError:
     """Gives the error its `topic_partition` and `next_offset`, and says in its text how that was found.
 
-    data: the records of the answer; position: where the consumer stands; high_watermark: -1 if it is not known.
+    data: the records of the response; position: where the consumer stands; high_watermark: -1 if it is not known.
     """
     end = high_watermark if high_watermark > position else 1 << 63
     at = error.position or 0
@@ -71,7 +71,7 @@ def _behind_header(data: Any, at: int, position: int, end: int, limits: DecodeLi
 
 
 def _agrees(rest: Any, behind: int, limits: DecodeLimits) -> bool:
-    """Whether what follows is a batch from `behind` on: one that proves itself, or the cut one that ends an answer."""
+    """Whether what follows is a batch from `behind` on: one that proves itself, or the cut one that ends a response."""
     try:
         after = header_at(rest, limits=limits)
     except DecodeError:
@@ -84,7 +84,7 @@ def _agrees(rest: Any, behind: int, limits: DecodeLimits) -> bool:
 
 
 def _next_provable(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
-    """The first offset of the next batch in the answer that proves itself."""
+    """The first offset of the next batch in the response that proves itself."""
     rest = data[at + 1 :]
     found = find_provable(rest, position, limits, _SEARCH_BATCHES * limits.max_batch_bytes)
     if found < 0:

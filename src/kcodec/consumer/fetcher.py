@@ -243,12 +243,12 @@ class Fetcher:
 
     def _request(self, partition: TopicPartition, offset: int, last_epoch: int) -> PartitionRequest:
         leader_epoch = self.cluster.leader_epoch(*partition)
-        is_told = self._responses.without_epoch_at.get(partition, -2) != leader_epoch
+        is_sent = self._responses.without_epoch_at.get(partition, -2) != leader_epoch
         return PartitionRequest(
             self.cluster.topic_id(partition.topic) or NO_UUID,
             offset,
             leader_epoch,
-            last_epoch if is_told else -1,
+            last_epoch if is_sent else -1,
             max(self.settings.max_partition_fetch_bytes, self._responses.larger.get(partition, 0)),
         )
 

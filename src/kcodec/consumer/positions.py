@@ -7,9 +7,9 @@
              None         to be read
 
 Each partition is asked about at its leader, side by side, so that one broker that does not answer holds no other back.
-What is asked is kept with the version of the partition's state: a seek makes another, and what comes for the old one
-is dropped (C11). What passes by itself is asked again for as long as the partition is assigned; what does not becomes
-`PartitionState.error`; a missing permission is that, and asked again, too.
+Each request has the version of the partition's state: a seek makes another, and what comes for the old one is dropped.
+After a passing error the request is repeated for as long as the partition is assigned. Another one becomes
+`PartitionState.error`; after a missing permission the request is repeated, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PATIENT_ATTEMPT = 3
 _Key = tuple[int, str | None, str | int | None]
 #: What is asked, and where: a broker, a topic whose leaders are not known, -1 for the coordinator.
 _Group = tuple[str, int | str]
-_Take = Callable[[TopicPartition, Any], None]
+_OnResult = Callable[[TopicPartition, Any], None]
 
 
 def _key(state: PartitionState) -> _Key:
@@ -142,7 +142,7 @@ class Positions:
                 keys = {state.topic_partition: _key(state) for state in states}
                 self._under_way.update(keys)
                 self._running[group] = self._running.get(group, 0) + 1
-                yield from spawn(self._ask(group, keys), f"positions: {group[0]}")
+                yield from spawn(self._request(group, keys), f"positions: {group[0]}")
 
     def _note_leader_epoch(self, state: PartitionState) -> None:
         """Have a position validated where the leader has changed since it was."""
@@ -188,17 +188,17 @@ class Positions:
 
     # Asking
 
-    def _ask(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
-        """One round for some partitions; what did not come to an end is asked again by `_look`."""
-        asks: dict[str, Callable[[dict[TopicPartition, _Key]], Flow[Outcome[TopicPartition, Any]]]] = {
-            COMMITTED: self._ask_committed,
-            RESET: self._ask_reset,
-            VALIDATION: self._ask_epoch_ends,
-            "range": self._ask_range,
+    def _request(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
+        """One round for some partitions; what did not come to an end is requested again by `_look`."""
+        requests: dict[str, Callable[[dict[TopicPartition, _Key]], Flow[Outcome[TopicPartition, Any]]]] = {
+            COMMITTED: self._request_committed,
+            RESET: self._request_reset,
+            VALIDATION: self._request_epoch_ends,
+            "range": self._request_range,
         }
         began = self.cluster.clock()
         try:
-            outcome = yield from asks[group[0]](keys)
+            outcome = yield from requests[group[0]](keys)
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
                 log.info("positions are requested again after %.3g s: %s", self.cluster.clock() - began, left[0])
@@ -212,17 +212,17 @@ class Positions:
             self._running[group] -= 1
             self._rouse()
 
-    def _wanted(self, item: TopicPartition, key: _Key) -> PartitionState | None:
-        """The state that the answer is for; None where a seek or another assignment came between."""
+    def _current(self, item: TopicPartition, key: _Key) -> PartitionState | None:
+        """The state that the response is for; None where a seek or another assignment came between."""
         state = self.assignment.partitions.get(item)
         return state if state is not None and state.error is None and _key(state) == key else None
 
     def _ended(self, item: TopicPartition, key: _Key, error: KcodecError) -> bool:
         """Whether an error is the end of it, for this partition."""
-        state = self._wanted(item, key)
+        state = self._current(item, key)
         if state is None:
             return True
-        if state.awaiting == VALIDATION and _cannot_be_asked(error):
+        if state.awaiting == VALIDATION and _is_unavailable(error):
             self._stands(state, self.cluster.leader_epoch(*item))
             return True
         if not _is_final(error):
@@ -241,7 +241,7 @@ class Positions:
                     state.error = None
 
     def _settle(
-        self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _Take
+        self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _OnResult
     ) -> Flow[Outcome[TopicPartition, Any]]:
         return settle(
             self._asking,
@@ -249,15 +249,15 @@ class Positions:
             question,
             self._asking.deadline(None),
             on_result=on_result,
-            is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+            is_wanted=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
-    def _ask_committed(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+    def _request_committed(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
         assert self.committed is not None
 
         def take(item: TopicPartition, found: OffsetAndMetadata | None) -> None:
-            if (state := self._wanted(item, keys[item])) is None:
+            if (state := self._current(item, keys[item])) is None:
                 return
             with self.assignment.lock:
                 if found is None:
@@ -272,15 +272,15 @@ class Positions:
             self._asking.deadline(None),
             self.member,
             on_result=take,
-            is_wanted=lambda item: self._wanted(item, keys[item]) is not None,
+            is_wanted=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
-    def _ask_reset(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+    def _request_reset(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
         timestamps = {item: self._timestamp(key[2]) for item, key in keys.items()}
 
         def take(item: TopicPartition, found: ListedOffset) -> None:
-            if (state := self._wanted(item, keys[item])) is None:
+            if (state := self._current(item, keys[item])) is None:
                 return
             with self.assignment.lock:
                 if found.offset < 0:  # no record is so late
@@ -298,7 +298,7 @@ class Positions:
             return self.now() - int(self.settings.auto_offset_reset_duration * 1000)
         return timestamp_of(self.settings.auto_offset_reset if reset_to is None else reset_to)
 
-    def _ask_range(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+    def _request_range(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
         """Where the log begins and ends, for the error that says so."""
         ends = []
         for spec in ("earliest", "latest"):
@@ -307,28 +307,28 @@ class Positions:
             ends.append((yield from self._settle(question, keys, lambda item, found: None)))
         starts, stops = ends
         for item in starts.results.keys() & stops.results.keys():
-            if (state := self._wanted(item, keys[item])) is not None:
+            if (state := self._current(item, keys[item])) is not None:
                 start, stop = starts.results[item].offset, stops.results[item].offset
                 self.assignment.fail(state, out_of_range_error(item, state.position or 0, start, stop))
         found: Outcome[TopicPartition, Any] = Outcome("", {}, {**starts.errors, **stops.errors})
         return found
 
-    def _ask_epoch_ends(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
-        asked: dict[TopicPartition, Position] = {}
+    def _request_epoch_ends(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
+        requested: dict[TopicPartition, Position] = {}
         for item in keys:
             if (state := self.assignment.partitions.get(item)) is not None:
-                asked[item] = Position(state.position or 0, state.position_epoch, -1)
+                requested[item] = Position(state.position or 0, state.position_epoch, -1)
 
         def take(item: TopicPartition, end: EpochEnd) -> None:
-            state, position = self._wanted(item, keys[item]), asked[item]
+            state, position = self._current(item, keys[item]), requested[item]
             if state is None or (state.position, state.position_epoch) != position[:2]:
-                return  # it moved meanwhile, by what was fetched before; asked again
+                return  # it moved meanwhile, by what was fetched before; requested again
             if is_truncated(position, end):
                 self._truncated(state, position, end)
             else:
                 self._stands(state, position.leader_epoch)
 
-        return self._settle(epoch_end_question(self.cluster, asked), {item: keys[item] for item in asked}, take)
+        return self._settle(epoch_end_question(self.cluster, requested), {item: keys[item] for item in requested}, take)
 
     # What comes of it
 
@@ -377,7 +377,7 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
     )
 
 
-def _cannot_be_asked(error: KcodecError) -> bool:
+def _is_unavailable(error: KcodecError) -> bool:
     """Validation: brokers before 2.1 have no such request, version 2 of it wants a right on the cluster."""
     return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

@@ -50,15 +50,15 @@ class EpochEnd(NamedTuple):
 
 
 def epoch_end_question(
-    cluster: Cluster, asked: MutableMapping[TopicPartition, Position]
+    cluster: Cluster, requested: MutableMapping[TopicPartition, Position]
 ) -> Question[TopicPartition, EpochEnd]:
     """For `settle`: where the epochs of these positions end. The leader epochs in `asked` are set as they go out:
     a leader that knows a newer one refuses ours (FENCED_LEADER_EPOCH), and is sent the epoch that the metadata has by
     then."""
 
     def of(topic: str, number: int) -> Any:
-        position = asked[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))
-        asked[TopicPartition(topic, number)] = position
+        position = requested[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))
+        requested[TopicPartition(topic, number)] = position
         return messages.OffsetForLeaderPartition(
             partition=number, current_leader_epoch=position.leader_epoch, leader_epoch=position.position_epoch
         )

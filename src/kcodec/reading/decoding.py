@@ -12,7 +12,7 @@ from kcodec.reading.engine import FetchedResponse
 
 
 class RangeDecoder:
-    """Decodes answers in the order in which they came.
+    """Decodes responses in the order in which they came.
 
     max_rows: so many records in all, None: no bound; `is_full` once they were given.
     counts:   of all that was walked so far.
@@ -59,7 +59,7 @@ class RangeDecoder:
     def _skipped(self, response: FetchedResponse, data: memoryview, corruption: DecodeError) -> memoryview | None:
         """What follows a corrupt batch, where that may and can be passed over. The error learns its next_offset.
 
-        The offset behind the last batch of an answer stands in its header alone, which may be corrupt, too; a batch
+        The offset behind the last batch of a response stands in its header alone, which may be corrupt, too; a batch
         that follows is better proof, and the core has looked for it.
         """
         if corruption.position is None:

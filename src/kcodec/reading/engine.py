@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading partitions from one offset to another, with no group and nobody's position: the flows of `read_topic`.
 
-Each partition is fetched by a flow of its own, ahead of the caller: the headers of an answer tell where the next one
-begins. A request names one partition and no session, so that an empty answer says something: nothing lies between the
+Each partition is fetched by a flow of its own, ahead of the caller: the headers of a response tell where the next one
+begins. A request names one partition and no session, so that an empty response says something: nothing lies between the
 offset asked for and the end of the log. That is what makes ends exact where the last records before them are gone
 (compaction), and it is why this is not `Fetcher`, whose sessions leave out what has not changed (KIP-227).
 
@@ -257,16 +257,16 @@ class BoundedRead:
                 return None
             self.cluster.forget_leader(topic, number)
             return None
-        told = _of_partition(reply.message, number)
-        code = reply.message.error_code or (told.error_code if told is not None else 0)
+        found = _of_partition(reply.message, number)
+        code = reply.message.error_code or (found.error_code if found is not None else 0)
         if code:
-            self._refused(partition, code, reply.message, told)
+            self._refused(partition, code, reply.message, found)
             return None
-        if told is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
+        if found is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
             return None
-        if told.diverging_epoch.end_offset >= 0:
-            raise self._truncated(partition, told.diverging_epoch)
-        return self._took(partition, told)
+        if found.diverging_epoch.end_offset >= 0:
+            raise self._truncated(partition, found.diverging_epoch)
+        return self._received(partition, found)
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
         topic, number = partition.topic_partition
@@ -288,11 +288,11 @@ class BoundedRead:
             rack_id=self.settings.client_rack,
         )
 
-    def _took(self, partition: PartitionRead, told: Any) -> FetchedResponse | None:
-        data = memoryview(told.records if told.records is not None else b"")
-        limit = told.last_stable_offset if self.settings.is_committed_only else told.high_watermark
+    def _received(self, partition: PartitionRead, found: Any) -> FetchedResponse | None:
+        data = memoryview(found.records if found.records is not None else b"")
+        limit = found.last_stable_offset if self.settings.is_committed_only else found.high_watermark
         if not data.nbytes:
-            self._nothing(partition, limit, told.high_watermark)
+            self._nothing(partition, limit, found.high_watermark)
             return None
         self.bytes_fetched += data.nbytes
         if self._large:  # such batches may have been few: a little less with each response, down to what they bring
@@ -314,8 +314,8 @@ class BoundedRead:
         if offset is not None:
             partition.fetch_offset = max(partition.fetch_offset + 1, offset)
             partition.last_epoch = epoch
-        aborted = [(one.producer_id, one.first_offset) for one in told.aborted_transactions or ()]
-        return FetchedResponse(partition, data, aborted, told.last_stable_offset)
+        aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+        return FetchedResponse(partition, data, aborted, found.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
         """An empty response: the end, where the log goes as far; else the log is still on its way."""
@@ -333,23 +333,23 @@ class BoundedRead:
 
     # What goes wrong
 
-    def _refused(self, partition: PartitionRead, code: int, message: Any, told: Any) -> None:
+    def _refused(self, partition: PartitionRead, code: int, message: Any, found: Any) -> None:
         topic, number = partition.topic_partition
         doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
         error = broker_error(code, doing, resource=partition.topic_partition)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise self._gone(partition)
+            raise self._out_of_range(partition)
         if code not in NOT_THE_LEADER and not error_code(code).retriable:
             raise error
         partition.last_error = error
         if code in NOT_THE_LEADER:
-            leader = told.current_leader if told is not None else None
+            leader = found.current_leader if found is not None else None
             self.cluster.learn_brokers(message.node_endpoints)
             self.cluster.forget_leader(topic, number)
             if leader is not None and leader.leader_id >= 0:
                 self.cluster.learn_leader(topic, number, leader.leader_id, leader.leader_epoch)
 
-    def _gone(self, partition: PartitionRead) -> OffsetOutOfRangeError:
+    def _out_of_range(self, partition: PartitionRead) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
             f"{partition.topic_partition}: offset {partition.fetch_offset} is no longer in the log: it was deleted "
             "(retention, DeleteRecords) or cut while it was read",
@@ -374,16 +374,16 @@ class BoundedRead:
         if found is None:
             return
         if not found.error and partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id):
-            told = f"topic {self.topic!r} was deleted and made again while it was read"
-            raise broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, told, resource=self.topic, remedy="stop")
+            doing = f"topic {self.topic!r} was deleted and made again while it was read"
+            raise broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, doing, resource=self.topic, remedy="stop")
         if found.error not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             partition.unknown_since = None
             return
         now = self.cluster.clock()
         partition.unknown_since = now if partition.unknown_since is None else partition.unknown_since
         if now - partition.unknown_since >= TOPIC_PATIENCE_SECONDS:
-            told = f"topic {self.topic!r} was deleted while it was read"
-            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, told, resource=self.topic, remedy="stop")
+            doing = f"topic {self.topic!r} was deleted while it was read"
+            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, resource=self.topic, remedy="stop")
 
     def _pause(self, partition: PartitionRead) -> Flow[None]:
         """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""
@@ -401,9 +401,9 @@ class BoundedRead:
 
 def _of_partition(message: Any, number: int) -> Any:
     for topic in message.responses:
-        for told in topic.partitions:
-            if told.partition_index == number:
-                return told
+        for found in topic.partitions:
+            if found.partition_index == number:
+                return found
     return None
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a polars predicate says about where records lie: per partition a range of offsets and of times.
 
-The answer is never too small: what is not understood bounds nothing, and polars applies the whole predicate to what is
-read. Understood are and, or, comparisons, is_between and is_in of offset and timestamp with constants, and any
+The bounds are never too narrow: what is not understood bounds nothing, and polars applies the whole predicate to what
+is read. Understood are and, or, comparisons, is_between and is_in of offset and timestamp with constants, and any
 expression of topic and partition alone, which polars itself evaluates for each partition.
 
-A polars expression tells its structure by `meta.serialize(format="json")` alone; the names of nodes are polars' own and
+A polars expression shows its structure by `meta.serialize(format="json")` alone; the names of nodes are polars' own and
 may change with its versions. A name that is not known bounds nothing, as above.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars
 
 HIGHEST = 2**63 - 1
-PLACE_COLUMNS = {"topic", "partition"}
+PARTITION_COLUMNS = {"topic", "partition"}
 #: What stands for a comparison with its sides exchanged.
 EXCHANGED = {"Gt": "Lt", "Lt": "Gt", "GtEq": "LtEq", "LtEq": "GtEq", "Eq": "Eq", "EqValidity": "EqValidity"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -102,8 +102,8 @@ class _Reader:
             left, right = self.read(inside["left"]), self.read(inside["right"])
             return {number: left[number].both(right[number]) for number in self._partitions}
         names = _names_in(node)
-        if names and names <= PLACE_COLUMNS:
-            return self._of_places(node)
+        if names and names <= PARTITION_COLUMNS:
+            return self._by_partition(node)
         if kind == "BinaryExpr" and inside.get("op") in ("Or", "LogicalOr"):
             left, right = self.read(inside["left"]), self.read(inside["right"])
             return {number: left[number].either(right[number]) for number in self._partitions}
@@ -113,7 +113,7 @@ class _Reader:
             return self._each(_function(inside))
         return self._each(ALL)
 
-    def _of_places(self, node: Any) -> dict[int, Bounds]:
+    def _by_partition(self, node: Any) -> dict[int, Bounds]:
         """An expression of topic and partition alone: polars says for which of them it is true."""
         import polars
 
@@ -122,12 +122,12 @@ class _Reader:
             schema={"topic": polars.String, "partition": polars.Int32},
         )
         try:
-            told = frame.select(_expression(node).alias("told"))["told"].to_list()
+            matches = frame.select(_expression(node).alias("told"))["told"].to_list()
         except _polars_errors():
             return self._each(ALL)
-        if len(told) != len(self._partitions):
+        if len(matches) != len(self._partitions):
             return self._each(ALL)
-        return {number: ALL if true else NOTHING for number, true in zip(self._partitions, told, strict=True)}
+        return {number: ALL if true else NOTHING for number, true in zip(self._partitions, matches, strict=True)}
 
 
 def _expression(node: Any) -> polars.Expr:

@@ -93,7 +93,7 @@ class TopicRange:
         bounds = self.narrow(numbers)
         numbers = [number for number in numbers if not bounds.get(number, ALL).is_empty]
         spans = _Offsets(asking, self.topic, numbers, isolation_level)
-        yield from spans.ask({number: self._times(number, bounds.get(number, ALL)) for number in numbers})
+        yield from spans.look_up({number: self._times(number, bounds.get(number, ALL)) for number in numbers})
         found = {}
         for number in numbers:
             start = spans.offset(number, self._start.get(number, self._start[None]))
@@ -137,8 +137,8 @@ class TopicRange:
         numbers = known if self.partitions is None else self.partitions
         for number in [*numbers, *(one for one in [*self._start, *self._end] if one is not None)]:
             if number not in known:
-                told = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no {number}"
-                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, told, remedy="stop")
+                doing = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no {number}"
+                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, remedy="stop")
         return numbers
 
 
@@ -154,7 +154,7 @@ class _Offsets:
         self.last: dict[int, int] = {}
         self._at: dict[tuple[int, int], int] = {}
 
-    def ask(self, times: dict[int, list[int]]) -> Flow[None]:
+    def look_up(self, times: dict[int, list[int]]) -> Flow[None]:
         """Where each partition begins and ends, and the offsets of these times."""
         if not self._numbers:
             return

@@ -43,7 +43,7 @@ class GroupSession:
     """See the module. It is the RebalanceHandler of its consumer.
 
     block:     the transaction that runs, its end included.
-    end_gate:  held from before EndTxn to its answer, and by what takes partitions away: neither comes between the
+    end_gate:  held from before EndTxn to its response, and by what takes partitions away: neither comes between the
                other's steps.
     is_rebalancing: nothing is delivered until the rebalance that has begun is over.
     is_safe:   the time-outs were looked at with the brokers that are there.
@@ -92,7 +92,7 @@ class GroupSession:
     @property
     def knows_generations(self) -> bool:
         """Whether the group's coordinator takes generations with offsets, and tells of pending ones (KIP-447): by the
-        versions it offers, not by an answer that may never come."""
+        versions it offers, not by a response that may never come."""
         return has_kip447(self.manager.cluster, self.group_id, self.times)
 
     # Begin
@@ -354,10 +354,10 @@ class GroupSession:
         """Have the membership ask who it is, beside: the coordinator knows us no more."""
         membership = self.consumer.membership
         if membership is not None:
-            yield from spawn(_ask(membership, self.times.request), "membership check")
+            yield from spawn(_ask_membership(membership, self.times.request), "membership check")
 
 
-def _ask(membership: Membership, timeout: float) -> Flow[None]:
+def _ask_membership(membership: Membership, timeout: float) -> Flow[None]:
     found = yield from membership.force_heartbeat(timeout)
     if found is not Heartbeat.OK:
         log.info("after refused offsets: %s", found.value)

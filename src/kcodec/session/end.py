@@ -130,7 +130,7 @@ class SessionEnd:
             yield from self.manager.records.flush(self._left())
 
     def _send_offsets(self, offsets: Offsets) -> Flow[None]:
-        """TxnOffsetCommit; no join or sync of ours comes between who we say we are and the answer."""
+        """TxnOffsetCommit; no join or sync of ours comes between who we say we are and the response."""
         membership = self.session.consumer.membership
         if membership is None:
             self.block.fail("the group was left while it was open")
@@ -143,11 +143,11 @@ class SessionEnd:
             if group.generation_id < 0:
                 self.block.fail("the group went on without this member")
             if self.block.failed is None:
-                yield from self._ask_offsets(offsets, group)
+                yield from self._request_offsets(offsets, group)
         finally:
             membership.gate.release()
 
-    def _ask_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
+    def _request_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
         highest = self.session.times.txn_offset_commit_highest_version
         if not self.session.knows_generations:
             # The versions below know no member: whoever commits last is believed.
@@ -162,28 +162,28 @@ class SessionEnd:
             yield from self.session.check_membership()
 
     def _heartbeat(self) -> Flow[Heartbeat]:
-        """Ask the coordinator whether we still are a member. It ends with the answer, the loss of what was read, or the
-        deadline; a close cancels it."""
+        """Ask the coordinator whether this is still a member. It ends with the response, the loss of what was read, or
+        the deadline; a close cancels it."""
         session = self.session
         membership = session.consumer.membership
         if membership is None:
             return Heartbeat.LOST
         timeout = min(self._left(), session.times.request)
-        asked = yield from spawn(membership.force_heartbeat(timeout), "forced heartbeat")
-        asked.when_done(lambda _: session.changed.set())
+        task = yield from spawn(membership.force_heartbeat(timeout), "forced heartbeat")
+        task.when_done(lambda _: session.changed.set())
         try:
-            while not asked.done and self.block.failed is None:
+            while not task.done and self.block.failed is None:
                 left = self._left()
                 if left <= 0:
                     return Heartbeat.UNKNOWN
                 yield from wait(session.changed, left)
         finally:
-            asked.cancel()
+            task.cancel()
         if self.block.failed is not None:
             return Heartbeat.LOST
-        if asked.error is not None:
-            log.info("the forced heartbeat got no response: %s", asked.error)
-        return asked.result or Heartbeat.UNKNOWN
+        if task.error is not None:
+            log.info("the forced heartbeat got no response: %s", task.error)
+        return task.result or Heartbeat.UNKNOWN
 
     def _lock(self) -> Flow[None]:
         """From here on nothing takes partitions away."""

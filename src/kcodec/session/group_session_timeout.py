@@ -67,7 +67,7 @@ def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Fl
 def _describe(
     cluster: Cluster, node: int, kind: int, name: str, prefix: str, deadline: float
 ) -> Flow[dict[str, str | None]]:
-    """The two settings, without the prefix; what is lost on the way is asked again."""
+    """The two settings, without the prefix; what is lost on the way is requested again."""
     keys = [prefix + SESSION_TIMEOUT, prefix + HEARTBEAT_INTERVAL]
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
     doing = f"DescribeConfigs of {_SOURCES[kind]} {name!r}"

@@ -35,7 +35,7 @@ class Heartbeats:
         self.settings = requests.settings
         self._clock, self._random = requests.cluster.clock, requests.cluster.random
         self._begun = Signal()
-        self._answered_at = self._due_at = self._polled_at = self._clock()
+        self._responded_at = self._due_at = self._polled_at = self._clock()
         self._attempt = 0
 
     def note_poll(self, now: float) -> None:
@@ -45,7 +45,7 @@ class Heartbeats:
     def begin(self) -> None:
         """A generation has begun: both timeouts start again."""
         now = self._clock()
-        self._answered_at = self._polled_at = now
+        self._responded_at = self._polled_at = now
         self._due_at = now + self.settings.heartbeat_interval
         self._attempt = 0
         self._begun.set()
@@ -54,7 +54,7 @@ class Heartbeats:
         """Send heartbeats while the member is in a generation, without end."""
         while True:
             now = self._clock()
-            session_ends = self._answered_at + self.settings.session_timeout
+            session_ends = self._responded_at + self.settings.session_timeout
             poll_ends = self._polled_at + self.settings.max_poll_interval
             if not self._is_beating:
                 yield from wait(self._begun)
@@ -99,7 +99,7 @@ class Heartbeats:
         sent = self.member.generation
         timeout = min(self.settings.request_timeout, session_left)
         try:
-            code = yield from self._ask(sent.id, sent.member_id, timeout)
+            code = yield from self._request(sent.id, sent.member_id, timeout)
         except (AuthenticationError, UnsupportedError, BrokerError) as error:
             self.member.fail(error)
             return
@@ -111,34 +111,34 @@ class Heartbeats:
         if self.member.generation != sent:
             return
         if code is not None:
-            self._take(code)
+            self._received(code)
         if code not in IN_GENERATION:
             self._due_at = self._clock() + self.settings.retry_backoff(self._attempt, self._random.random())
             self._attempt += 1
 
-    def _ask(self, generation_id: int, member_id: str, timeout: float) -> Flow[int]:
+    def _request(self, generation_id: int, member_id: str, timeout: float) -> Flow[int]:
         deadline = self._clock() + timeout
         node = yield from self.requests.coordinator(timeout)
         left = max(deadline - self._clock(), 0.0)
         return (yield from self.requests.heartbeat(node, generation_id, member_id, left, self.member.channel))
 
-    def _take(self, code: int) -> None:
+    def _received(self, code: int) -> None:
         """Handle the error code of a heartbeat of the current generation."""
         member = self.member
-        treated = disposition(CLASSIC, code)
+        action = disposition(CLASSIC, code)
         if code in IN_GENERATION:
-            self._answered_at, self._attempt = self._clock(), 0
+            self._responded_at, self._attempt = self._clock(), 0
             if code and member.is_stable:
                 member.request_rejoin("the group is rebalancing already")
         elif code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED):
             member.fail(self.requests.error("Heartbeat", code))
-        elif treated is GroupDisposition.FIND_COORDINATOR:
+        elif action is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
-        elif treated in GONE and self._is_beating:
-            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
+        elif action in GONE and self._is_beating:
+            keeps_member_id = action is GroupDisposition.RESET_GENERATION
             name = self.requests.error("Heartbeat", code).name
             member.reset(f"a heartbeat was answered {name}", keeps_member_id=keeps_member_id)
-        elif treated not in GONE:
+        elif action not in GONE:
             log.info("%s", self.requests.error("Heartbeat", code))
 
     def force(self, timeout: float) -> Flow[Heartbeat]:
@@ -148,7 +148,7 @@ class Heartbeats:
             return Heartbeat.UNKNOWN
         if not member.generation.is_member:
             return Heartbeat.LOST
-        task = yield from spawn(self._ask_until(who, timeout), "forced heartbeat")
+        task = yield from spawn(self._request_until(who, timeout), "forced heartbeat")
         task.when_done(lambda _: member.changed.set())
         deadline = self._clock() + timeout
         try:
@@ -160,13 +160,15 @@ class Heartbeats:
         finally:
             task.cancel()
 
-    def _ask_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
+    def _request_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
         """Send heartbeats until one has a response."""
         deadline, attempt = self._clock() + timeout, 0
         while (left := deadline - self._clock()) > 0:
             code = None
             try:
-                code = yield from self._ask(who.generation_id, who.member_id, min(left, self.settings.request_timeout))
+                code = yield from self._request(
+                    who.generation_id, who.member_id, min(left, self.settings.request_timeout)
+                )
             except TransportError as error:
                 log.info("forced heartbeat of group %s: %s", self.requests.group_id, error)
                 self.requests.forget_coordinator()
@@ -174,14 +176,14 @@ class Heartbeats:
                 log.warning("forced heartbeat of group %s: %s", self.requests.group_id, error)
                 return Heartbeat.UNKNOWN
             if code is not None and self.member.generation.id == who.generation_id:
-                self._take(code)
+                self._received(code)
             if code in IN_GENERATION:
                 return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK
             if code is not None:
-                treated = disposition(CLASSIC, code)
-                if code == ErrorCode.FENCED_INSTANCE_ID or treated in GONE:
+                action = disposition(CLASSIC, code)
+                if code == ErrorCode.FENCED_INSTANCE_ID or action in GONE:
                     return Heartbeat.LOST
-                if treated is GroupDisposition.FATAL:
+                if action is GroupDisposition.FATAL:
                     return Heartbeat.UNKNOWN
             yield from sleep(self.settings.retry_backoff(attempt, self._random.random()))
             attempt += 1
@@ -202,10 +204,10 @@ class Heartbeats:
             except KcodecError as error:
                 log.info("leaving group %s: %s", self.requests.group_id, error)
                 return
-            treated = disposition(CLASSIC, code) if code else None
-            if treated not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):
+            action = disposition(CLASSIC, code) if code else None
+            if action not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):
                 return
-            if treated is GroupDisposition.FIND_COORDINATOR:
+            if action is GroupDisposition.FIND_COORDINATOR:
                 self.requests.forget_coordinator()
             pause = self.settings.retry_backoff(attempt, self._random.random())
             yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))

@@ -56,12 +56,12 @@ class JoinRounds:
         fatal errors, TransportError if there is no response."""
         member = self.member
         node = yield from self.requests.coordinator(self.settings.request_timeout)
-        answer = yield from self._join(node)
-        if answer is None:
+        response = yield from self._join(node)
+        if response is None:
             return None
         generation, shares = member.generation, {}
-        if answer.leader == answer.member_id:
-            shares = yield from self._lead(answer)
+        if response.leader == response.member_id:
+            shares = yield from self._lead(response)
         if not self._is_current(generation):
             return None
         reply = yield from self.requests.sync(node, generation, shares)
@@ -69,7 +69,7 @@ class JoinRounds:
         if not self._is_current(generation):
             return None
         if reply.error_code:
-            self._treat("SyncGroup", disposition(CLASSIC, reply.error_code), reply.error_code)
+            self._refused("SyncGroup", disposition(CLASSIC, reply.error_code), reply.error_code)
             return None
         self.requests.check_protocol_type("SyncGroup", reply.protocol_type)
         if reply.protocol_name is not None and reply.protocol_name != generation.protocol:
@@ -82,25 +82,25 @@ class JoinRounds:
         return self.member.generation == generation and self.member.state is ClassicMemberState.COMPLETING
 
     def _join(self, node: int) -> Flow[JoinGroupResponse | None]:
-        """JoinGroup, until it is answered with a generation; None if another round is needed."""
+        """JoinGroup, until there is a response with a generation; None if another round is needed."""
         member = self.member
         for _ in range(2):
             subscription, reason = self._subscription()
-            answer = yield from self.requests.join(node, member.generation, subscription, self.assignors, reason)
+            response = yield from self.requests.join(node, member.generation, subscription, self.assignors, reason)
             self._failing_since = None
             if member.state is not ClassicMemberState.PREPARING:
                 return None
-            if not answer.error_code:
-                self.requests.check_protocol_type("JoinGroup", answer.protocol_type)
-                member.generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name or "")
+            if not response.error_code:
+                self.requests.check_protocol_type("JoinGroup", response.protocol_type)
+                member.generation = Generation(response.generation_id, response.member_id, response.protocol_name or "")
                 member.state = ClassicMemberState.COMPLETING
                 self._heartbeats.begin()
-                return answer
-            treated = disposition(JOIN_GROUP, answer.error_code)
-            if treated is not GroupDisposition.JOIN_WITH_ID:
-                self._treat("JoinGroup", treated, answer.error_code)
+                return response
+            action = disposition(JOIN_GROUP, response.error_code)
+            if action is not GroupDisposition.JOIN_WITH_ID:
+                self._refused("JoinGroup", action, response.error_code)
                 return None
-            member.generation = Generation(member_id=answer.member_id)
+            member.generation = Generation(member_id=response.member_id)
         self.failures += 1  # twice another id: not without a pause
         return None
 
@@ -145,41 +145,41 @@ class JoinRounds:
         if self.member.generation.is_member and now - self._failing_since >= self.settings.session_timeout:
             self.member.reset("the coordinator was not to be reached for a session time-out", keeps_member_id=True)
 
-    def _treat(self, asked: str, treated: GroupDisposition, code: int) -> None:
+    def _refused(self, api: str, action: GroupDisposition, code: int) -> None:
         """Do what the error says. Raises what is fatal."""
-        error = self.requests.error(asked, code)
-        if treated is GroupDisposition.FATAL:
+        error = self.requests.error(api, code)
+        if action is GroupDisposition.FATAL:
             raise error
-        log.info("%s (%s)", error, treated.value)
-        if treated in RETRIED or self.restarts:
+        log.info("%s (%s)", error, action.value)
+        if action in RETRIED or self.restarts:
             self.last_error = error  # an order to join again, once, is part of a rebalance
-        if treated is GroupDisposition.FIND_COORDINATOR:
+        if action is GroupDisposition.FIND_COORDINATOR:
             self.requests.forget_coordinator()
-        if treated in RETRIED:
+        if action in RETRIED:
             self.failures += 1
         else:
             # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
-        if treated in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
-            keeps_member_id = treated is GroupDisposition.RESET_GENERATION
-            self.member.reset(f"{asked} was answered {error.name}", keeps_member_id=keeps_member_id)
+        if action in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
+            keeps_member_id = action is GroupDisposition.RESET_GENERATION
+            self.member.reset(f"{api} was answered {error.name}", keeps_member_id=keeps_member_id)
 
-    def _lead(self, answer: JoinGroupResponse) -> Flow[Shares]:
+    def _lead(self, response: JoinGroupResponse) -> Flow[Shares]:
         """As the leader: give out the partitions. Nothing with skip_assignment: all keep what they have."""
         settings = self.settings
         members = [
-            read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in answer.members
+            read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in response.members
         ]
         wanted = {topic for member in members for topic in member.topics}
         timeout = min(settings.request_timeout, settings.session_timeout / 2)
         there = yield from self._topics.watch_group(wanted, timeout)
-        if answer.skip_assignment:
+        if response.skip_assignment:
             return {}
-        shares = self.assignor(answer.protocol_name).assign(there, members)
+        shares = self.assignor(response.protocol_name).assign(there, members)
         if self.is_cooperative:
             _check_cooperative(members, shares)
-        log.info("group %s, generation %d: %s", self.requests.group_id, answer.generation_id, shares)
+        log.info("group %s, generation %d: %s", self.requests.group_id, response.generation_id, shares)
         return shares
 
     def assignor(self, name: str | None) -> Assignor:

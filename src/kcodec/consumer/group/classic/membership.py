@@ -145,8 +145,8 @@ class ClassicMembership:
 
     def _note_refusal(self) -> None:
         """poll raises that a topic is refused for as long as it is; meanwhile we stay what we are."""
-        refusal, is_told = self.topics.refusal(), self._refusal is not None and self.error is self._refusal
-        if (refusal is not None and self.error is None) or (refusal is None and is_told):
+        refusal, is_reported = self.topics.refusal(), self._refusal is not None and self.error is self._refusal
+        if (refusal is not None and self.error is None) or (refusal is None and is_reported):
             self.member.error = self._refusal = refusal
             self.member.notify()
 
@@ -263,7 +263,7 @@ class ClassicMembership:
         if not all(self.topics.accepts(one.topic) for one in assigned):
             member.request_rejoin("the subscription has changed since we joined")
             return
-        member.joined_topics = self.topics.add_told({one.topic for one in assigned}, member.joined_topics)
+        member.joined_topics = self.topics.add_from_leader({one.topic for one in assigned}, member.joined_topics)
         owned = self._owned()
         if given_up := owned - set(assigned):
             member.request_rejoin("partitions were revoked, and are free now")

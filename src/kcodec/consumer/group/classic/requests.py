@@ -33,7 +33,7 @@ from kcodec.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-#: The coordinator answers JoinGroup when the rebalance time-out is over; so many seconds more are for the way.
+#: The coordinator answers JoinGroup when the rebalance timeout is over; so many seconds more are for the way.
 JOIN_GRACE_SECONDS = 5.0
 # Kafka cuts reasons there (JoinGroupRequest.maybeTruncateReason).
 MAX_REASON = 255
@@ -111,7 +111,7 @@ class GroupRequests:
         return (yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")).message
 
     def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
-        """Heartbeat: the error code of the answer."""
+        """Heartbeat: the error code of the response."""
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=generation_id,
@@ -124,7 +124,7 @@ class GroupRequests:
         return code
 
     def leave(self, node: int, member_id: str, reason: str, timeout: float, channel: str) -> Flow[int]:
-        """LeaveGroup: the error code of the answer."""
+        """LeaveGroup: the error code of the response."""
 
         def build(version: int) -> LeaveGroupRequest:
             if version < 3:
@@ -136,13 +136,13 @@ class GroupRequests:
         codes: list[int] = [one.error_code for one in reply.message.members] + [reply.message.error_code]
         return next((code for code in codes if code), 0)
 
-    def error(self, asked: str, code: int) -> BrokerError:
+    def error(self, api: str, code: int) -> BrokerError:
         """The exception for an error of JoinGroup, SyncGroup or Heartbeat.
 
         Only errors that another attempt does not cure are raised, by each poll until the next subscribe: their remedy
         is "stop", whatever the table of all APIs has for the code (an abort does not change the group).
         """
-        doing = f"{asked} of group {self.group_id!r}"
+        doing = f"{api} of group {self.group_id!r}"
         if code == ErrorCode.FENCED_INSTANCE_ID:
             doing += (
                 f": another consumer has joined as the static member {self._static!r}, and of two with one "
@@ -151,12 +151,12 @@ class GroupRequests:
         is_fatal = disposition(CLASSIC, code) is GroupDisposition.FATAL
         return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
 
-    def check_protocol_type(self, asked: str, told: Any) -> None:
+    def check_protocol_type(self, api: str, found: Any) -> None:
         """Raises BrokerError where the group is not one of consumers (versions that say so)."""
-        if told is not None and told != PROTOCOL_TYPE:
+        if found is not None and found != PROTOCOL_TYPE:
             raise broker_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"{asked} of group {self.group_id!r} found protocol type {told!r} where {PROTOCOL_TYPE!r} was expected",
+                f"{api} of group {self.group_id!r} found protocol type {found!r} where {PROTOCOL_TYPE!r} was expected",
                 resource=self.group_id,
             )
 

@@ -36,8 +36,8 @@ class GroupTopics:
         self.pattern: re.Pattern[str] | None = None
         self.group: frozenset[str] = frozenset()
         self.assigned_from: Snapshot | None = None
-        self._told: frozenset[str] = frozenset()
-        self._told_at = 0
+        self._from_leader: frozenset[str] = frozenset()
+        self._from_leader_at = 0
 
     def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
         """Raises ValueError for a pattern that is no regular expression."""
@@ -45,7 +45,7 @@ class GroupTopics:
             self.pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
             raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
-        self.topics, self._told = frozenset(topics), frozenset()
+        self.topics, self._from_leader = frozenset(topics), frozenset()
         self.cluster.wants_all_topics = pattern is not None
         if pattern is not None:
             self.cluster.request_update("a pattern is subscribed to")
@@ -63,9 +63,9 @@ class GroupTopics:
     def take_up_metadata(self) -> None:
         """Metadata came, or time passed: match the pattern again, and remind the cluster of what we want."""
         if self.pattern is not None:
-            if self.cluster.updates_of_all > self._told_at:
-                self._told = frozenset()
-            self.topics = self._told | frozenset(
+            if self.cluster.updates_of_all > self._from_leader_at:
+                self._from_leader = frozenset()
+            self.topics = self._from_leader | frozenset(
                 name
                 for name, topic in self.cluster.topics.items()
                 if topic.partitions and (self.has_internal or not topic.is_internal) and self.pattern.fullmatch(name)
@@ -73,13 +73,13 @@ class GroupTopics:
         if wanted := self.topics | self.group:
             self.cluster.topics_wanted(wanted)
 
-    def add_told(self, assigned: Iterable[str], joined: frozenset[str] | None) -> frozenset[str] | None:
+    def add_from_leader(self, assigned: Iterable[str], joined: frozenset[str] | None) -> frozenset[str] | None:
         """The leader knows topics that match the pattern and that we have not heard of yet: they are ours as well.
         The topics that we joined with, and these."""
         new = frozenset(assigned) - self.topics
         if self.pattern is None or not new:
             return joined
-        self._told, self._told_at = self._told | new, self.cluster.updates_of_all
+        self._from_leader, self._from_leader_at = self._from_leader | new, self.cluster.updates_of_all
         self.topics |= new
         self.cluster.request_update("the leader knows more topics")
         return (joined or frozenset()) | new
@@ -120,13 +120,13 @@ class GroupTopics:
         self.group, self.assigned_from = frozenset(topics), None
         deadline = self.cluster.clock() + timeout
         self.take_up_metadata()
-        while any(self._is_unasked(name) for name in self.group) and (left := deadline - self.cluster.clock()) > 0:
+        while any(self._is_unrequested(name) for name in self.group) and (left := deadline - self.cluster.clock()) > 0:
             self.cluster.request_update("the topics of the group")
             yield from wait(self.cluster.changed, left)
         self.assigned_from = self.snapshot(self.group)
         return self.assigned_from
 
-    def _is_unasked(self, name: str) -> bool:
+    def _is_unrequested(self, name: str) -> bool:
         topic = self.cluster.topics.get(name)
         if topic is None:
             return self.cluster.updates_of_all == 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ConsumerGroupHeartbeat: what a request says, when it is sent, and the errors of its responses (KIP-848).
 
-A heartbeat names what changed since the last one; the first one, and one after an error or a lost answer, says all
+A heartbeat names what changed since the last one; the first one, and one after an error or a lost response, says all
 (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker takes one that says all for a question, and answers
 with the whole assignment. The member id is made by the client (KIP-1082), so a join that is repeated joins once.
 """
@@ -117,7 +117,7 @@ class HeartbeatPace:
         """A heartbeat goes out."""
         self.next_at = now + self._pause
 
-    def answered(self, now: float, interval_ms: int, *, is_join: bool) -> None:
+    def responded(self, now: float, interval_ms: int, *, is_join: bool) -> None:
         """The broker answered."""
         self.interval = min(max(interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
         if is_join:
@@ -194,9 +194,9 @@ def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[ConsumerGroupTopicPa
     return [ConsumerGroupTopicPartitions(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()]
 
 
-def assigned(answer: Any) -> TopicIdPartitions | None:
-    """The assignment of an answer; None: it brought none."""
-    if answer.assignment is None:
+def assigned(response: Any) -> TopicIdPartitions | None:
+    """The assignment of a response; None: it brought none."""
+    if response.assignment is None:
         return None
-    topics = answer.assignment.topic_partitions
+    topics = response.assignment.topic_partitions
     return frozenset((topic.topic_id, partition) for topic in topics for partition in topic.partitions)

@@ -8,8 +8,8 @@ States, as in Kafka's MemberState, those that only differ in what is reconciled 
                            ^                  │ fenced, unknown; not polled for max_poll_interval (leave)
                            └──released──  RELEASING ──released, after an error for good──> FATAL ──subscribe──> JOINING
 
-**Epochs.** Every answer may bring another member epoch; commits carry it, so `group_metadata` has it from the same
-moment on. A heartbeat holds `gate` from its sending to its answer: a TxnOffsetCommit that is built and answered under
+**Epochs.** Every response may bring another member epoch; commits carry it, so `group_metadata` has it from the same
+moment on. A heartbeat holds `gate` from its sending to its response: a TxnOffsetCommit that is built and answered under
 the gate is never overtaken by an epoch that its builder did not know. A gate that stays held does not stop heartbeats.
 """
 
@@ -91,9 +91,9 @@ class ConsumerMembership:
         )
         self._polled_at = clock()
         self._wake = Signal()
-        self._answered = Signal()
+        self._responded = Signal()
         #: Heartbeats that were sent, and the last of them that was answered without an error.
-        self._sent_number = self._answered_number = 0
+        self._sent_number = self._responded_number = 0
         #: Another one after each loss: what was sent before tells nothing of now.
         self._incarnation = 0
         #: Number of times in a row that the group dropped us before a heartbeat of a member succeeded.
@@ -101,7 +101,7 @@ class ConsumerMembership:
         #: Why the last heartbeat failed, None after one that succeeded.
         self.last_error: BaseException | None = None
         self._is_due = self._has_joined = self._is_fatal = self._is_retired = False
-        self._told: BaseException | None = None
+        self._reported: BaseException | None = None
         self._not_before = 0.0
         self._pace = HeartbeatPace()
         self._attempt = 0
@@ -155,7 +155,7 @@ class ConsumerMembership:
             worker.cancel()
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
-        """Ask the coordinator now. REASSIGNED: the answer brought another target than the one that was known, or
+        """Ask the coordinator now. REASSIGNED: the response brought another target than the one that was known, or
         something that we own is about to be taken; a higher epoch alone is OK."""
         if self.state is not ConsumerMemberState.MEMBER:
             return (
@@ -168,14 +168,14 @@ class ConsumerMembership:
         wanted = self._sent_number + 1
         self._on_ack()
         while (
-            self._answered_number < wanted
+            self._responded_number < wanted
             and self.state is ConsumerMemberState.MEMBER
             and self._incarnation == incarnation
         ):
             left = deadline - self._clock()
             if left <= 0:
                 return Heartbeat.UNKNOWN
-            yield from wait(self._answered, left)
+            yield from wait(self._responded, left)
         if self.state is not ConsumerMemberState.MEMBER or self._incarnation != incarnation:
             return Heartbeat.LOST
         if self._reconciliation.version != version or self._reconciliation.is_taking_away:
@@ -223,8 +223,8 @@ class ConsumerMembership:
             is_held = yield from self.gate.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
-                    reply = yield from self._ask(node)
-                    self._take(reply.message, incarnation)
+                    reply = yield from self._send(node)
+                    self._received(reply.message, incarnation)
             finally:
                 if is_held:
                     self.gate.release()
@@ -240,7 +240,7 @@ class ConsumerMembership:
             self._cluster.forget_coordinator("group", self._group_id)
             self._again(incarnation)
 
-    def _ask(self, node: int) -> Flow[Reply]:
+    def _send(self, node: int) -> Flow[Reply]:
         self._sent_number += 1
         owned = self._reconciliation.owned
         request = self._fields.build(self.member_id, self.member_epoch, self._subscription, owned, is_ack=self._is_due)
@@ -252,36 +252,36 @@ class ConsumerMembership:
         reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel=CHANNEL)
         return reply
 
-    def _take(self, answer: Any, incarnation: int) -> None:
-        """An answer to a heartbeat of this incarnation."""
+    def _received(self, response: Any, incarnation: int) -> None:
+        """A response to a heartbeat of this incarnation."""
         if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
-        if answer.error_code:
-            raise heartbeat_error(answer.error_code, self._group_id, answer.error_message)
-        if answer.member_epoch <= 0:
-            raise DecodeError(f"ConsumerGroupHeartbeat: the response has member epoch {answer.member_epoch}")
+        if response.error_code:
+            raise heartbeat_error(response.error_code, self._group_id, response.error_message)
+        if response.member_epoch <= 0:
+            raise DecodeError(f"ConsumerGroupHeartbeat: the response has member epoch {response.member_epoch}")
         self._attempt, self._not_before = 0, 0.0
         self.last_error = None
         if self.state is not ConsumerMemberState.JOINING:
             self._rejoins = 0
-        self._answered_number = self._sent_number
-        if self.error is self._told:
-            self.error = self._told = None
-        self.member_id = answer.member_id or self.member_id
-        is_changed = self.state is ConsumerMemberState.JOINING or answer.member_epoch != self.member_epoch
-        self.member_epoch = answer.member_epoch
+        self._responded_number = self._sent_number
+        if self.error is self._reported:
+            self.error = self._reported = None
+        self.member_id = response.member_id or self.member_id
+        is_changed = self.state is ConsumerMemberState.JOINING or response.member_epoch != self.member_epoch
+        self.member_epoch = response.member_epoch
         self._metadata = ConsumerGroupMetadata(
             self._group_id, self.member_epoch, self.member_id, self._settings.group_instance_id
         )
-        self._pace.answered(
-            self._clock(), answer.heartbeat_interval_ms, is_join=self.state is ConsumerMemberState.JOINING
+        self._pace.responded(
+            self._clock(), response.heartbeat_interval_ms, is_join=self.state is ConsumerMemberState.JOINING
         )
         if self.state is ConsumerMemberState.JOINING:
             self.state = ConsumerMemberState.MEMBER
-        partitions = assigned(answer)
+        partitions = assigned(response)
         if partitions is not None and self.state is ConsumerMemberState.MEMBER:
             self._reconciliation.aim(partitions)
-        self._answered.set()
+        self._responded.set()
         if is_changed or partitions is not None:
             self.changed.set()
 
@@ -306,7 +306,7 @@ class ConsumerMembership:
         if what is GroupDisposition.FIND_COORDINATOR:
             self._cluster.forget_coordinator("group", self._group_id)
         if what is GroupDisposition.REPORT and self._incarnation == incarnation:
-            self.error = self._told = error
+            self.error = self._reported = error
             self.changed.set()
         self._again(incarnation)
 
@@ -424,5 +424,5 @@ class ConsumerMembership:
 
     def _changed(self) -> None:
         self._wake.set()
-        self._answered.set()
+        self._responded.set()
         self.changed.set()

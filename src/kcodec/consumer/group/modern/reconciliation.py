@@ -52,7 +52,7 @@ class TopicNames:
         broker that does not answer."""
         missing = self._learn_from_metadata(topic_ids)
         if missing:
-            yield from self._ask(missing)
+            yield from self._request(missing)
             missing = self._learn_from_metadata(missing)
         return not missing
 
@@ -67,7 +67,7 @@ class TopicNames:
         self._cluster.topics_wanted(self._names[one] for one in topic_ids if one in self._names)
         return missing
 
-    def _ask(self, missing: Iterable[UUID]) -> Flow[None]:
+    def _request(self, missing: Iterable[UUID]) -> Flow[None]:
         topics = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(missing)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         try:
@@ -157,7 +157,7 @@ class Reconciliation:
     def _step(self, target: TopicIdPartitions, version: int) -> Flow[None]:
         revoked = self.owned - target
         if revoked:
-            yield from self._tell(self._handler.revoke(self._named(revoked)))
+            yield from self._run_step(self._handler.revoke(self._named(revoked)))
             if self._is_over():
                 return
             self.owned -= revoked
@@ -168,7 +168,7 @@ class Reconciliation:
         known = frozenset(one for one in target if self._names.name(one[0]) is not None)
         added = known - self.owned
         if added or revoked or is_complete:
-            yield from self._tell(self._handler.assign(self._named(added), self._named(known)))
+            yield from self._run_step(self._handler.assign(self._named(added), self._named(known)))
             if self._is_over():
                 return
             self.owned = known
@@ -187,12 +187,12 @@ class Reconciliation:
     def _give_all_up(self, release: Release) -> Flow[None]:
         owned = self._handler.owned
         if owned and release is Release.REVOKED:
-            yield from self._tell(self._handler.revoke(sorted(owned)))
+            yield from self._run_step(self._handler.revoke(sorted(owned)))
         owned = self._handler.owned
         if owned and self._release is not Release.REVOKED:
-            yield from self._tell(self._handler.lose(sorted(owned)))
+            yield from self._run_step(self._handler.lose(sorted(owned)))
         if self._release is Release.STALE:
-            yield from self._tell(self._handler.until_polled())
+            yield from self._run_step(self._handler.until_polled())
         self.owned, self._target = NOTHING, None
         self._done_version = self.version
         self._names.keep(())
@@ -203,7 +203,7 @@ class Reconciliation:
         names = ((self._names.name(topic_id), partition) for topic_id, partition in partitions)
         return sorted(TopicPartition(name, partition) for name, partition in names if name is not None)
 
-    def _tell(self, flow: Flow[None]) -> Flow[None]:
+    def _run_step(self, flow: Flow[None]) -> Flow[None]:
         """A step of the consumer. What it raises must not stop the member: the group would wait for it."""
         try:
             yield from flow
