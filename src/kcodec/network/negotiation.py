@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcodec.constants import __version__
 from kcodec.flow import ANY_NODE, Call, Done, Effect, Flow, Perform, call
-from kcodec.protocol.error_codes import broker_error
-from kcodec.protocol.versions import UNSUPPORTED_VERSION, BrokerVersions, fallback_version
+from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.protocol.versions import BrokerVersions, fallback_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def _ask_versions(connection: Connection) -> Flow[BrokerVersions]:
     version = ApiVersionsRequest.versions[1]
     timeout = connection.network.options.request_timeout_ms / 1000
     reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
-    if reply.message.error_code == UNSUPPORTED_VERSION:
+    if reply.message.error_code == ErrorCode.UNSUPPORTED_VERSION:
         version = min(fallback_version(BrokerVersions.of(reply.message)), version - 1)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
     if reply.message.error_code:
