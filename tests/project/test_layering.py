@@ -38,7 +38,7 @@ MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "_fast": CORE,
     "text": CORE | {"text"},
-    "record": RECORD,
+    "record": RECORD | {"protocol"},  # its error codes
     "protocol": WIRE,
     "log": LOG,
     "security": SECURITY,

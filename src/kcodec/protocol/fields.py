@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of messages: ranges of versions, and a function for each kind of value. What options mean: `schema`."""
+"""The fields of messages: ranges of versions, and the kinds of values. What options mean: `schema`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from kcodec.protocol.schema import Struct
 
 HIGHEST_VERSION = 32767
 
@@ -51,7 +46,7 @@ NO_VERSIONS = Versions(1, 0)
 class Field(NamedTuple):
     """How a field is declared. kind: Kafka's name of the type, or the class of a struct; of an array, its elements'."""
 
-    kind: str | type[Struct]
+    kind: Any
     is_array: bool
     versions: Versions
     nullable: Versions
@@ -71,7 +66,7 @@ _UNSET = _Unset()
 _ZEROS: dict[str, Any] = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "records": None}
 
 
-def _zero(kind: str | type[Struct]) -> Any:
+def _zero(kind: str | type[Any]) -> Any:
     """The default of a field that declares none, as Kafka's generator has it."""
     if not isinstance(kind, str):
         return kind()
@@ -83,7 +78,7 @@ def _zero(kind: str | type[Struct]) -> Any:
 
 
 def _field(
-    kind: str | type[Struct],
+    kind: str | type[Any],
     versions: str,
     *,
     default: Any = _UNSET,
@@ -103,78 +98,47 @@ def _field(
     return Field(kind, is_array, where, Versions.of(nullable), default, tag, is_tagged, own_flexible, ignorable, secret)
 
 
-def boolean(versions: str, **options: Any) -> Any:
-    """One byte, False if it is 0."""
-    return _field("bool", versions, **options)
+class Kind:
+    """A kind of value: called with the versions that have it and other options, it declares a field."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, versions: str, **options: Any) -> Any:
+        """Declare a field of one such value."""
+        return _field(self._name, versions, **options)
+
+    def array(self, versions: str, **options: Any) -> Any:
+        """Declare a field with a list of such values."""
+        return _field(self._name, versions, is_array=True, **options)
 
 
-def int8(versions: str, **options: Any) -> Any:
-    """One byte, signed."""
-    return _field("int8", versions, **options)
+boolean = Kind("bool")  # one byte, False if it is 0
+int8 = Kind("int8")
+int16 = Kind("int16")
+uint16 = Kind("uint16")
+int32 = Kind("int32")
+uint32 = Kind("uint32")
+int64 = Kind("int64")
+float64 = Kind("float64")  # IEEE 754
+uuid = Kind("uuid")  # sixteen bytes, a uuid.UUID
+#: UTF-8 behind its length, at most 32767 bytes. What is not UTF-8 is read as Java reads it, with U+FFFD.
+string = Kind("string")
+data = Kind("bytes")  # behind their length; any buffer is written, bytes are read
+records = Kind(
+    "records"
+)  # record batches behind their length; any buffer is written, a memoryview of the frame is read
 
 
-def int16(versions: str, **options: Any) -> Any:
-    """Two bytes, signed."""
-    return _field("int16", versions, **options)
-
-
-def uint16(versions: str, **options: Any) -> Any:
-    """Two bytes, unsigned."""
-    return _field("uint16", versions, **options)
-
-
-def int32(versions: str, **options: Any) -> Any:
-    """Four bytes, signed."""
-    return _field("int32", versions, **options)
-
-
-def uint32(versions: str, **options: Any) -> Any:
-    """Four bytes, unsigned."""
-    return _field("uint32", versions, **options)
-
-
-def int64(versions: str, **options: Any) -> Any:
-    """Eight bytes, signed."""
-    return _field("int64", versions, **options)
-
-
-def float64(versions: str, **options: Any) -> Any:
-    """Eight bytes, IEEE 754."""
-    return _field("float64", versions, **options)
-
-
-def uuid(versions: str, **options: Any) -> Any:
-    """Sixteen bytes, a uuid.UUID."""
-    return _field("uuid", versions, **options)
-
-
-def string(versions: str, **options: Any) -> Any:
-    """UTF-8 behind its length, at most 32767 bytes. What is not UTF-8 is read as Java reads it, with U+FFFD."""
-    return _field("string", versions, **options)
-
-
-def data(versions: str, **options: Any) -> Any:
-    """Bytes behind their length; any buffer is written, bytes are read."""
-    return _field("bytes", versions, **options)
-
-
-def records(versions: str, **options: Any) -> Any:
-    """Record batches behind their length; any buffer is written, a memoryview of the frame is read."""
-    return _field("records", versions, **options)
-
-
-def struct(kind: type[Struct], versions: str, **options: Any) -> Any:
+def struct(kind: type[Any], versions: str, **options: Any) -> Any:
     """A struct of its own class; where it may be None, a byte before it says so (KIP-893)."""
     return _field(kind, versions, **options)
 
 
-_KIND_NAMES: dict[Any, str] = {
-    boolean: "bool",
-    data: "bytes",
-    **{kind: kind.__name__ for kind in (int8, int16, uint16, int32, uint32, int64, float64, uuid, string, records)},
-}
-
-
-def array(kind: Callable[..., Any] | type[Struct], versions: str, **options: Any) -> Any:
+def array(kind: Kind | type[Any], versions: str, **options: Any) -> Any:
     """A list of values of one kind (`array(int32, "0+")`) or of structs, behind their count."""
-    return _field(_KIND_NAMES.get(kind, kind), versions, is_array=True, **options)  # type: ignore[arg-type]
+    return (
+        kind.array(versions, **options) if isinstance(kind, Kind) else _field(kind, versions, is_array=True, **options)
+    )

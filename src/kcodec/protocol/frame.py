@@ -14,7 +14,8 @@ from typing import Any
 
 from kcodec._fast import FrameBuffer
 from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
-from kcodec.protocol.versions import UNSUPPORTED_VERSION
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.versions import API_VERSIONS_KEY
 
 LENGTH_BYTES = 4
 #: Where a connection receives what is not a large frame.
@@ -25,7 +26,6 @@ RESPONSE_LIMIT = "max_response_bytes of the request"
 LONGEST_CLIENT_ID = 32767
 # api key, version, correlation id, length of the client id
 _HEADER = Struct(">hhih")
-API_VERSIONS_KEY = 18
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
@@ -82,9 +82,10 @@ def response_body(frame: bytes | memoryview, request_class: Any, version: int) -
 
 
 def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
-    """The message of an answer. ApiVersions with error 35 has the form of version 0, whatever was asked for."""
+    """Return the message of a response. ApiVersions with UNSUPPORTED_VERSION has the form of version 0, whatever was
+    requested."""
     body = response_body(frame, request_class, version)
-    if request_class.api_key == API_VERSIONS_KEY and version > 0 and body[:2] == UNSUPPORTED_VERSION.to_bytes(2, "big"):
+    if request_class.api_key == API_VERSIONS_KEY and body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
     return request_class.response.decode(body, version)
 

@@ -71,7 +71,7 @@ __all__ = [
     "Field",
     "Message",
     "MetadataRecord",
-    "NumberedRecord",
+    "NumberedMessage",
     "Request",
     "Response",
     "Struct",
@@ -238,62 +238,57 @@ class Message(Struct):
         return write_message_parts(_plan_to_write(type(self), version), self, b"", False, least_bytes)
 
 
-# Requests and responses whose other half is not declared yet, by module and name without Request or Response.
-_UNPAIRED: dict[tuple[str, str], type[Request] | type[Response]] = {}
-
-
-class Request(Message):
-    """A request. api_key: its number; response: the class of what answers it."""
+class NumberedMessage(Message):
+    """A message of a numbered kind. api_key: the number of a request and its response, or the type of a record of an
+    internal topic, as Kafka's definition numbers it."""
 
     api_key: ClassVar[int]
+
+    def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if key is not None:
+            cls.api_key = key
+
+
+# Requests and responses whose other half is not declared yet, by module, name without Request or Response, and key.
+_UNPAIRED: dict[tuple[str, str, int], Any] = {}
+
+
+class Request(NumberedMessage):
+    """A request. response: the class of what answers it."""
+
     response: ClassVar[type[Response]]
 
     def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
-        super().__init_subclass__(**options)
+        super().__init_subclass__(key, **options)
         if key is not None:
-            cls.api_key = key
-            other = _pair(cls, "Request")
-            if other is not None:
-                cls.response, other.request = other, cls
+            _pair(cls, "Request")
 
 
-class Response(Message):
-    """A response. api_key: the number of its request; request: that request's class."""
+class Response(NumberedMessage):
+    """A response. request: the class of its request."""
 
-    api_key: ClassVar[int]
     request: ClassVar[type[Request]]
 
     def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
-        super().__init_subclass__(**options)
+        super().__init_subclass__(key, **options)
         if key is not None:
-            cls.api_key = key
-            other = _pair(cls, "Response")
-            if other is not None:
-                cls.request, other.response = other, cls
+            _pair(cls, "Response")
 
 
-def _pair(cls: type[Request] | type[Response], ending: str) -> Any:
-    """The other half, if it is declared already: FetchRequest and FetchResponse of one module and key."""
-    name = cls.__module__, f"{cls.__qualname__.removesuffix(ending)} {cls.api_key}"
+def _pair(cls: type[Request] | type[Response], ending: str) -> None:
+    """Name each half in the other once both are declared: FetchRequest and FetchResponse of one module and key."""
+    name = cls.__module__, cls.__qualname__.removesuffix(ending), cls.api_key
     other = _UNPAIRED.get(name)
     if other is None or issubclass(other, Request) == issubclass(cls, Request):
         _UNPAIRED[name] = cls
-        return None
-    return _UNPAIRED.pop(name)
+        return
+    del _UNPAIRED[name]
+    request, response = (cls, other) if issubclass(cls, Request) else (other, cls)
+    request.response, response.request = response, request
 
 
-class NumberedRecord(Message):
-    """A message in a record of an internal topic. api_key: the record type, as Kafka's definition numbers it."""
-
-    api_key: ClassVar[int]
-
-    def __init_subclass__(cls, key: int | None = None, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if key is not None:
-            cls.api_key = key
-
-
-class CoordinatorKey(NumberedRecord):
+class CoordinatorKey(NumberedMessage):
     """The key of a record that a coordinator writes. internal_topic: the topic that holds such records.
 
     In the log, two bytes with the record type come before a key.
@@ -307,11 +302,11 @@ class CoordinatorKey(NumberedRecord):
             cls.internal_topic = topic
 
 
-class CoordinatorValue(NumberedRecord):
+class CoordinatorValue(NumberedMessage):
     """The value of a record that a coordinator writes. In the log, two bytes with the version come before a value."""
 
 
-class MetadataRecord(NumberedRecord):
+class MetadataRecord(NumberedMessage):
     """The value of a record of ``__cluster_metadata``. In the log, a frame with type and version comes before it."""
 
 

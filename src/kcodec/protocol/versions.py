@@ -9,7 +9,7 @@ from typing import Any
 
 from kcodec.errors import UnsupportedError
 
-UNSUPPORTED_VERSION = 35
+API_VERSIONS_KEY = 18
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,6 @@ class BrokerVersions:
 
 
 def fallback_version(broker_versions: BrokerVersions) -> int:
-    """What to ask ApiVersions with after error 35: the broker's highest, which it names even then; 0 if it does not."""
-    return max(0, broker_versions.apis.get(18, (0, 0))[1])
+    """What to ask ApiVersions with after UNSUPPORTED_VERSION: the broker's highest, which it names even then; 0 if it
+    does not."""
+    return max(0, broker_versions.apis.get(API_VERSIONS_KEY, (0, 0))[1])

@@ -25,6 +25,7 @@ from kcodec.errors import (
     TruncatedError,
 )
 from kcodec.limits import DEFAULT_LIMITS
+from kcodec.protocol.error_codes import ErrorCode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,19 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_RECORD_INDEXES", "validate"]
 
-# Kafka's numbers (org.apache.kafka.common.protocol.Errors).
-_CODES = {
-    "UNKNOWN_SERVER_ERROR": -1,
-    "CORRUPT_MESSAGE": 2,
-    "MESSAGE_TOO_LARGE": 10,
-    "RECORD_LIST_TOO_LARGE": 18,
-    "INVALID_TIMESTAMP": 32,
-    "INVALID_PRODUCER_EPOCH": 47,
-    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": 53,
-    "UNSUPPORTED_COMPRESSION_TYPE": 76,
-    "INVALID_RECORD": 87,
-}
-
 # Kafka's defaults of topic settings.
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 DEFAULT_SEGMENT_BYTES = 1 << 30
@@ -64,7 +52,6 @@ _LEAST_ZSTD_API_VERSION = 7
 _HEADER_BYTES = 61
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT_BLOCKS = 0x20
-_TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
 
 class _Rules:
@@ -114,11 +101,13 @@ def _choose(name: str, value: object, choices: tuple[object, ...]) -> object:
     return value
 
 
-def _refused(name: str, reason: str, batch: RecordBatch | None, indexes: tuple[int, ...] = ()) -> RecordValidationError:
+def _refused(
+    code: ErrorCode, reason: str, batch: RecordBatch | None, indexes: tuple[int, ...] = ()
+) -> RecordValidationError:
     return RecordValidationError(
         reason,
-        code=_CODES[name],
-        name=name,
+        code=code,
+        name=code.name,
         position=None if batch is None else batch.position,
         base_offset=None if batch is None else batch.base_offset,
         record_indexes=indexes,
@@ -193,17 +182,17 @@ def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits)
     if first is None and not rules.is_client:
         return None
     if first is None:
-        raise _refused("INVALID_RECORD", "there is no whole record batch", None)
+        raise _refused(ErrorCode.INVALID_RECORD, "there is no whole record batch", None)
     if rules.is_client:
         if first.is_transactional and not rules.has_transactional_id:
             reason = "the batch is transactional, but the request names no transactional id"
-            raise _refused("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", reason, first)
+            raise _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason, first)
         _check_magic(first)
         _check_zstd(first, rules)
     second = next(walk, None)
     if second is not None:
         reason = f"a second batch follows at byte {second.position}: a request holds one for a partition"
-        raise _refused("INVALID_RECORD", reason, first)
+        raise _refused(ErrorCode.INVALID_RECORD, reason, first)
     _check_magic(first)
     return first
 
@@ -215,14 +204,14 @@ def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
     except LimitExceededError:
         raise
     except DecodeError as error:
-        refused = _refused("CORRUPT_MESSAGE", error.reason, None)
+        refused = _refused(ErrorCode.CORRUPT_MESSAGE, error.reason, None)
         refused.position, refused.base_offset = error.position, error.base_offset
         raise refused from error
 
 
 def _check_magic(batch: RecordBatch) -> None:
     if batch.magic != 2:
-        raise _refused("INVALID_RECORD", f"magic {batch.magic} cannot be produced, only 2", batch)
+        raise _refused(ErrorCode.INVALID_RECORD, f"magic {batch.magic} cannot be produced, only 2", batch)
 
 
 def _check_zstd(batch: RecordBatch, rules: _Rules) -> None:
@@ -231,12 +220,12 @@ def _check_zstd(batch: RecordBatch, rules: _Rules) -> None:
     _check_compression(batch)
     if batch.compression == Compression.ZSTD:
         reason = f"zstd needs Produce {_LEAST_ZSTD_API_VERSION}, not {rules.api_version}"
-        raise _refused("UNSUPPORTED_COMPRESSION_TYPE", reason, batch)
+        raise _refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, reason, batch)
 
 
 def _check_compression(batch: RecordBatch) -> None:
     if not isinstance(batch.compression, Compression):
-        raise _refused("UNKNOWN_SERVER_ERROR", f"compression id {batch.compression} is unknown", batch)
+        raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"compression id {batch.compression} is unknown", batch)
 
 
 # ------------------------------------------------------------------------------------------------------------ the bytes
@@ -246,14 +235,14 @@ def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
     """UnifiedLog.analyzeAndValidateRecords."""
     if rules.is_client and batch.base_offset != 0:
         reason = f"base_offset {batch.base_offset} must be 0: the leader assigns offsets (set_base_offset)"
-        raise _refused("INVALID_RECORD", reason, batch)
+        raise _refused(ErrorCode.INVALID_RECORD, reason, batch)
     if batch.size_in_bytes > rules.max_message_bytes:
         reason = f"the batch has {batch.size_in_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
-        raise _refused("MESSAGE_TOO_LARGE", reason, batch)
+        raise _refused(ErrorCode.MESSAGE_TOO_LARGE, reason, batch)
     try:
         batch.ensure_valid()
     except (CorruptBatchError, TruncatedError) as error:
-        raise _refused("CORRUPT_MESSAGE", error.reason, batch) from error
+        raise _refused(ErrorCode.CORRUPT_MESSAGE, error.reason, batch) from error
     _check_compression(batch)
 
 
@@ -274,7 +263,7 @@ def _check_batch(batch: RecordBatch) -> None:
     elif batch.producer_id > NO_PRODUCER_ID and batch.base_sequence < 0:
         reason = f"base_sequence {batch.base_sequence} of producer_id {batch.producer_id} is negative"
     if reason is not None:
-        raise _refused("INVALID_RECORD", reason, batch)
+        raise _refused(ErrorCode.INVALID_RECORD, reason, batch)
 
 
 def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
@@ -291,25 +280,27 @@ def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
     )
     if len(found) == 2:
         error, is_stream_fault = found
-        raise _refused(_damage_name(batch, error, is_stream_fault), error.reason, batch) from error
+        raise _refused(_corruption_code(batch, error, is_stream_fault), error.reason, batch) from error
     indexes, without_key, wrong_time, is_sequential, has_negative_time = found
     if wrong_time:
-        raise _refused("INVALID_TIMESTAMP", _wrong_time(rules, indexes, wrong_time), batch, indexes)
+        raise _refused(ErrorCode.INVALID_TIMESTAMP, _wrong_time(rules, indexes, wrong_time), batch, indexes)
     if without_key:
         reason = f"{without_key} records have no key, which a compacted topic needs: {_listed(indexes)}"
-        raise _refused("INVALID_RECORD", reason, batch, indexes)
+        raise _refused(ErrorCode.INVALID_RECORD, reason, batch, indexes)
     is_rewritten = _is_rewritten(batch, rules, is_sequential and batch.base_offset == 0)
     if is_rewritten and has_negative_time:
-        raise _refused("UNKNOWN_SERVER_ERROR", "a timestamp below -1 cannot be rewritten", batch)
+        raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a timestamp below -1 cannot be rewritten", batch)
     return is_rewritten
 
 
-def _damage_name(batch: RecordBatch, error: DecodeError, is_stream_fault: bool) -> str:
-    """Of a damaged stream it depends on whether Kafka's decompressor or its reader of records stumbles first."""
+def _corruption_code(batch: RecordBatch, error: DecodeError, is_stream_fault: bool) -> ErrorCode:
+    """Of a corrupt stream it depends on whether Kafka's decompressor or its reader of records stumbles first."""
     if is_stream_fault:
-        return "UNKNOWN_SERVER_ERROR"
+        return ErrorCode.UNKNOWN_SERVER_ERROR
     is_overlong = error.reason.startswith("record_length is a varint of more")
-    return "UNKNOWN_SERVER_ERROR" if is_overlong and batch.compression == Compression.NONE else "INVALID_RECORD"
+    if is_overlong and batch.compression == Compression.NONE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.INVALID_RECORD
 
 
 def _check_lz4(batch: RecordBatch) -> None:
@@ -317,7 +308,7 @@ def _check_lz4(batch: RecordBatch) -> None:
     head = batch.data[_HEADER_BYTES : _HEADER_BYTES + 5]
     if len(head) == 5 and bytes(head[:4]) == _LZ4_MAGIC and not head[4] & _LZ4_INDEPENDENT_BLOCKS:
         reason = "the lz4 frame has linked blocks, which Kafka does not read: compress with independent ones"
-        raise _refused("UNKNOWN_SERVER_ERROR", reason, batch)
+        raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)
 
 
 def _wrong_time(rules: _Rules, indexes: tuple[int, ...], count: int) -> str:
@@ -344,7 +335,7 @@ def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> boo
     if source == Compression.NONE and batch.is_control_batch:
         return not is_sequential
     if source == target and not is_sequential:
-        raise _refused("UNKNOWN_SERVER_ERROR", "offset deltas of a compressed batch must be 0, 1, 2 ...", batch)
+        raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, "offset deltas of a compressed batch must be 0, 1, 2 ...", batch)
     return source != target
 
 
@@ -355,12 +346,12 @@ def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None
     """What stands between the checks and the log: the leader's own writer, the segment, the least of producer state."""
     if is_rewritten and not _is_producer_writable(batch):
         reason = "the leader would write the batch anew, which its producer fields do not allow"
-        raise _refused("UNKNOWN_SERVER_ERROR", reason, batch)
+        raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)
     if not is_rewritten and batch.size_in_bytes > rules.segment_bytes:
         reason = f"the batch has {batch.size_in_bytes} bytes, segment.bytes is {rules.segment_bytes}"
-        raise _refused("RECORD_LIST_TOO_LARGE", reason, batch)
+        raise _refused(ErrorCode.RECORD_LIST_TOO_LARGE, reason, batch)
     if batch.producer_id > NO_PRODUCER_ID and batch.producer_epoch < NO_PRODUCER_EPOCH:
-        raise _refused("INVALID_PRODUCER_EPOCH", f"producer_epoch {batch.producer_epoch} is below -1", batch)
+        raise _refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer_epoch {batch.producer_epoch} is below -1", batch)
 
 
 def _is_producer_writable(batch: RecordBatch) -> bool:
