@@ -14,7 +14,7 @@ from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, Transac
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer import delivery as txn_delivery
-from kcodec.producer.batch import Outcome, ProducerBatch
+from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession, Listener
 from kcodec.session.end import SessionEnd
@@ -124,7 +124,7 @@ class SessionTransactionViews:
 
     def _failed_batch(self, topic: str, error: BaseException) -> ProducerBatch:
         batch = ProducerBatch(topic, -1, self._lock())
-        batch.finish(Outcome(error=error))
+        batch.finish(BatchOutcome(error=error))
         return batch
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.manager import TO_ABORT, TransactionManager
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event, State
+from kcodec.transactions.transaction import ProducerTransaction
 
 if TYPE_CHECKING:
     from kcodec.client.producer import Delivery, Producer, TableDelivery
@@ -39,7 +39,7 @@ def manager_of(source: object) -> TransactionManager:
     return source
 
 
-def begin_at_once(producer: Producer, manager: TransactionManager) -> OpenTransaction | None:
+def begin_at_once(producer: Producer, manager: TransactionManager) -> ProducerTransaction | None:
     """A begin that sends nothing does not wait for the loop's thread either; of a closed producer, or in a forked
     process, it is left to the carrier to say so."""
     with producer._lock:
@@ -55,7 +55,7 @@ class TransactionBlock:
         self._manager = manager
         self._partitions = tuple(partitions_of(partitions))
         self._timeout = timeout
-        self._open: OpenTransaction | None = None
+        self._open: ProducerTransaction | None = None
 
     @property
     def committed(self) -> bool | None:
@@ -75,7 +75,7 @@ class TransactionBlock:
         return WriterReceipt(self._current.receipt)
 
     @property
-    def _current(self) -> OpenTransaction:
+    def _current(self) -> ProducerTransaction:
         if self._open is None:
             raise TransactionStateError(
                 "the transaction begins with its block: with producer.transaction() as txn",
@@ -115,7 +115,7 @@ class TransactionBlock:
         self._check_open(Event.SEND)
         return self._manager.handle(self._current)
 
-    def _begin(self) -> Flow[OpenTransaction]:
+    def _begin(self) -> Flow[ProducerTransaction]:
         return self._manager.begin(self._timeout, self._partitions)
 
     def _end_deadline(self, error: BaseException | None = None) -> float:

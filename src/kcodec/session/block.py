@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kcodec.consumer.assignment import PartitionState
 from kcodec.errors import TransactionStateError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event
+from kcodec.transactions.transaction import ProducerTransaction
 
 
 class Start(NamedTuple):
@@ -36,7 +36,7 @@ class SessionBlock:
 
     __slots__ = ("failed", "has_read", "has_sent", "is_ending", "is_gone", "is_reading", "starts", "transaction")
 
-    def __init__(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> None:
+    def __init__(self, transaction: ProducerTransaction, is_gone: Callable[[], bool]) -> None:
         self.transaction = transaction
         self.is_gone = is_gone
         self.failed: str | None = None
