@@ -17,7 +17,7 @@ from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, EncodeError, KcodecError, ProducerFencedError
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
-from kcodec.transactions.open_transaction import OpenTransaction
+from kcodec.transactions.transaction import ProducerTransaction
 
 OVER = AbortableTransactionError("over", code=ErrorCode.TRANSACTION_ABORTABLE, name="TRANSACTION_ABORTABLE")
 FENCED = ProducerFencedError("taken over", code=ErrorCode.PRODUCER_FENCED, name="PRODUCER_FENCED")
@@ -31,7 +31,7 @@ class Doomed:
         self.face = face
         self.error = error
         inner = face.session.transaction()
-        inner._block = self.block = SessionBlock(OpenTransaction(ProducerIdAndEpoch(1, 0), True), lambda: False)
+        inner._block = self.block = SessionBlock(ProducerTransaction(ProducerIdAndEpoch(1, 0), True), lambda: False)
         face.session._producer.send = face.session._producer.send_arrow = self._refuse
         self.inner = inner
 

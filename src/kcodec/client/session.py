@@ -25,7 +25,7 @@ from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
-from kcodec.producer.batch import Outcome, ProducerBatch
+from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
@@ -211,7 +211,7 @@ class SessionTransaction:
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
-        batch.finish(Outcome(error=error))
+        batch.finish(BatchOutcome(error=error))
         return batch
 
     def __repr__(self) -> str:

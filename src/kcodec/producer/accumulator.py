@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import EncodeError
 from kcodec.flow import Clock
-from kcodec.producer.batch import BATCH_OVERHEAD, HEADER_OVERHEAD, RECORD_OVERHEAD, Callback, Outcome, ProducerBatch
+from kcodec.producer.batch import (
+    BATCH_OVERHEAD,
+    HEADER_OVERHEAD,
+    RECORD_OVERHEAD,
+    BatchOutcome,
+    Callback,
+    ProducerBatch,
+)
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.options import ProducerSettings
@@ -340,7 +347,7 @@ class Accumulator:
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, ended: Sequence[tuple[ProducerBatch, Outcome]]) -> list[Callback]:
+    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callback]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""
         callbacks: list[Callback] = []
         for batch, outcome in ended:

@@ -29,7 +29,7 @@ LAST_SEQUENCE = 0x7FFFFFFF
 Callback = tuple[Callable[[Any], object], Any]
 
 
-class Outcome(NamedTuple):
+class BatchOutcome(NamedTuple):
     """What a batch ended in. base_offset, log_append_time: -1 where there is none, or it is not known."""
 
     base_offset: int = -1
@@ -107,7 +107,7 @@ class ProducerBatch:
     callbacks: list[tuple[int, Callback]] = field(default_factory=list)
     table: BatchTable | None = None
     pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
-    outcome: Outcome | None = None
+    outcome: BatchOutcome | None = None
     last_error: BaseException | None = None
     failed: FailedRecords | None = None
 
@@ -206,7 +206,7 @@ class ProducerBatch:
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(self, outcome: Outcome) -> Sequence[Callback]:
+    def finish(self, outcome: BatchOutcome) -> Sequence[Callback]:
         """Under the lock: set the outcome, for good, and return the callbacks to call. The bytes are released."""
         if outcome.error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer

@@ -24,7 +24,7 @@ from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator, NewDelivery
-from kcodec.producer.batch import Outcome, ProducerBatch
+from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdSource
@@ -237,7 +237,7 @@ class ProducerCore:
         """In a forked child, under the lock: end everything with `error`, without calling callbacks."""
         self.accumulator.refusal, self.is_closed = error, True
         self.accumulator.failures = None  # they are the parent's to report
-        self.accumulator.finish([(batch, Outcome(error=error)) for batch in self.accumulator.unfinished])
+        self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
 
     def crash(self, error: BaseException) -> None:
         """Fail all that is unfinished and accept nothing more, as the loop failed or was ended."""

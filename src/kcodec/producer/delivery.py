@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from kcodec.producer.batch import Callback, Outcome, ProducerBatch
+from kcodec.producer.batch import BatchOutcome, Callback, ProducerBatch
 from kcodec.producer.failures import WHOLE
 
 log = logging.getLogger("kcodec.producer")
@@ -160,7 +160,7 @@ class Delivery:
     def outcome(self) -> RecordMetadata:
         """What it ended in; its error is raised. Only once it is done."""
         batch, index = self._where()
-        outcome = batch.outcome or Outcome()
+        outcome = batch.outcome or BatchOutcome()
         if outcome.error is not None:
             if batch.failed is not None:
                 with batch.lock:

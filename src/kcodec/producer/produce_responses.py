@@ -25,7 +25,7 @@ from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportEr
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
-from kcodec.producer.batch import LAST_SEQUENCE, Outcome, ProducerBatch
+from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import call_all
 from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdSource
 from kcodec.producer.partition_queue import PartitionQueue
@@ -60,7 +60,7 @@ STALE_METADATA_CODES = frozenset({
 })  # fmt: skip
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
-Ended = tuple[ProducerBatch, Outcome]
+Ended = tuple[ProducerBatch, BatchOutcome]
 
 
 class ProduceResponses:
@@ -111,7 +111,7 @@ class ProduceResponses:
         for queue, batch in sent:
             self._land(queue, batch)
             if reply is None:
-                ended.append((batch, Outcome()))
+                ended.append((batch, BatchOutcome()))
                 continue
             result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
             if result is None:
@@ -120,7 +120,7 @@ class ProduceResponses:
             elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 ended += self._proved(queue, batch)
                 self._succeeded(queue, batch)
-                ended.append((batch, Outcome(result.base_offset, result.log_append_time_ms)))
+                ended.append((batch, BatchOutcome(result.base_offset, result.log_append_time_ms)))
             else:
                 self._refused(queue, batch, result, node)
         self._finish(ended)
@@ -165,7 +165,7 @@ class ProduceResponses:
             proved = self.accumulator.take_proved(queue, batch)
         for written in proved:
             self._succeeded(queue, written)
-        return [(written, Outcome()) for written in proved]
+        return [(written, BatchOutcome()) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Give up a probe: the batch cannot show any more whether those before it are written."""
@@ -341,7 +341,7 @@ class ProduceResponses:
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
         self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
-        self._finish([(batch, Outcome(error=error))])
+        self._finish([(batch, BatchOutcome(error=error))])
 
     def _finish(self, ended: Sequence[Ended]) -> None:
         """End batches and call the callbacks of their deliveries."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from kcodec.consumer.assignment import PartitionState
 from kcodec.errors import TransactionStateError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event
+from kcodec.transactions.transaction import ProducerTransaction
 
 
 class Start(NamedTuple):
@@ -36,7 +36,7 @@ class SessionBlock:
     starts:     where it began to read each partition.
     """
 
-    transaction: OpenTransaction
+    transaction: ProducerTransaction
     is_gone: Callable[[], bool]
     failed: str | None = None
     has_read: bool = False

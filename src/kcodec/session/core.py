@@ -28,8 +28,8 @@ from kcodec.session.block import SessionBlock
 from kcodec.session.group_session_timeout import group_session_timeout
 from kcodec.session.safety import SessionTimes, check_times, has_kip447
 from kcodec.transactions.manager import TransactionManager
-from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import State
+from kcodec.transactions.transaction import ProducerTransaction
 
 Partitions = Iterable[TopicPartition]
 #: A poll that waits for a rebalance says so often that it is one.
@@ -128,7 +128,7 @@ class GroupSession:
         transaction = self.manager.begin_at_once()
         return None if transaction is None else self.begun(transaction, is_gone)
 
-    def begun(self, transaction: OpenTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
+    def begun(self, transaction: ProducerTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
         """The transaction is open."""
         block = self.block = SessionBlock(transaction, is_gone)
         self.note_starts()

@@ -48,14 +48,14 @@ from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
 from kcodec.transactions.offsets import Offsets, commit_offsets
-from kcodec.transactions.open_transaction import (
+from kcodec.transactions.partitions import add_partitions
+from kcodec.transactions.state import RAISES_KEPT_ERROR, Event, State, illegal, next_state
+from kcodec.transactions.transaction import (
     NEW_FLOW_LEVEL,
     OLD_FLOW_PRODUCE_VERSION,
     WARNING_SHARE,
-    OpenTransaction,
+    ProducerTransaction,
 )
-from kcodec.transactions.partitions import add_partitions
-from kcodec.transactions.state import RAISES_KEPT_ERROR, Event, State, illegal, next_state
 
 log = logging.getLogger("kcodec.transactions")
 #: A transaction with at least this number of batches is a large one.
@@ -86,7 +86,7 @@ class TransactionManager(ProducerIdSource):
     """
 
     transactional_id: str
-    open: OpenTransaction | None
+    open: ProducerTransaction | None
 
     def __init__(
         self, cluster: Cluster, transactional_id: str, transaction_timeout_ms: int = 60_000, max_block: float = 60.0
@@ -163,20 +163,20 @@ class TransactionManager(ProducerIdSource):
         return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.transactional_id!r}")
 
     @property
-    def now_open(self) -> OpenTransaction:
+    def now_open(self) -> ProducerTransaction:
         """The transaction of a state that has one."""
         if self.open is None:
             raise TransactionStateError("no transaction was begun", state=self.state.name, event="SEND")
         return self.open
 
-    def note_sent(self, transaction: OpenTransaction) -> None:
+    def note_sent(self, transaction: ProducerTransaction) -> None:
         """Note that a request of the transaction goes out: EndTxn is due, the coordinator's clock runs."""
         transaction.is_sent = True
         if transaction.sent_at is None:
             transaction.sent_at = self.cluster.clock()
             self.wake.set()
 
-    def ending(self, transaction: OpenTransaction) -> Ending:
+    def ending(self, transaction: ProducerTransaction) -> Ending:
         """Return the transaction, as the flows that end or investigate it need it."""
 
         def is_over_time(_: object) -> bool:
@@ -320,11 +320,13 @@ class TransactionManager(ProducerIdSource):
     def _left(self, deadline: float) -> float:
         return max(deadline - self.cluster.clock(), 0.0)
 
-    def abandon(self, transaction: OpenTransaction) -> None:
+    def abandon(self, transaction: ProducerTransaction) -> None:
         """Note that its block is over, with or without a confirmed abort: the next begin ends the transaction."""
         transaction.is_abandoned = True
 
-    def begin(self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()) -> Flow[OpenTransaction]:
+    def begin(
+        self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()
+    ) -> Flow[ProducerTransaction]:
         """Begin a transaction, after InitProducerId where that is due. partitions: added at once in the old flow."""
         deadline = self._deadline(timeout)
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
@@ -342,7 +344,7 @@ class TransactionManager(ProducerIdSource):
         with self.records.lock if self.records is not None else nullcontext():  # begin_at_once holds it, too
             self.call(Event.BEGIN)
             assert self.producer is not None
-            transaction = self.open = OpenTransaction(self.producer, is_new_flow)
+            transaction = self.open = ProducerTransaction(self.producer, is_new_flow)
             self.is_epoch_used = True
         self._announce()
         if to_add and not is_new_flow:
@@ -351,7 +353,7 @@ class TransactionManager(ProducerIdSource):
             yield from self._until_added(transaction, to_add, deadline)
         return transaction
 
-    def begin_at_once(self) -> OpenTransaction | None:
+    def begin_at_once(self) -> ProducerTransaction | None:
         """Begin where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
         not wait for the I/O thread. None: it takes the flow `begin`."""
         last = self.open
@@ -360,14 +362,16 @@ class TransactionManager(ProducerIdSource):
             return None
         if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
             return None
-        transaction = self.open = OpenTransaction(self.producer, is_new_flow)
+        transaction = self.open = ProducerTransaction(self.producer, is_new_flow)
         self.is_epoch_used = True
         self.state = next_state(self.state, Event.BEGIN)
         if self.records is not None:
             self.records.refuse_sends(None)
         return transaction
 
-    def _until_added(self, transaction: OpenTransaction, to_add: set[TopicPartition], deadline: float) -> Flow[None]:
+    def _until_added(
+        self, transaction: ProducerTransaction, to_add: set[TopicPartition], deadline: float
+    ) -> Flow[None]:
         try:
             while not to_add <= transaction.added:
                 left = deadline - self.cluster.clock()
@@ -397,7 +401,7 @@ class TransactionManager(ProducerIdSource):
                         error.add_note(f"the abort after it failed, too: {failed}")
             raise
 
-    def handle(self, transaction: OpenTransaction) -> TransactionHandle:
+    def handle(self, transaction: ProducerTransaction) -> TransactionHandle:
         """Return what other writers need for the open transaction; from now on it needs an EndTxn in any case."""
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
@@ -502,7 +506,7 @@ class TransactionManager(ProducerIdSource):
             self._advise(late)
             raise
 
-    def _flush(self, transaction: OpenTransaction, deadline: float) -> Flow[None]:
+    def _flush(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
         """Wait until nothing of the transaction is under way."""
         try:
             if self.records is not None:
@@ -519,7 +523,7 @@ class TransactionManager(ProducerIdSource):
                 self.move(Event.INTERRUPTED, self._blocked(f"records were still under way: {error}"))
             raise
 
-    def _end(self, transaction: OpenTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
+    def _end(self, transaction: ProducerTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
         """Send EndTxn, where one is due; the state moves with its outcome."""
         following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
@@ -545,7 +549,7 @@ class TransactionManager(ProducerIdSource):
             self.move(Event.COMMITTED if is_commit else Event.ABORTED)
 
     def _send_end(
-        self, transaction: OpenTransaction, is_commit: bool, deadline: float
+        self, transaction: ProducerTransaction, is_commit: bool, deadline: float
     ) -> Flow[ProducerIdAndEpoch | None]:
         ending = self.ending(transaction)
         if transaction.is_new_flow and self.cluster.transaction_version < NEW_FLOW_LEVEL:
@@ -579,7 +583,7 @@ class TransactionManager(ProducerIdSource):
         if self.state is State.IN_TRANSACTION:
             self.move(Event.ABORTABLE, self._blocked(why))
 
-    def _interrupt_end(self, transaction: OpenTransaction) -> None:
+    def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
         if self.state in {State.COMMITTING, State.ABORTING}:
             event = Event.UNANSWERED if transaction.is_end_unanswered else Event.INTERRUPTED
@@ -610,7 +614,7 @@ class TransactionManager(ProducerIdSource):
         self.move(_EVENTS[failed.disposition], error)
 
     def _investigated(
-        self, failed: Failed, transaction: OpenTransaction, deadline: float | None = None
+        self, failed: Failed, transaction: ProducerTransaction, deadline: float | None = None
     ) -> Flow[Failed]:
         if failed.disposition is not TransactionDisposition.INVESTIGATE:
             return failed
@@ -638,7 +642,7 @@ class TransactionManager(ProducerIdSource):
             if not self.markers.is_requested:
                 yield from wait(self.wake, self._seconds_to_warning())
 
-    def _investigate_produce(self, transaction: OpenTransaction) -> Flow[None]:
+    def _investigate_produce(self, transaction: ProducerTransaction) -> Flow[None]:
         assert transaction.to_investigate is not None
         doing, code = transaction.to_investigate
         failed = yield from investigate(self.cluster, self.ending(transaction), doing, code)
@@ -646,7 +650,7 @@ class TransactionManager(ProducerIdSource):
             self._fail(failed)
         transaction.to_investigate = None
 
-    def _add_partitions(self, transaction: OpenTransaction) -> Flow[None]:
+    def _add_partitions(self, transaction: ProducerTransaction) -> Flow[None]:
         partitions = frozenset(transaction.to_add)
         self.note_sent(transaction)
         transaction.requests += 1
@@ -656,7 +660,7 @@ class TransactionManager(ProducerIdSource):
             transaction.requests -= 1
             self.changed.set()
 
-    def _add(self, transaction: OpenTransaction, partitions: frozenset[TopicPartition]) -> Flow[None]:
+    def _add(self, transaction: ProducerTransaction, partitions: frozenset[TopicPartition]) -> Flow[None]:
         def is_over() -> bool:
             return self.open is not transaction or self.state not in _WRITING
 
@@ -690,7 +694,7 @@ class TransactionManager(ProducerIdSource):
             return None
         return self.open.seconds_to_warning(self.cluster.clock(), self.transaction_timeout_ms)
 
-    def _warn_if_late(self, transaction: OpenTransaction) -> None:
+    def _warn_if_late(self, transaction: ProducerTransaction) -> None:
         if self._seconds_to_warning() == 0.0:
             transaction.is_warned = True
             log.warning(

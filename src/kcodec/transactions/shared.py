@@ -26,7 +26,7 @@ from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposit
 from kcodec.transactions.fencing import ONGOING, Ending, TransactionStatus, describe_transaction, investigate
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_receipts
 from kcodec.transactions.offsets import Offsets, commit_offsets
-from kcodec.transactions.open_transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
+from kcodec.transactions.transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
 
 #: How a broker refuses a writer whose transaction has ended.
 ENDED_CODES = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})

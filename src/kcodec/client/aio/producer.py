@@ -31,8 +31,8 @@ from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.manager import TO_ABORT, TransactionManager
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.open_transaction import OpenTransaction
 from kcodec.transactions.state import Event, State
+from kcodec.transactions.transaction import ProducerTransaction
 
 if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
@@ -298,7 +298,7 @@ class Producer(ProducerBase):
             )
         return self._core.source
 
-    def _begin_at_once(self, manager: TransactionManager) -> OpenTransaction | None:
+    def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
         """Begin a transaction if that sends no request. Return None if it does; also for a closed producer and in a
         forked process, where the flow raises the error."""
         if True:  # ASYNC
@@ -396,7 +396,7 @@ class Transaction:
         self._manager = producer._manager()
         self._partitions = tuple(partitions_of(partitions))
         self._timeout = timeout
-        self._open: OpenTransaction | None = None
+        self._open: ProducerTransaction | None = None
 
     async def __aenter__(self) -> Transaction:
         self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
@@ -503,7 +503,7 @@ class Transaction:
         return self.committed is None or self._manager.state is State.FATAL_ERROR
 
     @property
-    def _current(self) -> OpenTransaction:
+    def _current(self) -> ProducerTransaction:
         if self._open is None:
             raise TransactionStateError(
                 "the transaction begins with its block: with producer.transaction() as txn",

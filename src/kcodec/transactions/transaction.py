@@ -17,7 +17,7 @@ WARNING_SHARE = 0.8
 
 
 @dataclass(eq=False, slots=True)
-class OpenTransaction:
+class ProducerTransaction:
     """One transaction, from its begin on; its caller keeps it when it is over.
 
     producer:    the (id, epoch) it is written under.
