@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When one who follows a growing log looks again, and when he stops."""
+"""Polling interval and stop condition for `follow=True`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Stop = Callable[[], object] | Event | Any
 
 @dataclass(frozen=True)
 class FollowOptions:
-    """When to look, and when to end. ValueError for numbers that are none; TypeError for a stop that cannot be asked.
+    """When to look for new records, and when to end. Raise ValueError or TypeError if an argument is invalid.
 
-    poll_interval: seconds between two looks at a log in which nothing new is found. timeout: end after that many
-    seconds without a record; 0: at the first end of the log; None: never. stop: a callable that says True, or an Event
-    that is set, to end; asked between chunks and looks.
+    poll_interval: Seconds between two looks at a log that has not grown.
+    timeout:       Seconds without a record after which the iteration ends; 0: at the first end of the log; None: never.
+    stop:          Callable that returns True, or Event that is set, to end; checked between chunks and looks.
     """
 
     poll_interval: float = POLL_INTERVAL
