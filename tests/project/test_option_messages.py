@@ -25,6 +25,7 @@ from kcodec.network.options import ClientConfig
 from kcodec.options import OptionSet, counterparts, declaration
 from kcodec.producer.options import ProducerConfig
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.ranges import TopicRange
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.security.option_names import SecurityConfig
@@ -181,9 +182,16 @@ def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
     script = AdminScript()
     script.topics["orders"] = {0: 1}
     script.answers["DeleteTopics"] = lambda node, request: messages.DeleteTopicsResponse(
-        responses=[messages.DeletableTopicResult(name=name, error_code=3) for name in request.topic_names]
+        responses=[
+            messages.DeletableTopicResult(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for name in request.topic_names
+        ]
     )
     with pytest.raises(BrokerError, match="topic 'ghost': there is no such topic or partition") as caught:
         script.run(call(script.asking, ["ghost"]))
-    assert (caught.value.code, caught.value.remedy, caught.value.resource) == (3, "stop", "ghost")
+    assert (caught.value.code, caught.value.remedy, caught.value.resource) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "stop",
+        "ghost",
+    )
     assert "yet" not in str(caught.value)

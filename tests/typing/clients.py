@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a type checker makes of the clients: read by mypy, never run."""
+"""What type checkers make of the clients: read by mypy and basedpyright, never run."""
 
 from typing import assert_type
 

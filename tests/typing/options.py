@@ -124,11 +124,11 @@ def mistakes_are_found(handle: TransactionHandle) -> None:
     abort_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kcodec.read_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    kcodec.read_topic("orders", on_corrupt="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.read_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kcodec.scan_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kcodec.scan_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    kcodec.scan_topic("orders", on_corrupt="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.scan_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.scan_topic("orders", group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
@@ -154,5 +154,5 @@ async def mistakes_are_found_with_asyncio(handle: TransactionHandle) -> None:
     await aio.abort_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aio.read_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     aio.read_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    aio.read_topic("orders", on_corrupt="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aio.read_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aio.read_topic("orders", group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

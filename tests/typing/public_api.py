@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a type checker makes of the public face: read by mypy, never run."""
+"""What type checkers make of the public API of kcodec and kcodec.log: read by mypy and basedpyright, never run."""
 
 from collections.abc import Iterator
 from typing import Any, assert_type
