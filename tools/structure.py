@@ -27,39 +27,7 @@ PATTERNS = ("*.py", "*.pyx", "*.pxi", "*.c", "*.h")
 GENERATED = re.compile(r"generated (by|from) .*do not edit", re.IGNORECASE | re.DOTALL)
 
 #: Circles of modules that stay, each with the reason.
-EXPLAINED_CIRCLES: dict[frozenset[str], str] = {
-    **dict.fromkeys(
-        (
-            frozenset({"kcodec.client.aio.producer", "kcodec.client.aio.transaction"}),
-            frozenset({"kcodec.client.producer", "kcodec.client.transaction"}),
-        ),
-        "a transaction names its producer for type checkers",
-    ),
-    frozenset(
-        {
-            "kcodec.consumer.callbacks",
-            "kcodec.consumer.commits",
-            "kcodec.consumer.core",
-            "kcodec.consumer.held_back",
-            "kcodec.consumer.polls",
-            "kcodec.consumer.waiting_report",
-        }
-    ): "parts of the consumer name the consumer that they belong to for type checkers",
-    frozenset(
-        {
-            "kcodec.consumer.group.classic.heartbeats",
-            "kcodec.consumer.group.classic.join",
-            "kcodec.consumer.group.classic.membership",
-        }
-    ): "parts of a membership name the membership that they belong to for type checkers",
-    frozenset(
-        {"kcodec.log.directory", "kcodec.log.opening", "kcodec.log.topic_names"}
-    ): "a log directory names its topics by the metadata log in it",
-    frozenset(
-        {"kcodec.producer.batch", "kcodec.producer.delivery", "kcodec.producer.failures"}
-    ): "a delivery names its batch for type checkers",
-    frozenset({"kcodec.protocol.fields", "kcodec.protocol.schema"}): "a field may hold messages",
-}
+EXPLAINED_CIRCLES: dict[frozenset[str], str] = {}
 #: Packages whose modules declare the same classes on purpose, one for each API or client: the names count once.
 COUNTERPARTS = {
     "kcodec.client.aio.": "kcodec.client.",
@@ -67,30 +35,15 @@ COUNTERPARTS = {
 }
 #: Names of classes that several modules declare, each with the reason.
 EXPLAINED_NAMES: dict[str, str] = {
-    "CommittedOffsets": "requests for committed offsets; those of a session's transaction",
     "Delivery": "public, to be waited for; its state in flows",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",
-    "Listener": "of a broker for tests; of a session's rebalances",
     "Message": "of the protocol; of peers' consumers; of the command line's input",
-    "Metrics": "public, of a client; what the consumer counts of fetch responses",
-    "OpenTransaction": "of a producer; as lag shows it, public",
-    "Part": "of a timeline; of a restore",
-    "Place": "in a segment; in a file that is dumped",
     "ProducerState": "of producer snapshots; of DescribeProducers responses; as Admin shows it, public",
-    "Range": "of a bounded read; of a Spark partition",
-    "ReadOptions": "of log directories; of bounded reads; of Spark",
-    "Reading": "of chunks; of a Spark partition",
     "ScramCredentialDeletion": "Kafka's name of a part of a request; as Admin takes it, public",
     "ScramCredentialInfo": "Kafka's name of a part of a response; as Admin shows it, public",
     "ScramCredentialUpsertion": "Kafka's name of a part of a request; as Admin takes it, public",
-    "State": "of a transaction; of a classic group member; of a modern one",
     "TableDelivery": "public, to be waited for; its state in flows",
     "Transaction": "public, of a producer; in a timeline of a log",
-    "TransactionDescription": "of an own transactional id; as Admin shows it, public",
-    "Treatment": "of errors of transactions, of classic groups, of modern groups",
-    "Verdict": "on a batch in a timeline; on a producer's error",
-    "Wanted": "partitions of a fetch session; topics of a sink",
-    "_Topics": "of a log directory; of offset requests",
 }
 
 
