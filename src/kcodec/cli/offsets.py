@@ -112,7 +112,8 @@ def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     places = _places(admin, options.names)
     if options.at is not None:
-        found, status = partial_results(lambda: admin.list_offsets(dict.fromkeys(places, options.at)), output)
+        where: str | int = options.at
+        found, status = partial_results(lambda: admin.list_offsets(dict.fromkeys(places, where)), output)
         columns: Sequence[str] = ("topic", "partition", "offset", "timestamp")
         rows: list[Sequence[Any]] = [(*at, _or_none(one.offset), _or_none(one.timestamp)) for at, one in found.items()]
     else:

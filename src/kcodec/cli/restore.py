@@ -233,7 +233,8 @@ def _earliest(decoded: DecodedRecords) -> int | None:
     needed_pyarrow("restore needs")
     import pyarrow.compute
 
-    found: int | None = pyarrow.compute.min(pyarrow.record_batch(decoded)["timestamp"].cast(pyarrow.int64())).as_py()
+    times = pyarrow.record_batch(decoded)["timestamp"].cast(pyarrow.int64())
+    found: int | None = pyarrow.compute.call_function("min", [times]).as_py()
     return found
 
 
@@ -350,8 +351,9 @@ class _Restoring:
         from kcodec.client import Producer
 
         given = client_options(self._options, max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
+        given["transactional_id"] = self._plan.name
         with usage_errors():
-            producer = Producer(**{**given, "transactional_id": self._plan.name})
+            producer = Producer(**given)
         progress = Progress(self._output, "restoring")
         try:
             # Ends what a killed restore left open, and fences one that runs: from here on the progress does not change.

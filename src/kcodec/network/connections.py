@@ -32,6 +32,7 @@ class Directory(Protocol):
     @property
     def brokers(self) -> Mapping[int, Broker]:
         """The brokers by id; empty before the first metadata."""
+        ...
 
     def why_missing(self, topic: str | None) -> str | None:
         """Why there is no metadata, of a topic or at all, as far as it is known."""

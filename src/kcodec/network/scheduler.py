@@ -42,6 +42,7 @@ class CallSender(Protocol):
 
     def start_call(self, call: Call, done: Done) -> Cancel:
         """Begin a call; `done` is called once with its end, unless the returned function was called before."""
+        ...
 
 
 class Timer:

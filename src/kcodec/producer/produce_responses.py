@@ -101,8 +101,8 @@ class ProduceResponses:
         """Handle the response of a broker; None: it sends none, as acks is 0."""
         ended: list[Ended] = []
         results: dict[tuple[Any, int], Any] = {}
+        by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
         if reply is not None:
-            by_id = reply.version > LAST_VERSION_WITH_NAMES
             if reply.version >= 10:
                 self.cluster.learn_brokers(reply.message.node_endpoints)
             for topic in reply.message.responses:

@@ -311,8 +311,9 @@ class GroupSession:
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():
-            state = assignment.partitions.get(name)
-            if state is start.state and (state.position != start.offset or state.awaiting is not None):
+            state = start.state
+            is_assigned = assignment.partitions.get(name) is state
+            if is_assigned and (state.position != start.offset or state.awaiting is not None):
                 assignment.seek(name, start.offset, start.leader_epoch)
                 moved.append(name)
         self.consumer.fetcher.drop(moved)
