@@ -173,6 +173,7 @@ def test_numpy_and_arrow_see_the_same_memory() -> None:
 
 
 def test_memory_lives_as_long_as_somebody_looks_at_it() -> None:
+    gc.collect()  # what tests before it left
     _fast.trim_pool()
     before = _fast.pool_state()[2]
     found = kcodec.partition_for(WORDS * 1000, 12)

@@ -16,7 +16,16 @@ from run_tests import NO_TESTS, closing_line, exit_status
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PASSES, FAILS = "def test_it():\n    pass\n", "def test_it():\n    raise AssertionError\n"
-WORKER = "import os\ndef test_a(): assert os.environ['PYTEST_XDIST_WORKER']\ndef test_b(): test_a()\n"
+#: In a worker, and all in the same one.
+WORKER = """
+import os
+import pytest
+SEEN = []
+@pytest.mark.parametrize("number", range(8))
+def test_it(number):
+    assert os.environ["PYTEST_XDIST_WORKER"] and len(SEEN) == number
+    SEEN.append(number)
+"""
 #: One module of each pass.
 PARALLEL, SERIAL = "test_some.py", "test_memory.py"
 
@@ -43,7 +52,7 @@ def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int,
 @pytest.mark.parametrize(
     ("parallel", "serial", "arguments", "status", "ended"),
     [
-        (WORKER, FAILS, (), 1, "1 failed, 2 passed"),
+        (WORKER, FAILS, (), 1, "1 failed, 8 passed"),
         (FAILS, PASSES, (), 1, "1 failed, 1 passed"),
         (PASSES, PASSES, (f"{SERIAL}::test_it",), 0, "1 passed"),
         (PASSES, PASSES, ("-k", "nothing"), NO_TESTS, "no tests ran"),

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +30,8 @@ SERIAL = {
     *("test_producer_interrupted", "test_security_sessions", "test_session_broker_producer"),
     "test_silent_consumers",
 }
-#: Fixtures that live for the whole run and that few files share: these files go to one worker.
-SHARED = ("spark", "transaction_cluster", "postgres_server")
+#: Fixtures that live for the whole run and that few files share, as those use them: the files go to one worker.
+SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_server\b")
 
 
 def selected() -> str:
@@ -47,21 +49,31 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if collection_path.suffix == ".py" and not is_selected(collection_path) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what was named on the command line and belongs to the other pass; group the rest by file."""
+    """Deselect what was named on the command line and belongs to the other pass."""
     left_out = [item for item in items if not is_selected(item.path)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if is_selected(item.path)]
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    used: dict[Path, set[str]] = defaultdict(set)
-    for item in items:
-        used[item.path].update(getattr(item, "fixturenames", ()))
-    for item in items:
-        shared = next((name for name in SHARED if name in used[item.path]), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.path.relative_to(config.rootpath).as_posix()))
+
+
+@cache
+def group_of(path: Path) -> str:
+    """The tests that one worker takes in one piece: those of a file, or of all files with a fixture of SHARED."""
+    text = path.read_text(encoding="utf-8")
+    return next((fixture for fixture in SHARED if re.search(fixture, text)), str(path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Schedule groups. (The marks of --dist loadgroup have no effect with pytest 9: xdist 3.8 renames tests for it.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(config.rootpath / nodeid.partition("::")[0])
+
+    return Groups(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,8 +22,8 @@ from kcodec._fast import (
     client_record_size,
     client_tuples,
 )
-from kcodec.compat._legacy import messages
 from kcodec.compat._patches import is_unknown_codec
+from kcodec.compat._shared import Codecs, LegacyBatch
 from kcodec.errors import DecodeError
 
 DefaultRecord = ClientRecord
@@ -37,53 +37,37 @@ def translate(error: DecodeError) -> KafkaError:
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordException)(str(error))
 
 
-class DefaultRecordBatch(ClientBatch):
+class _Translating:
+    """Raises the client's exceptions."""
+
+    __slots__ = ()
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """Return a KafkaError for a DecodeError."""
+        return translate(error)
+
+
+class DefaultRecordBatch(_Translating, Codecs, ClientBatch):
     """A batch of magic 2, from bytes."""
 
     __slots__ = ()
 
-    CODEC_MASK = 0x07
-    CODEC_NONE = 0x00
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-    CODEC_ZSTD = 0x04
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
-
-
-class LegacyRecordBatch(ClientBatch):
+class LegacyRecordBatch(_Translating, LegacyBatch):
     """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
 
     __slots__ = ()
 
-    RECORD_OVERHEAD_V0 = 14
-    RECORD_OVERHEAD_V1 = 22
-    CODEC_MASK = 0x07
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-
-    is_legacy = True
     producer_id = None  # type: ignore[assignment]
 
-    def __init__(self, buffer: bytes, magic: int) -> None:
-        super().__init__(buffer)
-
     def __iter__(self) -> Iterator[LegacyRecord]:
-        for message in messages(self, super().__iter__()):
+        for message in self.messages():
             timestamp = -1 if message.timestamp is None else message.timestamp
             attributes = _APPEND_TIME if message.timestamp_type else 0
             yield LegacyRecord(message.offset, timestamp, attributes, message.key, message.value, message.crc)
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
 
-
-class MemoryRecords(ClientRecords):
+class MemoryRecords(_Translating, ClientRecords):
     """The batches of a fetch, from bytes."""
 
     __slots__ = ()
@@ -91,22 +75,11 @@ class MemoryRecords(ClientRecords):
     batch_type = DefaultRecordBatch
     legacy_batch_type = LegacyRecordBatch
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
 
-
-class DefaultRecordBatchBuilder(ClientBatchBuilder):
+class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder):
     """A batch of magic 2 that a producer fills."""
 
     __slots__ = ()
-
-    CODEC_MASK = 0x07
-    CODEC_NONE = 0x00
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-    CODEC_ZSTD = 0x04
 
     clock = staticmethod(time.time_ns)
     full_at_batch_size = True

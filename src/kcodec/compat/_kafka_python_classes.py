@@ -24,8 +24,8 @@ from kcodec._fast import (
     client_record_size,
     client_tuples,
 )
-from kcodec.compat._legacy import messages
 from kcodec.compat._patches import is_unknown_codec
+from kcodec.compat._shared import Codecs, LegacyBatch
 from kcodec.errors import DecodeError
 
 DefaultRecordMetadata = ClientRecordMetadata
@@ -35,6 +35,16 @@ _Headers: TypeAlias = list[tuple[str, bytes | None]]
 def translate(error: DecodeError) -> KafkaError:
     """The exception kafka-python's callers expect for damaged bytes; ours is its cause."""
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordError)(str(error))
+
+
+class _Translating:
+    """Raises the client's exceptions."""
+
+    __slots__ = ()
+
+    def translate(self, error: DecodeError) -> KafkaError:
+        """Return a KafkaError for a DecodeError."""
+        return translate(error)
 
 
 class DefaultRecord(ClientRecord, ABCRecord):  # type: ignore[misc]
@@ -81,17 +91,11 @@ class ControlRecord(DefaultRecord):
         return self.type == 1
 
 
-class DefaultRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
+class DefaultRecordBatch(_Translating, Codecs, ClientBatch, ABCRecordBatch):  # type: ignore[misc]
     """A batch of magic 2, from bytes."""
 
     __slots__ = ()
 
-    CODEC_MASK = 0x07
-    CODEC_NONE = 0x00
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-    CODEC_ZSTD = 0x04
     NO_PRODUCER_ID = -1
     NO_SEQUENCE = -1
 
@@ -108,38 +112,18 @@ class DefaultRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
         """Whether its records have sequence numbers."""
         return self.base_sequence != self.NO_SEQUENCE
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
 
-
-class LegacyRecordBatch(ClientBatch, ABCRecordBatch):  # type: ignore[misc]
+class LegacyRecordBatch(_Translating, LegacyBatch, ABCRecordBatch):  # type: ignore[misc]
     """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
 
     __slots__ = ()
 
-    RECORD_OVERHEAD_V0 = 14
-    RECORD_OVERHEAD_V1 = 22
-    CODEC_MASK = 0x07
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-
-    is_legacy = True
-
-    def __init__(self, buffer: bytes, magic: int) -> None:
-        super().__init__(buffer)
-
     def __iter__(self) -> Iterator[LegacyRecord]:
-        for message in messages(self, super().__iter__()):
+        for message in self.messages():
             yield LegacyRecord(self.magic, *message)
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
 
-
-class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
+class MemoryRecords(_Translating, ClientRecords, ABCRecords):  # type: ignore[misc]
     """The batches of a fetch, from bytes."""
 
     __slots__ = ()
@@ -151,22 +135,12 @@ class MemoryRecords(ClientRecords, ABCRecords):  # type: ignore[misc]
         """The next batch; StopIteration at the end."""
         return self.__next__()
 
-    def translate(self, error: DecodeError) -> KafkaError:
-        """A KafkaError for a DecodeError."""
-        return translate(error)
 
-
-class DefaultRecordBatchBuilder(ClientBatchBuilder, ABCRecordBatchBuilder):  # type: ignore[misc]
+class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder, ABCRecordBatchBuilder):  # type: ignore[misc]
     """A batch of magic 2 that a producer fills."""
 
     __slots__ = ()
 
-    CODEC_MASK = 0x07
-    CODEC_NONE = 0x00
-    CODEC_GZIP = 0x01
-    CODEC_SNAPPY = 0x02
-    CODEC_LZ4 = 0x03
-    CODEC_ZSTD = 0x04
     MAX_RECORD_OVERHEAD = 21
 
     clock = staticmethod(time.time_ns)
