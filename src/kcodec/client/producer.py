@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
 
 log = logging.getLogger("kcodec.transactions")
+_time_ns = time.time_ns  # for `send`, which looks it up for each record
 
 __all__ = [
     "BatchMetadata",
@@ -156,7 +157,7 @@ class Producer(ProducerBase):
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = _time_ns() // 1_000_000
         try:
             with self._lock:
                 delivery = self._append(topic, key, value, headers, partition, timestamp)
