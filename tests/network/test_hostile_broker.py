@@ -290,6 +290,7 @@ def test_the_text_of_an_error_is_one_line(kind: type[KcodecError]) -> None:
         "LogTruncationError": {"partition": ("t", 0), "position": 1, "position_epoch": 1},
         "NoOffsetForPartitionError": {"partition": ("t", 0)},
         "TopicDeliveryError": {"topic": "t", "kind": "MESSAGE_TOO_LARGE", "count": 1},
+        "AdminError": {"errors": {"t": KcodecError(EVIL)}, "results": {}},
     }
     if kind is errors.DeliveryErrors:
         member = errors.TopicDeliveryError("failed", topic="t", kind="MESSAGE_TOO_LARGE", count=1)
