@@ -22,7 +22,7 @@ from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.network.connection import MAX_UNAUTHENTICATED_RESPONSE_BYTES
 from kcodec.network.logs import LOGGERS
 from kcodec.network.scheduler import Timer
-from kcodec.protocol.error_codes import broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.auth import (
     ApiVersion,
     ApiVersionsResponse,
@@ -276,12 +276,13 @@ def test_the_text_of_an_error_is_one_line(kind: type[KcodecError]) -> None:
         "TruncatedError": {"needed": 1, "available": 0},
         "CorruptBatchError": {"stored_crc": 1, "computed_crc": 2},
         "LimitExceededError": {"limit": "x", "value": 1, "claimed": 2},
-        "RecordValidationError": {"code": 87, "name": "INVALID_RECORD"},
+        "RecordValidationError": {"code": ErrorCode.INVALID_RECORD, "name": "INVALID_RECORD"},
         "TransactionStateError": {"state": "READY", "event": "COMMIT"},
         "OffsetOutOfRangeError": {"partition": ("t", 0), "position": 1},
         "LogTruncationError": {"partition": ("t", 0), "position": 1, "position_epoch": 1},
         "NoOffsetForPartitionError": {"partition": ("t", 0)},
         "TopicDeliveryError": {"topic": "t", "kind": "MESSAGE_TOO_LARGE", "count": 1},
+        "AdminError": {"errors": {"t": errors.EncodeError(EVIL)}, "results": {}},
     }
     if kind is errors.DeliveryErrors:
         member = errors.TopicDeliveryError("failed", topic="t", kind="MESSAGE_TOO_LARGE", count=1)
