@@ -193,19 +193,14 @@ def session(kind: Any) -> Callable[[Any], Any]:
     """The names that a session subscribes to."""
 
     def probe(given: Any) -> Any:
-        found: list[Any] = []
-        options = {**NOWHERE, "group_id": "g", "transactional_id": "t", "topics": given}
-
-        async def run() -> None:
-            made = kind(**options)
+        async def run() -> Any:
+            made = kind(**NOWHERE, group_id="g", transactional_id="t", topics=given)
             closed = made.close(timeout=0)
             if inspect.isawaitable(closed):
                 await closed
+            return made._subscription
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(kind, "_begin", lambda self, names, pattern: found.append(names))
-            asyncio.run(run())
-        return found
+        return asyncio.run(run())
 
     return probe
 
@@ -242,13 +237,13 @@ def aio_in_transaction(given: Any) -> Any:
 
 def writer(given: Any) -> Any:
     with TransactionWriter(HANDLE, given, **NOWHERE) as made:
-        return made._writing.partitions
+        return made._producer.partitions
 
 
 def aio_writer(given: Any) -> Any:
     async def run() -> Any:
         async with aio.TransactionWriter(HANDLE, given, **NOWHERE) as made:
-            return made._writing.partitions
+            return made._producer.partitions
 
     return asyncio.run(run())
 
