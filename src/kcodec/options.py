@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed
 
@@ -80,7 +79,7 @@ class OptionSet:
     choices and a value of a boolean option that is neither True nor False: the text "false" would switch it on."""
 
     def __post_init__(self) -> None:
-        for name, field, declared in _checked(type(self)):
+        for name, field, declared in _Declared.of(type(self)).checked:
             value = getattr(self, name)
             if field.type == "bool" and value not in (True, False):
                 raise ValueError(f"{name} must be True or False, not {value!r}")
@@ -95,40 +94,46 @@ class OptionSet:
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
         """Return the declarations by name."""
-        return dict(_fields(cls))
+        return dict(_Declared.of(cls).fields)
 
     @classmethod
     def names(cls) -> set[str]:
         """Return the names of the options."""
-        return set(_fields(cls))
+        return set(_Declared.of(cls).fields)
 
     @classmethod
     def take(cls: type[Options], options: dict[str, Any]) -> Options:
         """Remove the options of this class from `options` and return them; the rest stays in it."""
-        for former, name in _renamed(cls).items():
+        for former, name in _Declared.of(cls).renamed.items():
             take_renamed(options, former, name)
-        return cls(**{name: options.pop(name) for name in _fields(cls).keys() & options.keys()})
+        return cls(**{name: options.pop(name) for name in _Declared.of(cls).fields.keys() & options.keys()})
 
 
-# What follows from the declarations alone, kept for each class: a client is made in less than half the time.
+class _Declared(NamedTuple):
+    """What follows from the declarations of a class alone.
+
+    checked: the fields whose values `OptionSet` checks.
+    renamed: former name of an option -> its name now.
+    """
+
+    fields: dict[str, dataclasses.Field[Any]]
+    checked: list[tuple[str, dataclasses.Field[Any], Option]]
+    renamed: dict[str, str]
+
+    @classmethod
+    def of(cls, kind: type[OptionSet]) -> _Declared:
+        """Return it, made with the first use of the class: a client is made in less than half the time."""
+        found = _DECLARED.get(kind)
+        if found is None:
+            fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+            declared = [(name, field, declaration(field)) for name, field in fields.items()]
+            checked = [one for one in declared if one[1].type == "bool" or one[2].minimum is not None or one[2].choices]
+            renamed = {one.deprecated: name for name, _, one in declared if one.deprecated}
+            found = _DECLARED[kind] = cls(fields, checked, renamed)
+        return found
 
 
-@cache
-def _fields(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(kind) if field.init}
-
-
-@cache
-def _checked(kind: type[Any]) -> list[tuple[str, dataclasses.Field[Any], Option]]:
-    """The fields whose values `OptionSet` checks."""
-    found = [(name, field, declaration(field)) for name, field in _fields(kind).items()]
-    return [one for one in found if one[1].type == "bool" or one[2].minimum is not None or one[2].choices]
-
-
-@cache
-def _renamed(kind: type[Any]) -> dict[str, str]:
-    """Former name of an option -> its name now."""
-    return {former: name for name, field in _fields(kind).items() if (former := declaration(field).deprecated)}
+_DECLARED: dict[type[OptionSet], _Declared] = {}
 
 
 def counterparts() -> dict[str, str]:
