@@ -48,6 +48,7 @@ class Following:
 
     error: DecodeError | None = None
     is_ended = False
+    losses = ()
 
     def __init__(self, log: GrowingLog, options: ReadOptions, follow: FollowOptions, log_start_offset: int) -> None:
         self._log = log

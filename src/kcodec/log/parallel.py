@@ -15,6 +15,7 @@ from threading import local
 from kcodec._fast import Counts, DecodedRecords
 from kcodec.errors import DecodeError
 from kcodec.log.chunks import ReadOptions, SequentialReading, Stretch, sum_of_counts
+from kcodec.log.salvage import Loss
 from kcodec.log.timeline import Verdict
 from kcodec.log.windows import WindowBuffer
 
@@ -27,6 +28,7 @@ class ParallelReading:
     def __init__(self, stretches: Sequence[Stretch], verdict: Verdict, options: ReadOptions, threads: int) -> None:
         self.error = None
         self.is_ended = False
+        self.losses: list[Loss] = []
         self.counts = Counts()
         self._stretches = stretches
         self._verdict = verdict
@@ -48,6 +50,7 @@ class ParallelReading:
                 read = running.popleft().result()
                 self.counts = sum_of_counts(self.counts, read.reading.counts)
                 self.error = self.error or read.reading.error
+                self.losses += read.reading.losses
                 yield from read.decoded
                 if read.failure is not None:
                     raise read.failure

@@ -218,8 +218,8 @@ class Log:
         """The records with offsets in [start_offset, end_offset), in order, at constant memory.
 
         isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at damage;
-        "skip" goes on behind a damaged batch whose length leads to one that can be proved (chunks of ``to_arrow`` tell
-        the error).
+        "skip" leaves out what is corrupt and continues where a batch can be proved: behind the corrupt batch, at the
+        next position of ``.index``, or at the next segment (`losses` of the chunks of ``to_arrow`` names each loss).
         follow, poll_interval, timeout, stop: as of ``to_arrow``.
         """
         stream = self.to_arrow(
@@ -339,7 +339,7 @@ class Log:
             elif start > base:
                 place = place_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            yield Stretch(segment.path, place.position, end, place.first_offset, rising, storage)
+            yield Stretch(segment.path, place.position, end, place.first_offset, rising, storage, following)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import Chunks, ReadOptions, Stretch
+from kcodec.log.salvage import ResumePositions
 from kcodec.log.segment import Segment, walk_headers
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import PART_BYTES, Part, Verdict, WalkedSegment
@@ -83,6 +84,29 @@ def _batches_of(segment: Segment, part: Part, limits: DecodeLimits) -> Iterator[
         for batch in walk_headers(file, part.start, part.end, limits):
             first, position = position, max(position, batch.next_offset)
             yield Part(batch.position, batch.position + batch.size_in_bytes, first, position, batch.max_timestamp)
+
+
+def cut_by_index(
+    segment: Segment, below_offset: int | None, max_bytes: int, limits: DecodeLimits
+) -> Iterator[tuple[Stretch, int]]:
+    """Yield a segment in ranges of about max_bytes, each with its size, cut at positions that its index proves.
+
+    For a segment that may be corrupt: no walk over headers is needed, and none could be trusted. Without an index the
+    segment is one range. below_offset: where the next segment begins; None if there is none.
+    """
+    rising = not segment.is_active
+    with segment.open() as file:
+        size, positions = file.size(), ResumePositions(file, limits)
+        start, first = 0, segment.base_offset or 0
+        while size - start > max_bytes:
+            batch = positions.cut(start + max_bytes - 1, size)
+            if batch is None:
+                break
+            end, below = batch.position, batch.base_offset
+            yield Stretch(segment.path, start, end, first, True, segment.storage, below), end - start
+            start, first = end, below
+        last = size if rising else None
+        yield Stretch(segment.path, start, last, first, rising, segment.storage, below_offset), size - start
 
 
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kcodec._fast import AbortedTransaction, AbortedTransactions, TransactionScanner
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
+from kcodec.log.salvage import ResumePositions
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LOWEST_OFFSET,
@@ -29,7 +30,6 @@ from kcodec.log.segment import (
     cut_error,
     judge_cut,
     judge_damage,
-    provable_behind,
 )
 from kcodec.log.siblings import overlap
 from kcodec.log.windows import HeaderWindows, SegmentFile
@@ -184,6 +184,7 @@ class _Walk:
         """Walk one segment, up to `known_end` where an earlier walk found its data to end there."""
         walked = WalkedSegment(segment)
         self._check_order(segment)
+        self._forget_wrong_offsets(segment)
         self.scanner.path = segment.path
         self.scanner.above_offset = None if segment.is_active else self.above
         with segment.open() as file:
@@ -216,6 +217,12 @@ class _Walk:
         if segment.base_offset < self.next_offset:
             name = segment.storage.name(before.path)
             raise DecodeError(overlap(name, self.next_offset - 1, segment.base_offset), path=segment.path)
+
+    def _forget_wrong_offsets(self, segment: Segment) -> None:
+        """Under on_error="skip", return to the offset of the segment's name where corrupt headers led beyond it."""
+        base, reached = segment.base_offset, self.next_offset
+        if self.on_error == "skip" and base is not None and reached is not None and self.error and base < reached:
+            self.next_offset = base
 
     def _judge_end(self, file: SegmentFile, segment: Segment, position: int, end: int) -> Tail | None:
         if segment.is_active:
@@ -254,15 +261,14 @@ class _Walk:
             self.error = self.error or damage
         if error.position is None:
             raise error
-        behind = None
+        found = None
         if self.on_error == "skip":
-            behind = provable_behind(file, error.position, end, self.above, self.limits)
-        self.is_ended = behind is None
+            found = ResumePositions(file, self.limits).behind(error.position, end, self.above)
+        self.is_ended = self.on_error != "skip"
+        behind = None if found is None else found.position
         walked.end = end if behind is None else behind  # who reads this range is to meet the damage
         first = 0 if self.next_offset is None else self.next_offset
         walked.parts.append(Part(error.position, walked.end, first, first, -1))
-        if behind is None:
-            return None
         for producer_id, _epoch, first_offset, *_rest in self.scanner.open:
             self.lost.setdefault(producer_id, first_offset)
         return behind

@@ -17,6 +17,7 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.chunks import ReadOptions as StreamOptions
 from kcodec.log.chunks import Stretch
+from kcodec.log.splits import cut_by_index
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.filters import Pruning
@@ -121,7 +122,8 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
         )
         chunks = logs.Chunks([each.stretch], each.verdict, options)
         yield from renamed.batches(chunks)
-        convert.log_counts(f"{each.stretch.path} from byte {each.stretch.start} on", chunks.counts, chunks.error)
+        place = f"{each.stretch.path} from byte {each.stretch.start} on"
+        convert.log_counts(place, chunks.counts, chunks.error, chunks.losses)
 
 
 def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -245,6 +247,9 @@ def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | Non
 
 def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int) -> Iterator[Range]:
     """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
+    if reading.on_error == "skip" and reading.isolation_level == "read_uncommitted":
+        yield from _cut_by_index(log, reading, start, end, split_bytes)
+        return
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
     if _needs_no_walk(log, reading, split_bytes):
         (segment,), size = log.segments, log.size_in_bytes
@@ -255,6 +260,23 @@ def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, sp
     for split in splits:
         part = verdict.between(split.first_offset, split.next_offset)
         yield Range(split.stretch, split.size_in_bytes, part, log.topic, log.partition, start, end)
+
+
+def _cut_by_index(
+    log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int
+) -> Iterator[Range]:
+    """The same for a log that may be corrupt: nothing but names and indexes of segments decides what is read."""
+    verdict = log.verdict("read_uncommitted")
+    first = max(log.log_start_offset, start or 0)
+    for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
+        below = None if following is None else following.base_offset
+        is_before = below is not None and below <= first
+        if is_before or (end is not None and (segment.base_offset or 0) >= end):
+            continue
+        for stretch, size in cut_by_index(segment, below, split_bytes, reading.limits):
+            is_before = stretch.below_offset is not None and stretch.below_offset <= first
+            if not is_before and (end is None or stretch.first_offset < end):
+                yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
 
 
 def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
