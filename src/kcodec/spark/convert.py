@@ -35,7 +35,10 @@ class Renamed:
         import pyarrow as pa
 
         for decoded in stream:
-            if len(decoded):
+            if len(decoded) and not len(self.schema):
+                rows = pa.StructArray.from_buffers(pa.struct([]), len(decoded), [None])
+                yield pa.RecordBatch.from_struct_array(rows)  # from_arrays would have no rows
+            elif len(decoded):
                 yield pa.RecordBatch.from_arrays(pa.record_batch(decoded).columns, schema=self.schema)
 
 
