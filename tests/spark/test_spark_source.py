@@ -418,7 +418,7 @@ def table(spark: SparkSession) -> Iterator[str]:
     ["LOCATION '{path}'", "OPTIONS (path '{path}', Mode 'permissive') COMMENT 'orders' TBLPROPERTIES ('a'='b')"],
 )
 def test_a_table_is_created_and_read(spark: SparkSession, table: str, place: str) -> None:
-    """Spark passes owner, provider, location and all properties when it creates the table, and nothing when it reads."""
+    """Spark passes owner, provider, location and all properties when it creates the table, nothing when it reads it."""
     partition = golden("txn-mixed-0")
     spark.sql(f"CREATE TABLE {table} USING kcodec {place.format(path=partition.path)}")
     offsets = [row.offset for row in spark.sql(f"SELECT offset FROM {table} ORDER BY offset").collect()]
