@@ -107,8 +107,12 @@ def is_covered(batch: StoredBatch, losses: Losses) -> bool:
 
 
 @pytest.mark.parametrize("split_bytes", ["134217728", "9000"])
-def test_random_corruption_costs_only_what_is_logged(tmp_path: Path, losses: Losses, split_bytes: str) -> None:
-    """1,000 random corruptions of two segments (150 in the short profile), half of them cut into small ranges.
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_random_corruption_costs_only_what_is_logged(
+    tmp_path: Path, losses: Losses, level: str, split_bytes: str
+) -> None:
+    """1,000 random corruptions of two segments for each isolation level (150 in the short profile), half of them read
+    in small ranges.
 
     Every batch that verifies is delivered unless it is in a loss that was logged, and a loss begins at a corrupt batch
     and ends at the next position that the index or a length proves. Nothing is delivered that was never appended. The
@@ -121,7 +125,7 @@ def test_random_corruption_costs_only_what_is_logged(tmp_path: Path, losses: Los
         stored = write_two_segments(folder, random, batches=random.choice((3, 12, 40)), gap=0)
         how = damage(folder, stored, random)
         losses.found.clear()
-        found = rows(folder, splitBytes=split_bytes)
+        found = rows(folder, **{"splitBytes": split_bytes, "kafka.isolation.level": level})
         what = f"seed {seed}, run {run}, {split_bytes}: {how}"
         if (
             len(found)
@@ -264,3 +268,41 @@ def test_splits_of_a_permissive_read_follow_the_index(log: tuple[Path, list[Stor
     for stretch in itertools.chain.from_iterable([each.stretch for each in task] for task in tasks):
         assert stretch.start in starts
     assert rows(folder, splitBytes="9000") == records_of(stored)
+
+
+def transactional(offset: int, producer_id: int) -> bytes:
+    """Two records of a transaction, in a batch so large that a walk over headers does not compute its CRC."""
+    options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    return bytes(kcodec.encode([(None, b"v" * 400_000)] * 2, base_offset=offset, timestamp=7, **options))
+
+
+def marker(kind: Any, offset: int, producer_id: int) -> bytes:
+    ids = {"producer_id": producer_id, "producer_epoch": 0, "coordinator_epoch": 0}
+    return bytes(kcodec.encode_end_transaction_marker(kind, timestamp=7, base_offset=offset, **ids))
+
+
+@pytest.mark.parametrize(
+    ("batch", "at", "expected"),
+    [
+        (2, 43 + 7, [0, 1, 6, 7, 11]),  # the producer id: a transaction that no marker ends
+        (2, 8, [0, 1]),  # the length: no index tells where to continue
+        (3, 70, [0, 1, 6, 7, 11]),  # a marker: nobody knows how its transaction ended
+        (6, 70, [0, 1, 3, 4, 6, 7, 11]),
+    ],
+)
+def test_a_corrupt_transaction_does_not_hide_others(
+    tmp_path: Path, losses: Losses, batch: int, at: int, expected: list[int]
+) -> None:
+    plain = [
+        bytes(kcodec.encode([(None, b"p")] * count, base_offset=offset, timestamp=7))
+        for offset, count in ((6, 2), (11, 1))
+    ]
+    batches = [transactional(0, 7), marker("COMMIT", 2, 7), transactional(3, 8), marker("COMMIT", 5, 8), plain[0]]
+    batches += [transactional(8, 9), marker("ABORT", 10, 9), plain[1]]
+    data = bytearray(b"".join(batches))
+    data[sum(map(len, batches[:batch])) + at] ^= 0x41
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    (folder / f"{0:020}.log").write_bytes(data)
+    assert [offset for offset, _ in rows(folder, **{"kafka.isolation.level": "read_committed"})] == expected
+    assert losses.found

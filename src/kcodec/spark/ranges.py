@@ -55,6 +55,7 @@ class Range:
 
 
 Task = tuple[Range, ...]
+END_OF_OFFSETS = (1 << 63) - 1
 
 
 def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list[Task]:
@@ -247,7 +248,7 @@ def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | Non
 
 def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int) -> Iterator[Range]:
     """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
-    if reading.on_error == "skip" and reading.isolation_level == "read_uncommitted":
+    if reading.on_error == "skip":
         yield from _cut_by_index(log, reading, start, end, split_bytes)
         return
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
@@ -265,8 +266,11 @@ def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, sp
 def _cut_by_index(
     log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int
 ) -> Iterator[Range]:
-    """The same for a log that may be corrupt: nothing but names and indexes of segments decides what is read."""
-    verdict = log.verdict("read_uncommitted")
+    """The same for a log that may be corrupt: nothing but names and indexes of segments decides what is read.
+
+    With read_committed the transactions that can be read decide which records are delivered.
+    """
+    verdict = log.verdict(reading.isolation_level, on_error="skip")
     first = max(log.log_start_offset, start or 0)
     for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
         below = None if following is None else following.base_offset
@@ -276,7 +280,8 @@ def _cut_by_index(
         for stretch, size in cut_by_index(segment, below, split_bytes, reading.limits):
             is_before = stretch.below_offset is not None and stretch.below_offset <= first
             if not is_before and (end is None or stretch.first_offset < end):
-                yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
+                part = verdict.between(stretch.first_offset, stretch.below_offset or END_OF_OFFSETS)
+                yield Range(stretch, size, part, log.topic, log.partition, start, end)
 
 
 def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
