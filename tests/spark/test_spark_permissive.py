@@ -31,7 +31,7 @@ RUNS = {"short": 150}.get(os.environ.get("KCODEC_PROFILE", ""), 1000)
 def rows(path: Path, **options: Any) -> list[tuple[int, bytes]]:
     """The offsets and values of a permissive read, planned and read as Spark has it done."""
     given = parse_options({"path": str(path), "mode": "permissive", **options})
-    reading = ranges.Reading(
+    reading = ranges.RangeOptions(
         tuple(default_columns(False, False)),
         given.isolation_level,
         on_error=given.on_error,
@@ -261,7 +261,7 @@ def test_bounds_hold_on_a_corrupt_log(log: tuple[Path, list[StoredBatch]]) -> No
 def test_splits_of_a_permissive_read_follow_the_index(log: tuple[Path, list[StoredBatch]]) -> None:
     folder, stored = log
     given = parse_options({"path": str(folder), "mode": "permissive", "splitBytes": "9000"})
-    reading = ranges.Reading(tuple(default_columns(False, False)), on_error="skip")
+    reading = ranges.RangeOptions(tuple(default_columns(False, False)), on_error="skip")
     tasks = ranges.plan_tasks(given, reading, Pruning())
     assert len(tasks) > 5
     starts = {batch.position for batch in stored}
@@ -306,3 +306,22 @@ def test_a_corrupt_transaction_does_not_hide_others(
     (folder / f"{0:020}.log").write_bytes(data)
     assert [offset for offset, _ in rows(folder, **{"kafka.isolation.level": "read_committed"})] == expected
     assert losses.found
+
+
+def test_timestamps_are_found_on_a_corrupt_log(tmp_path: Path, losses: Losses) -> None:
+    batches = [
+        bytes(kcodec.encode([(None, b"v" * 400_000)], base_offset=number, timestamp=100 + number))
+        for number in range(6)
+    ]
+    data = bytearray(b"".join(batches))
+    for number in (1, 3):
+        data[len(batches[0]) * number + 70] ^= 1
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    (folder / f"{0:020}.log").write_bytes(data)
+    assert [offset for offset, _ in rows(folder, startingTimestamp="103")] == [4, 5]
+    assert [offset for offset, _ in rows(folder, endingTimestamp="104")] == [0, 2]
+    late = {"startingTimestamp": "200", "startingOffsetsByTimestampStrategy": "latest"}
+    assert rows(folder, **late) == []
+    with pytest.raises(ValueError, match="no record of timestamp 200 or later"):
+        rows(folder, startingTimestamp="200")

@@ -159,20 +159,23 @@ class Log:
 
         return producer_states(self.segments, self.log_end_offset, self._limits)
 
-    def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
+    def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True, on_error: str = "raise") -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 
         As ListOffsets answers (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
         control records included, between log start and high watermark. use_index: look it up in each segment's time
         index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
+        on_error: "skip" passes over what is corrupt, "stop" looks at what is before it; both walk all headers.
         """
         start = self.log_start_offset
+        use_index = use_index and on_error == "raise"
         if use_index and self._verify_crc and "raise" not in self._timelines:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
                 self._timeline()  # settles it, or says what is wrong
-        walked = find_by_walk(self._timeline(), timestamp, start, self._limits, verify_crc=self._verify_crc)
+        timeline, skip = self._timeline(on_error), on_error != "raise"
+        walked = find_by_walk(timeline, timestamp, start, self._limits, verify_crc=self._verify_crc, skip_corrupt=skip)
         return self._below_high_watermark(walked)
 
     def _below_high_watermark(self, offset: int | None) -> int | None:

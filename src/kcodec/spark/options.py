@@ -12,13 +12,13 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
+from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
+from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers
 
-LATEST, EARLIEST = -1, -2
 logger = logging.getLogger("kcodec.spark")
 DEFAULT_SPLIT_BYTES = 128 << 20
 
@@ -51,8 +51,6 @@ STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDel
 STREAM_BY_FOLDED_NAME = {name.lower(): name for name in STREAM_OPTIONS}
 FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
 
-TopicPartitionKey = tuple[str, int]
-
 
 @dataclass(frozen=True)
 class Bound:
@@ -65,11 +63,11 @@ class Bound:
     kind: str
     option: str = ""
     value: int | None = None
-    each: tuple[tuple[TopicPartitionKey, int], ...] | None = None
+    each: tuple[tuple[TopicPartition, int], ...] | None = None
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class SourceOptions:
     """All options of one read, as plain values. Pickles."""
 
     paths: tuple[str, ...]
@@ -89,11 +87,11 @@ class ReadOptions:
     limits: DecodeLimits = DEFAULT_LIMITS
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
     options = dict(_known(options_of_table(given) if is_table(given) else given))
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
-    return ReadOptions(
+    return SourceOptions(
         paths=_paths(options),
         include_headers=_boolean(options, "includeHeaders", False),
         include_batch_meta=_boolean(options, "includeBatchMeta", False),
@@ -225,22 +223,6 @@ def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
     return Bound("offset", offsets, each=each)
 
 
-def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartitionKey, int], ...]:
+def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartition, int], ...]:
     """``{"topicA":{"0":23,"1":-2}}`` as pairs ((topic, partition), number)."""
-    example = 'JSON like {"topicA":{"0":23,"1":45}}'
-    try:
-        parsed = json.loads(text)
-        pairs = [
-            ((topic, int(partition)), _whole(number))
-            for topic, partitions in parsed.items()
-            for partition, number in partitions.items()
-        ]
-    except (ValueError, AttributeError):
-        raise _wrong(option, text, example) from None
-    return tuple(pairs)
-
-
-def _whole(number: Any) -> int:
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError(f"{number!r} is no whole number")
-    return number
+    return tuple(parse_partition_numbers(option, text, '{"topicA":{"0":23,"1":45}}').items())

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
 from kcodec.spark.filters import Pruning, pruning_of
-from kcodec.spark.options import ReadOptions, is_table, options_of_table, parse_options
+from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,10 +106,10 @@ class _NoStreamReader(DataSourceStreamReader):
 class KcodecReader(DataSourceReader):
     """Plans on the driver, reads in tasks. What it holds is plain values: Spark pickles it."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[SparkColumn]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         self._options = options
         self._pruning = Pruning()
-        self._reading = ranges.Reading(
+        self._reading = ranges.RangeOptions(
             tuple(columns),
             isolation_level=options.isolation_level,
             on_error=options.on_error,
