@@ -8,14 +8,14 @@
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
 storage.py and remote.py say where files lie, windows.py reads them, segment.py tells a torn tail from damage,
-timeline.py settles transactions, chunks.py streams records, splits.py cuts ranges, partition.py puts them together,
-opening.py finds what lies at a path, siblings.py which files count where a cleaner was at work, directory.py is a
-broker's whole log directory, growth.py and follow.py read a log while it grows. Beside the records: indexes.py,
-snapshots.py and checkpoints.py read the other files of a partition and of a log directory, seek.py begins at an index
-entry, producers.py knows producers, and check.py (check_*.py, findings.py) looks at everything. internal_records.py
-reads the records that Kafka writes for itself: *_records.py has a table of each topic's record types, and
-kcodec.protocol.messages declares the messages in them. coordinator_states.py and committed_offsets.py derive from these
-records what the coordinators know.
+salvage.py finds where reading continues behind damage, timeline.py settles transactions, chunks.py streams records,
+splits.py cuts ranges, partition.py puts them together, opening.py finds what lies at a path, siblings.py which files
+count where a cleaner was at work, directory.py is a broker's whole log directory, growth.py and follow.py read a log
+while it grows. Beside the records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and
+of a log directory, seek.py begins at an index entry, producers.py knows producers, and check.py (check_*.py,
+findings.py) looks at everything. internal_records.py reads the records that Kafka writes for itself: *_records.py has a
+table of each topic's record types, and kcodec.protocol.messages declares the messages in them. coordinator_states.py
+and committed_offsets.py derive from these records what the coordinators know.
 """
 
 from kcodec._lazy import lazy_exports
