@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from damaged_logs import StoredBatch, damage, segment_file, verifying, write_two_segments
+from damaged_logs import StoredBatch, damage, forged, segment_file, verifying, write_two_segments
 
 import kcodec
 from kcodec.spark import ranges
@@ -209,6 +209,23 @@ def test_a_batch_in_a_value_is_never_taken_for_one(log: tuple[Path, list[StoredB
     every = dict(records_of(stored))
     assert all(every.get(offset) == value for offset, value in found.items())
     assert len(losses.found) == len(stored[::9])
+
+
+def test_a_length_that_leads_into_a_value_is_not_believed(tmp_path: Path, losses: Losses) -> None:
+    """Even where it leads to a batch with a right CRC and with offsets that would fit."""
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    inner = forged(2)
+    records = [[(None, b"a")], [(None, b"v" * 50 + inner + b"v" * 50)], *([(None, b"w" * 1000)] for _ in range(9))]
+    batches = [bytearray(kcodec.encode(each, base_offset=at, timestamp=7)) for at, each in enumerate(records)]
+    data = bytearray(b"".join(batches))
+    struct.pack_into(">i", data, 8, data.index(inner) - 12)
+    (folder / f"{0:020}.log").write_bytes(data)
+    position = sum(map(len, batches[:6]))
+    (folder / f"{0:020}.index").write_bytes(struct.pack(">ii", 6, position))
+    assert [offset for offset, _ in rows(folder)] == [6, 7, 8, 9, 10]
+    ((_, begin, end, first, beyond),) = losses.found
+    assert (begin, end, first, beyond) == (0, position, 0, 6)
 
 
 @pytest.mark.parametrize("offset", [0, 3, 1 << 40])

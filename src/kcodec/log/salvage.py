@@ -6,8 +6,8 @@ behind corruption is believed only if
 
 - the batch at the corrupt position has a right CRC, so that its length is right, too (its offsets contradict those
   around it, or its records cannot be decoded);
-- or the length of the corrupt batch, and of those behind it, leads to a batch with a right CRC, no further than the
-  position below;
+- or the length of the corrupt batch, and of those behind it, leads to a batch with a right CRC, from which batches lead
+  to the position below;
 - or ``.index`` names the position, and the batch there has a right CRC and the offsets that the index names.
 
 Otherwise the rest of the segment is lost, and reading continues with the next segment.
@@ -170,8 +170,27 @@ class ResumePositions:
                 return indexed
             batch = self.intact(position, last)
             if batch is not None and above < stored_offset(batch):
-                return batch if indexed is None or batch.last_offset < stored_offset(indexed) else None
+                return batch if indexed is None or self._leads_to(batch, indexed) else None
         return None
+
+    def _leads_to(self, batch: RecordBatch, indexed: RecordBatch) -> bool:
+        """Return whether the batches from `batch` on lead to the indexed one, or to further corruption before it.
+
+        What follows an intact batch in a value are the other bytes of that value, and not a batch.
+        """
+        if batch.last_offset >= stored_offset(indexed):
+            return False
+        position, is_intact = batch.position, True
+        while position < indexed.position:
+            try:
+                found = batch_at(self._file, position, indexed.position, self._limits)
+            except DecodeError:
+                found = None
+            if found is None:
+                return not is_intact
+            is_intact = self.intact(position, indexed.position) is not None
+            position += found.size_in_bytes
+        return True
 
     def _offset_at(self, position: int, end: int) -> int | None:
         batch = self.intact(position, end)
