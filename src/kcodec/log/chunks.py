@@ -219,7 +219,7 @@ class SequentialReading:
         for stretch in self._stretches:
             self._position = max(self._position, stretch.first_offset)
             self._last_offset = max(self._last_offset, stretch.first_offset - 1)
-            fresh = self._options.binary_type == "binary_view" or self._options.on_error == "skip"
+            fresh = self._options.binary_type == "binary_view"
             with SegmentFile(
                 stretch.path, stretch.storage, fresh=fresh, buffer=self._buffer, likely_end=stretch.end
             ) as file:
