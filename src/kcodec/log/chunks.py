@@ -129,6 +129,7 @@ class ChunkReader(Protocol):
     @property
     def losses(self) -> Sequence[Loss]:
         """What was skipped so far."""
+        ...
 
     @property
     def counts(self) -> Counts:
@@ -225,7 +226,7 @@ class SequentialReader:
         for byte_range in self._byte_ranges:
             self._position = max(self._position, byte_range.first_offset)
             self._last_offset = max(self._last_offset, byte_range.first_offset - 1)
-            fresh = self._options.binary_type == "binary_view" or self._options.on_error == "skip"
+            fresh = self._options.binary_type == "binary_view"
             with SegmentFile(
                 byte_range.path, byte_range.storage, fresh=fresh, buffer=self._buffer, likely_end=byte_range.end
             ) as file:

@@ -82,7 +82,7 @@ class ResumePositions:
     """Where reading of one segment can continue. Its index is read when it is first needed."""
 
     def __init__(self, file: SegmentFile, limits: DecodeLimits) -> None:
-        self._file = file
+        self._file = file.apart()
         self._limits = limits
 
     @cached_property
@@ -263,15 +263,20 @@ def batches_in_order(
             return number
         if following is not None and _is_misplaced(batch, following, above):
             return number
+        corrupt = batches[number + 1] if number + 1 < len(batches) else None
+        if corrupt is not None and corrupt is not following and _is_misplaced(batch, corrupt, above, is_exact=True):
+            return number
         above = batch.last_offset
     return len(batches)
 
 
-def _is_misplaced(batch: RecordBatch, following: RecordBatch, above: int) -> bool:
+def _is_misplaced(batch: RecordBatch, following: RecordBatch, above: int, is_exact: bool = False) -> bool:
     """Return whether a batch has the wrong base offset, and not the one behind it that its offsets reach.
 
     above: the last offset before the batch. It is the batch if nothing else would be wrong with another base offset.
+    is_exact: if it fits in exactly, as the CRC of the one behind it is wrong.
     """
     if stored_offset(following) > batch.last_offset or stored_offset(batch) == above + 1:
         return False
-    return stored_offset(following) - above > batch.last_offset - batch.base_offset + 1
+    free = stored_offset(following) - above - 1 - (batch.last_offset - batch.base_offset + 1)
+    return free == 0 if is_exact else free >= 0

@@ -227,7 +227,7 @@ class _Walk:
         walked = WalkedSegment(segment)
         self.before = segment
         self.scanner.path, self.scanner.above_offset = segment.path, None
-        with SegmentFile(segment.path, segment.storage, fresh=True) as file:
+        with segment.open() as file:
             positions, position, end = ResumePositions(file, self.limits), 0, file.size()
             while position < end:
                 window = read_batches(file, position, end, WINDOW_BYTES, self.limits)
