@@ -400,6 +400,18 @@ def _commit_shared_offsets(stage: Stage) -> Prepared:
     return lambda: commit(handle, timeout=stage.timeout, **more)
 
 
+@call("Producer.release")
+def _release(stage: Stage) -> Prepared:
+    producer = stage.in_transaction()
+    topic = stage.target
+
+    def run() -> None:
+        producer.send(topic, b"value", partition=0)
+        producer.release(stage.timeout)
+
+    return run
+
+
 @call("abort_transaction")
 def _abort_shared(stage: Stage) -> Prepared:
     handle, abort = stage.handle(), stage.module.abort_transaction

@@ -42,6 +42,8 @@ def transactions(producer: Producer) -> None:
     assert_type(txn.committed, bool | None)
     producer.begin_transaction()
     producer.commit_transaction(timeout=1.0)
+    assert_type(producer.release(timeout=1.0), TransactionHandle)
+    assert_type(producer.receipt, WriterReceipt)
 
 
 def shared(handle: TransactionHandle) -> None:
@@ -58,6 +60,7 @@ async def with_asyncio(producer: aio.Producer) -> None:
     async with producer.transaction() as txn:
         await txn.send("orders", b"value")
     assert_type(txn.committed, bool | None)
+    assert_type(await producer.release(), TransactionHandle)
 
 
 def errors(error: BrokerError) -> None:
