@@ -29,7 +29,7 @@ from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerConfig
-from kcodec.producer.tables import ANY_PARTITION, TableBatch
+from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.offsets import check_group_metadata
@@ -69,9 +69,12 @@ class _HandleProducer(Producer):
         return partition
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
+        named = [one.partition for one in self.partitions if one.topic == topic]
+        default = named[0] if len(named) == 1 else ANY_PARTITION
+        now = time.time_ns() // 1_000_000
         return [
             batch._replace(partition=self.choose(topic, None if batch.partition == ANY_PARTITION else batch.partition))
-            for batch in super()._table_batches(topic, table, count, framing)
+            for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
 
     def raise_error(self) -> None:
@@ -121,7 +124,8 @@ class TransactionWriter:
         return self._producer.send(topic, value, key, headers, chosen, timestamp)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`; a row for a partition that is not the writer's is a ValueError, nothing is sent."""
+        """As `Producer.send_arrow`. A writer with one partition of the topic sends the rows that name no partition
+        there, whatever their keys. A row for a partition that is not the writer's is a ValueError, nothing is sent."""
         return self._producer.send_arrow(topic, table, framing=framing)
 
     def flush(self, timeout: float | None = None) -> None:
