@@ -60,6 +60,7 @@ def right_options_pass(handle: TransactionHandle, metrics: Metrics, context: ssl
         bootstrap_servers="b:9092", group_id="g", transactional_id="t", topics="orders", on_revoked=revoked, linger_ms=1
     )
     TransactionWriter(handle, [TopicPartition("orders", 0)], bootstrap_servers="b:9092", batch_size=1)
+    TransactionWriter(handle, [TopicPartition("orders", 0)], must_be_first=True, bootstrap_servers="b:9092")
     commit_transaction(handle, timeout=1.0, bootstrap_servers="b:9092", client_id="c")
     abort_transaction(handle, timeout=1.0, bootstrap_servers="b:9092", sasl_mechanism="PLAIN")
     kcodec.read_topic("orders", start=5, bootstrap_servers="b:9092", isolation_level=IsolationLevel.READ_COMMITTED)
@@ -118,6 +119,7 @@ def mistakes_are_found(handle: TransactionHandle) -> None:
     TransactionWriter(handle, [], batchsize=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     TransactionWriter(handle, [], batch_size="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     TransactionWriter(handle, [], transactional_id="t")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    TransactionWriter(handle, [], must_be_first="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     commit_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     commit_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     abort_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

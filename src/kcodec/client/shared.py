@@ -47,14 +47,20 @@ class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
     def __init__(
-        self, handle: TransactionHandle, partitions: tuple[TopicPartition, ...], **options: Unpack[WriterOptions]
+        self,
+        handle: TransactionHandle,
+        partitions: tuple[TopicPartition, ...],
+        must_be_first: bool,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self.handle = handle
         self.partitions = partitions
+        self._must_be_first = must_be_first
         super().__init__(**options)
 
     def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
-        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time)
+        seconds = own.settings(self._client.options).delivery_timeout if self._must_be_first else None
+        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time, seconds)
         return self.source
 
     def choose(self, topic: str, partition: int | None) -> int:
@@ -90,6 +96,11 @@ class TransactionWriter:
             writer.send("orders", b"value")
         writer.receipt                              # to the process that commits
 
+    must_be_first: before its first batch of a partition, ask the leader whether this handle has already written there.
+    Then another writer was first, and this one fails with AbortableTransactionError: a second writer of a partition
+    goes unnoticed otherwise, and readers get a part of each. It takes the permission READ on the topic, and brokers
+    from Kafka 2.8 on. It does not stop two writers that begin at the same moment.
+
     Options: those of Producer, but for acks, enable_idempotence and the transactional ones.
 
     The end of the block waits for all records, and raises the first error; there is no receipt then and the transaction
@@ -98,7 +109,12 @@ class TransactionWriter:
     """
 
     def __init__(
-        self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Unpack[WriterOptions]
+        self,
+        handle: TransactionHandle,
+        partitions: Iterable[TopicPartition],
+        *,
+        must_be_first: bool = False,
+        **options: Unpack[WriterOptions],
     ) -> None:
         for name in sorted(NOT_FOR_WRITERS & options.keys()):
             raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
@@ -108,7 +124,7 @@ class TransactionWriter:
         if not named:
             raise ValueError("partitions is empty: name those that this writer, and no other, writes to")
         self._is_complete = False
-        self._producer = _HandleProducer(handle, named, **options)
+        self._producer = _HandleProducer(handle, named, must_be_first, **options)
 
     def send(
         self,

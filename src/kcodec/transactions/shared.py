@@ -15,8 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Asking
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.errors import BrokerError, FatalTransactionError, TransactionStateError
+from kcodec.errors import (
+    AuthorizationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    FatalTransactionError,
+    KcodecError,
+    TransactionStateError,
+)
 from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdSource
@@ -53,7 +61,12 @@ def ending_of(cluster: Cluster, handle: TransactionHandle, wall_clock: Callable[
 
 
 class HandleSource(ProducerIdSource):
-    """The identity of a TransactionWriter. error: the first that was met; nothing is written after it."""
+    """The identity of a TransactionWriter.
+
+    error:         the first that was met; nothing is written after it.
+    check_seconds: must_be_first: the time in which a leader must say whether another writer was there; None: it is not
+                   asked.
+    """
 
     def __init__(
         self,
@@ -61,6 +74,7 @@ class HandleSource(ProducerIdSource):
         handle: TransactionHandle,
         partitions: Iterable[TopicPartition],
         wall_clock: Callable[[], float],
+        check_seconds: float | None = None,
     ) -> None:
         super().__init__()
         self.cluster = cluster
@@ -69,6 +83,9 @@ class HandleSource(ProducerIdSource):
         self._ending = ending_of(cluster, handle, wall_clock)
         self._written: dict[TopicPartition, tuple[int, int]] = dict.fromkeys(partitions, (0, -1))
         self._to_investigate: tuple[str, int] | None = None
+        self._check_seconds = check_seconds
+        self._unchecked = set(self._written) if check_seconds is not None else set()
+        self._to_check: set[TopicPartition] = set()
         self._wake = Signal()
 
     @property
@@ -91,7 +108,11 @@ class HandleSource(ProducerIdSource):
         return HIGHEST_VERSION if self._ending.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource."""
+        """See ProducerIdSource. With must_be_first, the first batch of a partition waits for the leader's word."""
+        if partition in self._unchecked:
+            self._to_check.add(partition)
+            self._wake.set()
+            return False
         return partition in self._written and self._to_investigate is None
 
     def refuses(self) -> BaseException | None:
@@ -121,12 +142,52 @@ class HandleSource(ProducerIdSource):
             self.changed.set()
 
     def run(self) -> Flow[None]:
-        """Find out why an epoch is too old, once."""
+        """Find out whether another writer was there, and, once, why an epoch is too old."""
         while self._to_investigate is None:
-            yield from wait(self._wake)
+            if self._to_check and self.error is None:
+                yield from self._check_first()
+            else:
+                yield from wait(self._wake)
         doing, code = self._to_investigate
         failed = yield from investigate(self.cluster, self._ending, doing, code)
         self._stop(failed.error)
+
+    def _check_first(self) -> Flow[None]:
+        """Stop unless this producer id and epoch has written nothing yet to the partitions that are to be written."""
+        from kcodec.cluster.producer_states import producers_of
+
+        partitions, seconds = sorted(self._to_check), self._check_seconds
+        asking = Asking(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
+        try:
+            found = (yield from producers_of(asking, partitions, None, seconds)).first_value()
+        except KcodecError as error:
+            if isinstance(error, AuthorizationError) and isinstance(error.resource, TopicPartition):
+                error.resource = error.resource.topic
+            error.add_note(
+                "must_be_first=True asks leaders for the producers of a partition, which takes READ on its topic, and "
+                "brokers from Kafka 2.8 on"
+            )
+            self._stop(error)
+            return
+        for partition in partitions:
+            for state in found[partition]:
+                # An end marker of the transaction before may have brought the epoch, without a sequence number.
+                is_same = (state.producer_id, state.producer_epoch) == self._ending.producer
+                if is_same and (state.last_sequence >= 0 or state.current_transaction_start_offset is not None):
+                    self._stop(_not_first(self._ending.transactional_id, partition, state.last_sequence))
+                    return
+        self._unchecked.difference_update(partitions)
+        self._to_check.difference_update(partitions)
+        self.changed.set()
+
+
+def _not_first(transactional_id: str, partition: TopicPartition, last_sequence: int) -> BrokerError:
+    text = (
+        f"another writer has written to {partition} under this handle of {transactional_id!r} already (up to sequence "
+        f"number {last_sequence}), and must_be_first is set; nothing was written by this one. One writer writes to a "
+        "partition: abort the transaction (abort_transaction), and write it again"
+    )
+    return abortable(text, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, partition)
 
 
 def commit_shared(
