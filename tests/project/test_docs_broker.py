@@ -85,7 +85,7 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, with_asyncio, offsets, shared, writer, release = examples.blocks
+    block, with_asyncio, offsets, shared, writer, begun, steps, release = examples.blocks
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
@@ -107,7 +107,20 @@ def test_transaction_examples_run(
     assert done["txn"].committed is True
     assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
 
-    done = examples.run(release, servers=kafka.bootstrap_servers, Producer=Producer, **names)
+    def run_writers(handle: TransactionHandle) -> list[WriterReceipt]:
+        receipts = []
+        for partition in (0, 1):
+            named = [TopicPartition(examples.topics["out"], partition)]
+            with TransactionWriter(handle, named, bootstrap_servers=kafka.bootstrap_servers) as each:
+                each.send(examples.topics["out"], b"x")
+            receipts.append(each.receipt)
+        return receipts
+
+    names |= {"servers": kafka.bootstrap_servers, "run_writers": run_writers}
+    examples.run(begun, **names)
+    assert examples.run(steps, **names)["progress"].offset == 2
+
+    done = examples.run(release, Producer=Producer, **names)
     assert done["receipt"] == WriterReceipt({TopicPartition(examples.topics["out"], 0): (1, 0)})
     commit_transaction(done["handle"], receipts=[done["receipt"]], bootstrap_servers=kafka.bootstrap_servers)
 

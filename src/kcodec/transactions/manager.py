@@ -43,7 +43,7 @@ from kcodec.transactions.errors import (
     failure,
     not_written,
 )
-from kcodec.transactions.fencing import Ending, investigate
+from kcodec.transactions.fencing import Ending, investigate, investigate_failed
 from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
@@ -487,7 +487,7 @@ class TransactionManager(ProducerIdSource):
                 highest_version=highest_version,
             )
         except Failed as failed:
-            found = yield from self._investigated(failed, transaction, deadline)
+            found = yield from investigate_failed(self.cluster, self.ending(transaction), failed, deadline)
             self._fail(found)
             raise found.error from None
         except (KcodecError, GeneratorExit) as error:
@@ -649,15 +649,6 @@ class TransactionManager(ProducerIdSource):
             error = error.__cause__
         self.move(_EVENTS[failed.disposition], error)
 
-    def _investigated(
-        self, failed: Failed, transaction: ProducerTransaction, deadline: float | None = None
-    ) -> Flow[Failed]:
-        if failed.disposition is not TransactionDisposition.INVESTIGATE:
-            return failed
-        code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
-        doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
-        return (yield from investigate(self.cluster, self.ending(transaction), doing, code, deadline))
-
     # The background
 
     def run(self) -> Flow[None]:
@@ -711,7 +702,7 @@ class TransactionManager(ProducerIdSource):
                 is_over=is_over,
             )
         except Failed as failed:
-            found = yield from self._investigated(failed, transaction)
+            found = yield from investigate_failed(self.cluster, self.ending(transaction), failed)
             if not is_over():
                 self._fail(found)
         except UnsupportedError as error:

@@ -5,6 +5,9 @@ A `TransactionWriter` writes under the identity of the handle, which it can neit
 partitions it writes to, and no other writes to them. Any of IDENTITY_ERRORS means: stop, and leave the decision to the
 owner of the transaction.
 
+A transaction that no producer owns begins with InitProducerId, which fences the last producer of the id and aborts what
+it left open; below transaction version 2, AddPartitionsToTxn for all its partitions follows.
+
 A transaction is ended by EndTxn directly, never by InitProducerId, which would abort it. Any process may do it, also
 after all that took part were restarted, and any number of times: the response to a repeat of the same end is success.
 The only bound is the transaction's time-out, which the coordinator keeps.
@@ -31,9 +34,19 @@ from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, Producer
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, abortable
-from kcodec.transactions.fencing import ONGOING, Ending, TransactionStatus, describe_transaction, investigate
+from kcodec.transactions.fencing import (
+    ONGOING,
+    Ending,
+    TransactionStatus,
+    describe_transaction,
+    investigate,
+    investigate_failed,
+)
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_receipts
+from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.offsets import Offsets, commit_offsets
+from kcodec.transactions.partitions import add_partitions
+from kcodec.transactions.requests import CONCURRENT_BACKOFF, OWN_CONCURRENT_BACKOFF
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
 
 #: How a broker refuses a writer whose transaction has ended.
@@ -190,6 +203,76 @@ def _not_first(transactional_id: str, partition: TopicPartition, last_sequence: 
     return abortable(text, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, partition)
 
 
+def begin_shared(
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Iterable[TopicPartition],
+    timeout_ms: int,
+    deadline: float,
+    *,
+    expected: ProducerIdAndEpoch | None = None,
+    on_unanswered: Callable[[], None] = lambda: None,
+    is_init_unanswered: bool = False,
+    on_initialized: Callable[[ProducerIdAndEpoch], None] = lambda producer: None,
+) -> Flow[TransactionHandle]:
+    """Take the transactional id over, abort what was open under it, and begin a transaction without an owner.
+
+    expected:      the (producer id, epoch) of the transaction before, if this process began it: it succeeds only
+                   while no other took the id over. None: take it over.
+    on_unanswered: called for each copy of InitProducerId that got no response; is_init_unanswered: whether one of an
+                   earlier call got none.
+    on_initialized: called with the (producer id, epoch) of the transaction as soon as it is known.
+
+    Raise what InitProducerId and AddPartitionsToTxn failed with (ProducerFencedError, AuthorizationError ...),
+    DeliveryTimeoutError, TransactionStateError without partitions below transaction version 2.
+    """
+    try:
+        producer = yield from init_producer_id(
+            cluster,
+            transactional_id,
+            timeout_ms,
+            expected,
+            deadline,
+            on_unanswered,
+            is_init_unanswered=is_init_unanswered,
+            concurrent_backoff=CONCURRENT_BACKOFF if expected is None else OWN_CONCURRENT_BACKOFF,
+        )
+    except Failed as failed:
+        raise failed.error from failed
+    on_initialized(producer)
+    handle = TransactionHandle(transactional_id, *producer, cluster.transaction_version)
+    if handle.transaction_version < NEW_FLOW_LEVEL:
+        yield from _add_up_front(cluster, handle, set(partitions), deadline)
+    return handle
+
+
+def _add_up_front(
+    cluster: Cluster, handle: TransactionHandle, partitions: set[TopicPartition], deadline: float
+) -> Flow[None]:
+    """Send AddPartitionsToTxn, so that the end of this transaction fences its late writers in each partition."""
+    if not partitions:
+        raise TransactionStateError(
+            f"transaction.version of this cluster is {handle.transaction_version}, and below {NEW_FLOW_LEVEL} a "
+            "transaction begins with its partitions: name all that its writers will write to (partitions=[...])",
+            state="READY",
+            event="BEGIN",
+        )
+    producer = ProducerIdAndEpoch(handle.producer_id, handle.producer_epoch)
+    try:
+        yield from add_partitions(
+            cluster,
+            handle.transactional_id,
+            producer,
+            partitions,
+            deadline,
+            # Each transaction without an owner has its own epoch, so that a late copy cannot reach another one.
+            on_unanswered=lambda: None,
+            is_over=lambda: False,
+        )
+    except Failed as failed:
+        raise failed.error from failed
+
+
 def commit_shared(
     cluster: Cluster,
     handle: TransactionHandle,
@@ -199,8 +282,9 @@ def commit_shared(
     group: ConsumerGroupMetadata | None,
     timeout: float,
     wall_clock: Callable[[], float],
-) -> Flow[None]:
-    """Commit the transaction of a handle, offsets with it.
+) -> Flow[ProducerIdAndEpoch]:
+    """Commit the transaction of a handle, offsets with it; return the (producer id, epoch) that a next InitProducerId
+    expects.
 
     Raise ValueError (two receipts for one partition), TransactionStateError (a partition without a receipt, or a
     receipt for what is not in the transaction): nothing was sent then. After that what `end_transaction` says, as
@@ -227,23 +311,26 @@ def commit_shared(
                 # The owner spends the epoch of every transaction that it shared.
                 on_unanswered=lambda: None,
             )
-        yield from end_transaction(cluster, ending, True, deadline)
-    except Failed as failed:
+        following = yield from end_transaction(cluster, ending, True, deadline)
+        return following or ending.producer
+    except Failed as first:
+        failed = yield from investigate_failed(cluster, ending, first, deadline)
         error = failed.error
         is_empty = written and not any(written.values()) and not offsets
         if is_empty and isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TXN_STATE:
-            return
-        raise _not_committed(handle, failed) from failed
+            return ending.producer
+        raise _not_committed(handle, failed) from first
 
 
 def abort_shared(
     cluster: Cluster, handle: TransactionHandle, *, timeout: float, wall_clock: Callable[[], float]
-) -> Flow[None]:
-    """Abort the transaction of a handle. Nothing happens if it is aborted already; AbortableTransactionError if it was
-    committed."""
+) -> Flow[ProducerIdAndEpoch]:
+    """Abort the transaction of a handle; return the (producer id, epoch) that a next InitProducerId expects. Nothing
+    happens if it is aborted already; AbortableTransactionError if it was committed."""
     ending = ending_of(cluster, handle, wall_clock)
     try:
-        yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
+        following = yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
+        return following or ending.producer
     except Failed as failed:
         raise failed.error from failed
 
