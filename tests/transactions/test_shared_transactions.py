@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,30 @@ def test_a_killed_beginner_loses_and_repeats_nothing(job: Job, dies: str) -> Non
         else:
             shared.abort(handle)
     assert cluster.committed(topic) == [[b"step 0"]] * 2
+
+
+@ALL_KINDS
+def test_kills_at_any_time_lose_and_repeat_nothing(job: Job) -> None:
+    """A process runs steps until it is killed, and another goes on; every third EndTxn is not answered, or not done."""
+    cluster, topic, arguments = job
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # shown if the test fails
+    chance, count = random.Random(seed), 40
+    command = [sys.executable, str(WORKER), arguments["bootstrap_servers"], arguments["transactional_id"]]
+    command += [arguments["group"], topic, str(count)]
+    for nth in range(3, 60, 6):
+        cluster.proxy.on_request("EndTxn", nth=nth).deliver_and_cut()
+        cluster.proxy.on_request("EndTxn", nth=nth + 3).cut()
+    for _ in range(6):
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        time.sleep(chance.random() * 0.5)
+        worker.kill()
+        worker.communicate(timeout=SECONDS)
+    last = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert last.returncode == 0, last.stderr
+    assert cluster.committed(topic) == [[b"step %d" % step for step in range(count)]] * 2
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
