@@ -29,8 +29,19 @@ from kcodec.admin.security import (
     ScramMechanism,
 )
 from kcodec.admin.values import ConfigResource
-from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, TransactionHandle, TransactionWriter, aio
+from kcodec.client import (
+    Admin,
+    Consumer,
+    GroupTransactSession,
+    Producer,
+    SharedTransactions,
+    TransactionHandle,
+    TransactionWriter,
+    aio,
+    begin_transaction,
+)
 from kcodec.errors import UnsupportedError
+from kcodec.flow import Flow
 from kcodec.testing.kafka import ApacheKafka
 
 MODULES = ("kcodec", "kcodec.client", "kcodec.client.aio", "kcodec.log", "kcodec.testing.kafka", "kcodec.text")
@@ -248,6 +259,39 @@ def aio_writer(given: Any) -> Any:
     return asyncio.run(run())
 
 
+def returned(partitions: Any) -> Flow[Any]:
+    """In place of a flow that begins a transaction: it sends nothing."""
+    yield from ()
+    return partitions
+
+
+def shared_begin(given: Any) -> Any:
+    with SharedTransactions("t", "g", **NOWHERE) as made:
+        made._flows.begin = lambda partitions, timeout: returned(partitions)  # type: ignore[method-assign]
+        return made.begin(given)
+
+
+def aio_shared_begin(given: Any) -> Any:
+    async def run() -> Any:
+        async with aio.SharedTransactions("t", "g", **NOWHERE) as made:
+            made._flows.begin = lambda partitions, timeout: returned(partitions)  # type: ignore[method-assign]
+            return await made.begin(given)
+
+    return asyncio.run(run())
+
+
+def begin(given: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcodec.client.shared.begin_shared", lambda cluster, name, given, *others: returned(given))
+        return begin_transaction("t", partitions=given, **NOWHERE)
+
+
+def aio_begin(given: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcodec.client.aio.shared.begin_shared", lambda cluster, name, given, *others: returned(given))
+        return asyncio.run(aio.begin_transaction("t", partitions=given, **NOWHERE))
+
+
 def log_directory(given: Any) -> Any:
     return log.open_log_directory(golden_data.root() / "tv2" / "logs").transactions(given, on_error="stop")
 
@@ -278,6 +322,10 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.client.aio.Producer.transaction", "partitions"): (ORDERS, aio_in_transaction),
     ("kcodec.client.TransactionWriter", "partitions"): (ORDERS, writer),
     ("kcodec.client.aio.TransactionWriter", "partitions"): (ORDERS, aio_writer),
+    ("kcodec.client.SharedTransactions.begin", "partitions"): (ORDERS, shared_begin),
+    ("kcodec.client.aio.SharedTransactions.begin", "partitions"): (ORDERS, aio_shared_begin),
+    ("kcodec.client.begin_transaction", "partitions"): (ORDERS, begin),
+    ("kcodec.client.aio.begin_transaction", "partitions"): (ORDERS, aio_begin),
     ("kcodec.log.LogDirectory.transactions", "states"): ("open", log_directory),
     ("kcodec.log.partition_transactions", "states"): ("open", partition_log),
 }
@@ -296,6 +344,8 @@ NOT_NAMES = {
     ("kcodec.testing.kafka.Node.format", "options"),  # from ApacheKafka itself
     ("kcodec.client.Transaction", "partitions"),  # made by Producer.transaction
     ("kcodec.client.aio.Transaction", "partitions"),
+    ("kcodec.client.SharedTransactions.commit", "receipts"),
+    ("kcodec.client.aio.SharedTransactions.commit", "receipts"),
     ("kcodec.client.commit_transaction", "receipts"),
     ("kcodec.client.aio.commit_transaction", "receipts"),
     ("kcodec.log.Batches", "segments"),

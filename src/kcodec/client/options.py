@@ -81,7 +81,7 @@ class SecurityOptions(TypedDict, total=False):
 
 
 class ClientOptions(SecurityOptions, total=False):
-    """Options of every client; Admin, commit_transaction and abort_transaction have no others."""
+    """Options of every client; Admin, and what begins or ends a transaction without a producer, have no others."""
 
     bootstrap_servers: str | Iterable[str]
     """Addresses of some brokers of the cluster, "host:port,host:port" or a list; the client learns the others there.

@@ -21,10 +21,12 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     )
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
+        SharedTransactions,
         TransactionHandle,
         TransactionWriter,
         WriterReceipt,
         abort_transaction,
+        begin_transaction,
         commit_transaction,
     )
     from kcodec.client.aio.topic_records import read_topic
@@ -39,6 +41,7 @@ _EXPORTS = {
     "Producer": "kcodec.client.aio.producer",
     "RecordMetadata": "kcodec.client.aio.producer",
     "SessionTransaction": "kcodec.client.aio.session",
+    "SharedTransactions": "kcodec.client.aio.shared",
     "TableDelivery": "kcodec.client.aio.producer",
     "TopicDeliveryError": "kcodec.client.aio.producer",
     "Transaction": "kcodec.client.aio.producer",
@@ -46,6 +49,7 @@ _EXPORTS = {
     "TransactionWriter": "kcodec.client.aio.shared",
     "WriterReceipt": "kcodec.client.aio.shared",
     "abort_transaction": "kcodec.client.aio.shared",
+    "begin_transaction": "kcodec.client.aio.shared",
     "commit_transaction": "kcodec.client.aio.shared",
     "read_topic": "kcodec.client.aio.topic_records",
 }
@@ -60,6 +64,7 @@ __all__ = [
     "Producer",
     "RecordMetadata",
     "SessionTransaction",
+    "SharedTransactions",
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
@@ -67,6 +72,7 @@ __all__ = [
     "TransactionWriter",
     "WriterReceipt",
     "abort_transaction",
+    "begin_transaction",
     "commit_transaction",
     "read_topic",
 ]
