@@ -14,12 +14,14 @@ from kcodec.reading.engine import FetchedResponse
 class RangeDecoder:
     """Decodes responses in the order in which they came.
 
-    max_rows: so many records in all, None: no bound; `is_full` once they were given.
-    counts:   of all that was walked so far.
+    max_rows:     so many records in all, None: no bound; `is_full` once they were given.
+    spark_layout: as of `kcodec._fast.decode_fetch`.
+    counts:       of all that was walked so far.
     """
 
-    def __init__(self, settings: ConsumerSettings, max_rows: int | None = None) -> None:
+    def __init__(self, settings: ConsumerSettings, max_rows: int | None = None, spark_layout: bool = False) -> None:
         self._settings = settings
+        self._spark_layout = spark_layout
         self._left = max_rows
         self.counts = Counts()
 
@@ -106,6 +108,7 @@ class RangeDecoder:
                 limits=settings.limits,
                 binary_type=settings.binary_type,
                 framing=settings.framing,
+                spark_layout=self._spark_layout,
             )
         except DecodeError as error:
             if error.decoded is None:
