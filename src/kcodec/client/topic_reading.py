@@ -28,6 +28,9 @@ class BoundedReading:
         self.settings = settings
         self.decoder = decoder
         self.spark_layout = spark_layout
+        #: What ended the reading, if it was an error.
+        self.failure: BaseException | None = None
+        self.is_finished = False
         self._read: BoundedRead | None = None
 
     @property
@@ -47,6 +50,7 @@ class BoundedReading:
 
     def finished(self) -> None:
         """All was fetched and decoded: what lies between the last record and the end is nothing."""
+        self.is_finished = True
         if not self.decoder.is_full:
             for partition in self.partitions:
                 partition.next_offset = partition.range.end
@@ -65,6 +69,10 @@ class BoundedReading:
     def counts(self) -> Counts:
         """Of all that was decoded so far."""
         return self.decoder.counts
+
+    def describe(self) -> str:
+        """For repr."""
+        raise NotImplementedError
 
     def _describe(self, of: str) -> str:
         read = sum(one.next_offset - one.range.start for one in self.partitions)

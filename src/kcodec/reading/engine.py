@@ -189,7 +189,9 @@ class BoundedRead:
                 self._tasks.append((yield from spawn(self._read(partition), f"read of {partition.topic_partition}")))
 
     def stop(self) -> None:
-        """On the I/O loop: fetch no more."""
+        """On the I/O loop: fetch no more; `next_response` raises TransportError if something was left."""
+        if self._left:
+            self._error = TransportError("the read was closed before its end")
         for task in self._tasks:
             task.cancel()
         self._responses.clear()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         TopicDeliveryError,
         Transaction,
     )
+    from kcodec.client.aio.range_records import read_ranges
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
         TransactionHandle,
@@ -47,6 +48,7 @@ _EXPORTS = {
     "WriterReceipt": "kcodec.client.aio.shared",
     "abort_transaction": "kcodec.client.aio.shared",
     "commit_transaction": "kcodec.client.aio.shared",
+    "read_ranges": "kcodec.client.aio.range_records",
     "read_topic": "kcodec.client.aio.topic_records",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "WriterReceipt",
     "abort_transaction",
     "commit_transaction",
+    "read_ranges",
     "read_topic",
 ]
 
