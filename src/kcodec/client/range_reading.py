@@ -38,7 +38,7 @@ class RangeReading(BoundedReading):
         self.ranges = checked_ranges(ranges)
         if on_missing not in ON_MISSING:
             raise ValueError(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
-        self._on_missing = on_missing
+        self._on_missing: OnMissing = on_missing
         left = {"columns": SPARK_COLUMNS, **options} if spark_layout else dict(options)
         own = ReadTopicConfig.take(left)
         self.client_options = key_of(left)
