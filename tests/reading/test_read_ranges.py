@@ -188,6 +188,15 @@ def test_missing_offsets_are_skipped_counted_and_logged(
     assert sum(int(text.split("): ")[1].split()[0]) for text in told) == lost
 
 
+def test_deleted_records_of_a_batch_that_is_partly_kept_are_not_read() -> None:
+    """DeleteRecords moves the log start into a batch, which brokers still send whole."""
+    world, log = one_log()
+    log.log_start = 13
+    reader = RangeReader(world, "skip").open(OffsetRange("t", 0, 5, 20)).all()
+    assert reader.rows["t", 0] == log.expected(13, 20)
+    assert reader.lost == [8]
+
+
 def test_records_deleted_while_they_are_read_are_skipped() -> None:
     world, log = one_log()
     reader = RangeReader(world, "skip", max_partition_fetch_bytes=100, fetch_ahead_max_bytes=100)

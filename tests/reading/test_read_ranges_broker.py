@@ -70,10 +70,11 @@ def written(apache_kafka: ApacheKafka) -> tuple[list[str], Rows, Rows]:
                     transaction.send(topic, value, partition=partition, headers=headers)
                     for topic, partition, value, headers in sent
                 ]
+                offsets = [delivery.result().offset for delivery in deliveries]
                 if number % 3 == 2:
                     transaction.abort()
-            for (topic, partition, value, _), delivery in zip(sent, deliveries, strict=True):
-                place = topic, partition, delivery.result().offset
+            for (topic, partition, value, _), offset in zip(sent, offsets, strict=True):
+                place = topic, partition, offset
                 everything[place] = value
                 if number % 3 != 2:
                     committed[place] = value
@@ -166,7 +167,7 @@ def test_a_topic_that_is_created_again_between_two_calls(apache_kafka: ApacheKaf
     assert set(blocking([old], bootstrap_servers=servers)[0].values()) == {b"old"}
     with Admin(bootstrap_servers=servers) as admin:
         admin.delete_topics([topic])
-        admin.create_topics([kcodec.client.NewTopic(topic, partitions=1)])
+        admin.create_topics([kcodec.client.NewTopic(topic, 1)])
     fill(b"new")
     with pytest.raises(BrokerError, match=r"was deleted and .* again") as caught:
         blocking([old], bootstrap_servers=servers)

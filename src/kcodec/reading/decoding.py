@@ -38,6 +38,8 @@ class RangeDecoder:
         corruption is then only what hides where the next batch begins.
         """
         found: list[DecodedRecords] = []
+        # Records below a log start that was skipped to may still be in its first batch.
+        response.partition.next_offset = max(response.partition.next_offset, response.position)
         rest: memoryview | None = response.data
         corruption = None
         while rest is not None and not self.is_full:

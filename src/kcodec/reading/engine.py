@@ -85,9 +85,11 @@ class RangeProgress:
 
 @dataclass(slots=True)
 class FetchedResponse:
-    """What a broker gave of one partition, to be decoded by whoever takes it."""
+    """What a broker gave of one partition, to be decoded by whoever takes it. position: the offset requested; the first
+    batch may have records below it."""
 
     partition: PartitionRead
+    position: int
     data: memoryview
     aborted: list[tuple[int, int]]
     last_stable_offset: int
@@ -361,12 +363,13 @@ class BoundedRead:
             partition.must_pause = False
             return None
         self._progressed(partition)
+        position = partition.fetch_offset
         partition.corruption = corruption
         if offset is not None:
             partition.fetch_offset = max(partition.fetch_offset + 1, offset)
             partition.last_epoch = epoch
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
-        return FetchedResponse(partition, data, aborted, found.last_stable_offset)
+        return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
         """An empty response: the end, where the log goes as far; else the log is still on its way."""
