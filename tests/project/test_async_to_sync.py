@@ -259,7 +259,7 @@ def test_what_is_not_understood_is_refused(source: str, text: str) -> None:
 
 def test_both_apis_have_the_same_public_names() -> None:
     """All but what one of the two kinds of waiting cannot have."""
-    only_one = {"TopicRecords.of", "TopicRecords"}
+    only_one = {"BoundedRecords.of", "TopicRecords.of", "RangeRecords.of"}
     differences = set()
     for module in async_to_sync.MODULES:
         sync = importlib.import_module(f"kcodec.client.{module}")

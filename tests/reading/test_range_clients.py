@@ -113,8 +113,8 @@ def test_invalid_options_are_an_error_at_once(_pool: Pool) -> None:
     for arguments, options, text in (
         ([RANGE], {}, "bootstrap_servers is missing"),
         ([RANGE], {"bootstrap_servers": "b:9092", "colums": ()}, "read_ranges has no option 'colums'"),
-        (RANGE, {"bootstrap_servers": "b:9092"}, "ranges must be a list of OffsetRange"),
-        ([("t", 0, 1, 2)], {"bootstrap_servers": "b:9092"}, "ranges must be a list of OffsetRange, and has"),
+        (5, {"bootstrap_servers": "b:9092"}, "ranges: expected OffsetRange or a list of them, got 5"),
+        ([("t", 0, 1, 2)], {"bootstrap_servers": "b:9092"}, "ranges: expected OffsetRange, got"),
         ([RANGE], {"bootstrap_servers": "b:9092", "on_missing": "ignore"}, "on_missing must be one of raise, skip"),
     ):
         given: Any = arguments

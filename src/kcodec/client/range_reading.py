@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from kcodec.arguments import items_of
 from kcodec.client.client_pool import ClientPool, key_of
 from kcodec.client.topic_reading import BoundedReading
 from kcodec.errors import TransportError
@@ -14,7 +15,7 @@ from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.engine import OnMissing, RangeProgress
-from kcodec.reading.offset_ranges import ON_MISSING, checked_ranges, open_ranges
+from kcodec.reading.offset_ranges import ON_MISSING, open_ranges
 from kcodec.reading.options import SPARK_COLUMNS, ReadTopicConfig, take_client_config
 
 
@@ -29,13 +30,14 @@ class RangeReading(BoundedReading):
 
     def __init__(
         self,
-        ranges: Iterable[OffsetRange],
+        ranges: OffsetRange | Iterable[OffsetRange],
         spark_layout: bool,
         on_missing: OnMissing,
         options: Mapping[str, Any],
         pool: ClientPool[Any],
     ) -> None:
-        self.ranges = checked_ranges(ranges)
+        # One OffsetRange is accepted as well; a type checker sees that it is not iterable.
+        self.ranges = items_of(cast("Iterable[OffsetRange]", ranges), OffsetRange, "ranges")
         if on_missing not in ON_MISSING:
             raise ValueError(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
         self._on_missing: OnMissing = on_missing

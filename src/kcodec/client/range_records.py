@@ -25,7 +25,7 @@ _clients: ClientPool[IoLoop] = ClientPool(IoLoop)
 
 
 def read_ranges(
-    ranges: Iterable[OffsetRange],
+    ranges: OffsetRange | Iterable[OffsetRange],
     *,
     spark_layout: bool = False,
     on_missing: Literal["raise", "skip"] = "raise",
@@ -43,8 +43,8 @@ def read_ranges(
     calls with the same options. A small range then costs one Fetch request. A client is kept until the process exits,
     or until a call meets an error of its connections; of those that are idle, the last eight.
 
-    ranges:       `kcodec.OffsetRange` values. Their partitions are fetched together, and a batch has rows of one of
-                  them; offsets rise within a range.
+    ranges:       `kcodec.OffsetRange` values, or one. They are fetched together, and a batch has rows of one of them;
+                  offsets rise within a range.
     spark_layout: Spark's own Kafka source as the model: columns key, value, topic, partition, offset, timestamp,
                   timestamp_type unless `columns` names others, all nullable, timestamps in microseconds, NULL for a
                   record without headers.

@@ -6,7 +6,7 @@ The offsets are given, so that nothing is asked about them: a client that knows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.consumer.options import ConsumerSettings
@@ -17,17 +17,6 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.reading.engine import GONE, TOPIC_PATIENCE_SECONDS, BoundedRead, OnMissing
 
 ON_MISSING: tuple[OnMissing, ...] = ("raise", "skip")
-
-
-def checked_ranges(given: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the ranges. Raise TypeError for anything else."""
-    if isinstance(given, OffsetRange) or not isinstance(given, Iterable):
-        raise TypeError(f"ranges must be a list of OffsetRange, not {given!r}")
-    ranges = tuple(given)
-    for each in ranges:
-        if not isinstance(each, OffsetRange):
-            raise TypeError(f"ranges must be a list of OffsetRange, and has {each!r}")
-    return ranges
 
 
 def open_ranges(
