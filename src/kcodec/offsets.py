@@ -77,6 +77,11 @@ class OffsetRange:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def size(self) -> int:
+        """The number of offsets; of markers and aborted records, too."""
+        return self.end - self.start
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 

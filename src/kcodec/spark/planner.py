@@ -1,0 +1,541 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which offsets of which topics a query reads: from topics, offsets, times and limits to ranges, one for each task.
+
+Pure functions over what a client has found out; nothing here knows Spark or a broker. Options, defaults and results are
+those of Spark's own Kafka source (KafkaSourceProvider, ConsumerStrategy, JsonUtils, KafkaOffsetRangeCalculator and
+KafkaMicroBatchStream); tests compare them with its classes. Where that source misreads an option without an error (an
+offset 5.7 is 5, null is 0, one beyond 64 bits wraps around, text behind the JSON is passed over), a ValueError is
+raised here.
+
+    SourceTopics, parse_source_topics  assign, subscribe, subscribePattern
+    OffsetLimit, parse_offset_limit     startingOffsets, endingOffsets, ...ByTimestamp, ...Timestamp, ...Strategy
+    resolve_offsets                     these and the offsets of the log to one offset for each partition
+    cut_ranges                          minPartitions, maxRecordsPerPartition
+    limit_offsets, limit_bytes, is_batch_delayed    max- and minOffsetsPerTrigger, maxTriggerDelay, maxBytesPerTrigger
+    DataLoss, find_losses               failOnDataLoss
+    StreamOffsets                       offsets of a stream as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kcodec.offsets import OffsetRange, TopicPartition
+
+LATEST, EARLIEST = -1, -2
+# A partition of which nothing has been read yet: its offsets are taken to have this many bytes each.
+DEFAULT_BYTES_PER_OFFSET = 1024
+STRATEGIES = ("assign", "subscribe", "subscribePattern")
+OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
+PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+HIGHEST_PARTITION = (1 << 31) - 1
+HIGHEST_LONG = (1 << 63) - 1
+
+
+PartitionOffsets = Mapping[TopicPartition, int]
+
+
+# ----------------------------------------------------------------------------------------------------------- topics
+
+
+@dataclass(frozen=True)
+class SourceTopics:
+    """The topics that a query reads: exactly one of the three is given."""
+
+    assign: tuple[TopicPartition, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def partitions(self, topics: Mapping[str, int]) -> list[TopicPartition]:
+        """Return the partitions, sorted, of topics and their numbers of partitions; all that `assign` names."""
+        if self.assign:
+            return sorted(set(self.assign))
+        names = set(self.subscribe)
+        if self.pattern is not None:
+            matches = re.compile(self.pattern).fullmatch
+            names = {name for name in topics if matches(name)}
+        found = (TopicPartition(name, number) for name in names for number in range(topics.get(name, 0)))
+        return sorted(found)
+
+
+def parse_source_topics(options: Mapping[str, str]) -> SourceTopics:
+    """Return what `assign`, `subscribe` or `subscribePattern` name. Raise ValueError unless it is exactly one of them.
+
+    options: by the names of Spark, in its spelling.
+    """
+    given = [name for name in STRATEGIES if name in options]
+    if len(given) != 1:
+        found = ", ".join(given) or "none of them"
+        raise ValueError(f"exactly one of the options {', '.join(STRATEGIES)} must be given, found {found}")
+    (name,) = given
+    value = options[name]
+    if name == "assign":
+        return SourceTopics(assign=_assigned(value))
+    if name == "subscribe":
+        topics = tuple(topic for topic in map(str.strip, value.split(",")) if topic)
+        if not topics:
+            raise ValueError(f"option 'subscribe' is {value!r}: expected topics, separated by commas")
+        return SourceTopics(subscribe=topics)
+    if not value.strip():
+        raise ValueError("option 'subscribePattern' is empty: expected a regular expression that matches whole names")
+    try:
+        re.compile(value.strip())
+    except re.error as error:
+        raise ValueError(f"option 'subscribePattern' is {value!r}: {error}") from None
+    return SourceTopics(pattern=value.strip())
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    try:
+        parsed = _object(json.loads(text))
+        found = [
+            TopicPartition(topic, _whole(number, HIGHEST_PARTITION))
+            for topic, numbers in parsed.items()
+            for number in _list(numbers)
+        ]
+    except ValueError as error:
+        raise ValueError(f"option 'assign' is {text!r}: expected JSON like {PARTITIONS_EXAMPLE} ({error})") from None
+    if not found:
+        raise ValueError(f"option 'assign' is {text!r}: no partition is named, expected {PARTITIONS_EXAMPLE}")
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------------- starts and ends
+
+
+@dataclass(frozen=True)
+class OffsetLimit:
+    """Where a query starts or ends.
+
+    kind:      "earliest", "latest", "offsets" or "timestamps" (ms).
+    option:    the option that it comes from; "" for a default.
+    each:      an offset (LATEST, EARLIEST among them) or a timestamp for each partition.
+    timestamp: the timestamp of all partitions, where `each` is None.
+    strategy:  "error" or "latest": what a starting timestamp means that no record of a partition reaches.
+    """
+
+    kind: str
+    option: str = ""
+    each: dict[TopicPartition, int] | None = None
+    timestamp: int | None = None
+    strategy: str = "error"
+
+
+def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool = False) -> OffsetLimit:
+    """Return where a query starts (`side` "starting") or ends ("ending"). Raise ValueError for an invalid option.
+
+    As in Spark's source, a timestamp comes before timestamps by partition, and these before offsets. A batch query
+    starts at the earliest offsets and ends at the latest, a stream starts at the latest ones and has no end.
+    """
+    by_timestamp, offsets_by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+    strategy_option = "startingOffsetsByTimestampStrategy"
+    strategy = options.get(strategy_option, "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ValueError(f"option {strategy_option!r} is {strategy!r}: expected error or latest")
+    if is_stream and side == "ending":
+        for name in (by_timestamp, offsets_by_timestamp, offsets):
+            if name in options:
+                raise ValueError(f"option {name!r}: a stream has no end; stop the query, or use Trigger.AvailableNow")
+    if by_timestamp in options:
+        text = options[by_timestamp].strip()
+        if not WHOLE_NUMBER.fullmatch(text) or not -HIGHEST_LONG - 1 <= int(text) <= HIGHEST_LONG:
+            raise ValueError(f"option {by_timestamp!r} is {text!r}: expected milliseconds as one whole number")
+        return OffsetLimit("timestamps", by_timestamp, timestamp=int(text), strategy=strategy)
+    if offsets_by_timestamp in options:
+        each = parse_partition_numbers(offsets_by_timestamp, options[offsets_by_timestamp], TIMESTAMPS_EXAMPLE)
+        return OffsetLimit("timestamps", offsets_by_timestamp, each, strategy=strategy)
+    default = "latest" if side == "ending" or is_stream else "earliest"
+    if offsets not in options:
+        return OffsetLimit(default)
+    text = options[offsets].strip()
+    refused = None if is_stream else {"starting": "latest", "ending": "earliest"}[side]
+    if text.lower() == refused:
+        raise ValueError(f"option {offsets!r} is {text!r}: the {side} offset of a batch query cannot be {refused}")
+    if text.lower() in ("earliest", "latest"):
+        return OffsetLimit(text.lower(), offsets)
+    each = parse_partition_numbers(offsets, text, OFFSETS_EXAMPLE)
+    for partition, offset in each.items():
+        if refused is not None and offset == {"latest": LATEST, "earliest": EARLIEST}[refused]:
+            raise ValueError(
+                f"option {offsets!r}: the {side} offset of {partition} cannot be {refused} in a batch query"
+            )
+        if offset < EARLIEST:
+            raise ValueError(
+                f"option {offsets!r}: the offset of {partition} is {offset}; expected 0 or more, {LATEST} for latest "
+                f"or {EARLIEST} for earliest"
+            )
+    return OffsetLimit("offsets", offsets, each)
+
+
+def parse_partition_numbers(option: str, text: str, example: str = OFFSETS_EXAMPLE) -> dict[TopicPartition, int]:
+    """Return the number of each partition of JSON like ``{"topicA":{"0":23,"1":-1}}``; ValueError for another text."""
+    try:
+        return {
+            TopicPartition(topic, _partition(partition)): _whole(number, HIGHEST_LONG)
+            for topic, numbers in _object(json.loads(text)).items()
+            for partition, number in _object(numbers).items()
+        }
+    except ValueError as error:
+        raise ValueError(f"option {option!r} is {text!r}: expected JSON like {example} ({error})") from None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a JSON object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a JSON array")
+    return value
+
+
+def _partition(text: str) -> int:
+    if not WHOLE_NUMBER.fullmatch(text) or not 0 <= int(text) <= HIGHEST_PARTITION:
+        raise ValueError(f"{text!r} is not a partition")
+    return int(text)
+
+
+def _whole(value: Any, highest: int) -> int:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not -highest - 1 <= number <= highest:
+        raise ValueError(f"{value!r} is not a whole number of its range")
+    return number
+
+
+def resolve_offsets(
+    limit: OffsetLimit,
+    partitions: Collection[TopicPartition],
+    earliest: PartitionOffsets,
+    latest: PartitionOffsets,
+    by_timestamp: PartitionOffsets | None = None,
+    *,
+    is_start: bool,
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition where a query starts (is_start) or ends.
+
+    earliest, latest: the bounds of each log; latest is the last stable offset for read_committed. by_timestamp: for a
+    limit of timestamps, the offset of the first record at or after the timestamp, without those that have none. A
+    partition without one ends at its latest offset, and starts there with the strategy "latest".
+    Raise ValueError if a limit names other partitions than `partitions`, and for a starting timestamp without records.
+    """
+    if limit.each is not None:
+        _check_partitions(limit, partitions)
+    resolved: dict[TopicPartition, int] = {}
+    for partition in partitions:
+        if limit.kind == "timestamps":
+            offset = (by_timestamp or {}).get(partition)
+            if offset is None and is_start and limit.strategy == "error":
+                when = limit.timestamp if limit.each is None else limit.each[partition]
+                raise ValueError(
+                    f"option {limit.option!r}: {partition} has no record with the timestamp {when} or a later one; "
+                    "startingOffsetsByTimestampStrategy=latest starts at its end"
+                )
+            resolved[partition] = latest[partition] if offset is None else offset
+        else:
+            offset = {"earliest": EARLIEST, "latest": LATEST}.get(limit.kind)
+            if offset is None:
+                offset = (limit.each or {})[partition]
+            resolved[partition] = {EARLIEST: earliest, LATEST: latest}.get(offset, {partition: offset})[partition]
+    return resolved
+
+
+def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]) -> None:
+    """Spark's rule: offsets or timestamps by partition name exactly the partitions that are read."""
+    named = set(limit.each or ())
+    for partition in sorted(named - set(partitions)):
+        raise ValueError(f"option {limit.option!r} names {partition}, which the query does not read")
+    for partition in sorted(set(partitions) - named):
+        raise ValueError(
+            f"option {limit.option!r} does not name {partition}: it must name every partition that is read"
+        )
+
+
+def parse_positive(options: Mapping[str, str], option: str) -> int | None:
+    """Return an option that is a whole number above 0; None if it is not given. Raise ValueError for another value."""
+    text = options.get(option)
+    if text is None:
+        return None
+    if not WHOLE_NUMBER.fullmatch(text.strip()) or not 0 < int(text) <= HIGHEST_LONG:
+        raise ValueError(f"option {option!r} is {text!r}: expected a whole number above 0")
+    return int(text)
+
+
+# ------------------------------------------------------------------------------------------------------------ ranges
+
+
+def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[OffsetRange]:
+    """Return the range of each partition. Raise ValueError where the end is below the start."""
+    ranges = []
+    for partition in sorted(ends):
+        start, end = starts[partition], ends[partition]
+        if start > end:
+            raise ValueError(f"the start offset {start} is greater than the end offset {end} for {partition}")
+        ranges.append(OffsetRange(*partition, start, end))
+    return ranges
+
+
+def cut_ranges(
+    ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Return the ranges of tasks: at least min_partitions if there are enough offsets, of at most max_records each.
+
+    As KafkaOffsetRangeCalculator: first every range is cut to max_records; if there are still too few, larger ranges
+    are cut further in proportion to their sizes. Empty ranges are left out.
+    """
+    found = [each for each in ranges if each.size > 0]
+    if max_records is not None:
+        found = [part for each in found for part in _divided(each, -(-each.size // max_records))]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(each.size for each in found)
+    small = [each for each in found if _part_count(each.size, total, min_partitions) == 1]
+    small_partitions = {each.topic_partition for each in small}
+    large = total - sum(each.size for each in small)
+    wanted = max(min_partitions - len(small), 1)
+    cut: list[OffsetRange] = []
+    for each in found:
+        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, wanted)
+        cut += _divided(each, count)
+    return [each for each in cut if each.size > 0]
+
+
+def _part_count(size: int, total: int, count: int) -> int:
+    """The number of parts, of `count` for `total` offsets, that `size` of them make; rounded as Math.round does."""
+    return max(math.floor(size / total * count + 0.5), 1)
+
+
+def _divided(each: OffsetRange, count: int) -> list[OffsetRange]:
+    """A range in `count` parts; rounding is left to the last ones."""
+    parts = []
+    start = each.start
+    for part in range(count):
+        end = start + (each.end - start) // (count - part)
+        parts.append(replace(each, start=start, end=end))
+        start = end
+    return parts
+
+
+# ------------------------------------------------------------------------------------------------------------ limits
+
+
+def limit_offsets(start: PartitionOffsets, end: PartitionOffsets, limit: int) -> dict[TopicPartition, int]:
+    """Return the ends of a micro-batch of about `limit` offsets (maxOffsetsPerTrigger), in proportion to the backlog.
+
+    As KafkaMicroBatchStream.rateLimit: each partition with a backlog gets at least one offset, and none more than it
+    has. start: of every partition in `end`, earliest offsets for new ones.
+    """
+    sizes = {partition: end[partition] - start[partition] for partition in end if partition in start}
+    backlog = {partition: size for partition, size in sizes.items() if size > 0}
+    total = float(sum(backlog.values()))
+    limited = dict(end)
+    for partition, size in backlog.items():
+        share = limit * (size / total)
+        count = math.ceil(share) if share < 1 else math.floor(share)
+        limited[partition] = min(end[partition], start[partition] + count)
+    return limited
+
+
+def limit_bytes(
+    start: PartitionOffsets, end: PartitionOffsets, limit: int, bytes_per_offset: Mapping[TopicPartition, float]
+) -> dict[TopicPartition, int]:
+    """Return the ends of a micro-batch of about `limit` bytes (maxBytesPerTrigger), by bytes per offset so far.
+
+    A partition of which nothing is known is taken as the mean of the others, or DEFAULT_BYTES_PER_OFFSET. The estimate
+    of a batch that turns out larger is corrected with the next one (`updated_bytes_per_offset`).
+    """
+    known = [size for size in bytes_per_offset.values() if size > 0]
+    usual = sum(known) / len(known) if known else float(DEFAULT_BYTES_PER_OFFSET)
+    backlog = {partition: end[partition] - start[partition] for partition in end if partition in start}
+    weights = {
+        partition: count * (bytes_per_offset.get(partition) or usual)
+        for partition, count in backlog.items()
+        if count > 0
+    }
+    total = sum(weights.values())
+    limited = dict(end)
+    if total <= limit:
+        return limited
+    for partition in weights:
+        count = math.floor(backlog[partition] * (limit / total))
+        limited[partition] = min(end[partition], start[partition] + max(count, 1))
+    return limited
+
+
+def updated_bytes_per_offset(before: float | None, size: int, offsets: int) -> float | None:
+    """Return the estimate after a range of `offsets` offsets had `size` bytes: half of it the new figure."""
+    if offsets <= 0:
+        return before
+    return size / offsets if before is None else (before + size / offsets) / 2
+
+
+def is_batch_delayed(
+    start: PartitionOffsets,
+    end: PartitionOffsets,
+    min_offsets: int | None,
+    waited_ms: int,
+    max_delay_ms: int,
+) -> bool:
+    """Return whether a micro-batch waits for more offsets (minOffsetsPerTrigger, maxTriggerDelay).
+
+    As KafkaMicroBatchStream.delayBatch. waited_ms: since the last batch; max_delay_ms: from when on none waits.
+    """
+    if min_offsets is None or waited_ms >= max_delay_ms:
+        return False
+    return sum(offset - start.get(partition, 0) for partition, offset in end.items()) < min_offsets
+
+
+# --------------------------------------------------------------------------------------------------------- data loss
+
+
+@dataclass(frozen=True)
+class DataLoss:
+    """Offsets that a query should read and cannot: [start, end) of a partition; end None where nobody can know it."""
+
+    partition: TopicPartition
+    start: int
+    end: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        offsets = f"offsets from {self.start} on"
+        if self.end is not None:
+            offsets = f"offsets {self.start} to {self.end - 1}" if self.end - self.start > 1 else f"offset {self.start}"
+        return f"{self.partition}: {offsets} cannot be read: {self.reason}"
+
+
+class DataLossError(ValueError):
+    """Offsets that a query should read are gone, and failOnDataLoss is true. losses: all of them."""
+
+    def __init__(self, losses: Sequence[DataLoss]) -> None:
+        self.losses = tuple(losses)
+        remedy = "failOnDataLoss=false continues with what is there, and logs what is lost"
+        super().__init__("; ".join(map(str, losses)) + f". {remedy}")
+
+
+def find_losses(
+    ranges: Iterable[OffsetRange],
+    earliest: PartitionOffsets,
+    latest: PartitionOffsets,
+    *,
+    expected_ids: Mapping[str, str] | None = None,
+    found_ids: Mapping[str, str] | None = None,
+) -> tuple[list[OffsetRange], list[DataLoss]]:
+    """Return what of the ranges can be read, and what cannot.
+
+    earliest, latest: the bounds of the logs that exist. expected_ids, found_ids: topic ids of the query's offsets and
+    of the cluster; a topic that was created again has nothing of what the offsets name. Where a range begins below the
+    log start it continues there, and where it begins beyond the end, it is empty.
+    """
+    kept: list[OffsetRange] = []
+    losses: list[DataLoss] = []
+    for each in ranges:
+        partition = each.topic_partition
+        expected, found = (expected_ids or {}).get(each.topic), (found_ids or {}).get(each.topic)
+        if partition not in earliest or partition not in latest:
+            losses.append(DataLoss(partition, each.start, each.end, "the partition does not exist any more"))
+            continue
+        first, end = earliest[partition], latest[partition]
+        if expected is not None and found is not None and expected != found:
+            reason = f"the topic was deleted and created again (its id was {expected} and is {found})"
+            losses.append(DataLoss(partition, each.start, None, reason))
+            kept.append(replace(each, start=first, end=max(first, min(each.end, end))))
+            continue
+        bounds = f"the log has offsets {first} to {end - 1}" if end > first else f"the log is empty, it ends at {end}"
+        if each.start < first:
+            reason = f"{bounds}: they were deleted, by retention or DeleteRecords"
+            losses.append(DataLoss(partition, each.start, max(min(first, each.end), each.start), reason))
+        if each.end > end:
+            reason = f"{bounds}: the log was truncated, or the offsets are those of another topic"
+            losses.append(DataLoss(partition, max(each.start, end), each.end, reason))
+        start = min(max(each.start, first), max(end, first))
+        kept.append(replace(each, start=start, end=max(start, min(each.end, end))))
+    return kept, losses
+
+
+def readable_ranges(
+    ranges: Iterable[OffsetRange],
+    earliest: PartitionOffsets,
+    latest: PartitionOffsets,
+    *,
+    fail_on_data_loss: bool,
+    expected_ids: Mapping[str, str] | None = None,
+    found_ids: Mapping[str, str] | None = None,
+) -> tuple[list[OffsetRange], list[DataLoss]]:
+    """Return as `find_losses`, for the caller to log; raise DataLossError if there is a loss and fail_on_data_loss."""
+    kept, losses = find_losses(ranges, earliest, latest, expected_ids=expected_ids, found_ids=found_ids)
+    if losses and fail_on_data_loss:
+        raise DataLossError(losses)
+    return kept, losses
+
+
+def start_new_partitions(
+    start: PartitionOffsets, end: PartitionOffsets, earliest: PartitionOffsets
+) -> tuple[dict[TopicPartition, int], list[DataLoss]]:
+    """Return `start` with the earliest offset of each partition that is only in `end`, and what they had lost by then.
+
+    A partition that is new in a stream begins at offset 0; Spark's source, too, takes a higher one for a loss.
+    """
+    started, losses = dict(start), []
+    for partition in sorted(set(end) - set(start)):
+        first = started[partition] = earliest[partition]
+        if first > 0:
+            losses.append(
+                DataLoss(partition, 0, first, f"the partition is new to the query and begins at offset {first}")
+            )
+    return started, losses
+
+
+# --------------------------------------------------------------------------------------------------- offsets as JSON
+
+
+@dataclass(frozen=True)
+class StreamOffsets:
+    """The position of a stream: the next offset of each partition, and the ids of the topics.
+
+    As JSON: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``. A topic with the name v is written as ``/v``, which no
+    topic can be called.
+    """
+
+    offsets: dict[TopicPartition, int]
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    VERSION = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the offsets as an object for JSON, in order of topics and partitions."""
+        found: dict[str, Any] = {"v": self.VERSION}
+        for partition, offset in sorted(self.offsets.items()):
+            key = "/v" if partition.topic == "v" else partition.topic
+            topic_id = self.topic_ids.get(partition.topic)
+            topic = found.setdefault(key, {} if topic_id is None else {"id": topic_id})
+            topic[str(partition.partition)] = offset
+        return found
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> StreamOffsets:
+        """Return the offsets of such an object. Raise ValueError for another one, and for a later version."""
+        version = value.get("v")
+        if version != cls.VERSION:
+            example = '{"v":1,"orders":{"0":23}}'
+            raise ValueError(f"offsets of version {version!r}: expected version {cls.VERSION}, as in {example}")
+        offsets: dict[TopicPartition, int] = {}
+        topic_ids: dict[str, str] = {}
+        for key, numbers in value.items():
+            if key == "v":
+                continue
+            topic = "v" if key == "/v" else key
+            for name, number in _object(numbers).items():
+                if name == "id":
+                    topic_ids[topic] = str(number)
+                else:
+                    offsets[TopicPartition(topic, _partition(name))] = _whole(number, HIGHEST_LONG)
+        return cls(offsets, topic_ids)
