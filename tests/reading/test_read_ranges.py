@@ -9,6 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from range_reader import RangeReader, worlds
 from scripted_topic import ServedLog, TopicWorld
 from topic_reader import fill, transactions
@@ -358,3 +360,63 @@ def test_list_offsets_is_only_for_ranges_that_miss_offsets() -> None:
     assert not listed
     RangeReader(world, "skip").open(OffsetRange("t", 0, 0, 30)).all()
     assert len(listed) == 2
+
+
+# At random
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[TopicWorld, dict[str, list[ServedLog]]]:
+    """Logs without open transactions; some begin in the middle of a batch."""
+    world, logs = worlds("t", "u", partitions=2, nodes=2, seed=draw(st.integers(0, 1000)))
+    for log in (log for each in logs.values() for log in each):
+        for _ in range(draw(st.integers(0, 10))):
+            what = draw(st.sampled_from(["plain", "transaction", "end", "gap"]))
+            values = [b"v%d" % draw(st.integers(0, 9))] * draw(st.integers(1, 4))
+            if what == "plain":
+                log.append(*values)
+            elif what == "transaction":
+                log.append(*values, producer_id=draw(st.integers(1, 2)))
+            elif what == "gap":
+                log.end += draw(st.integers(1, 5))
+        for producer_id in list(log.open):
+            log.finish(producer_id, draw(st.booleans()))
+        log.log_start = draw(st.integers(0, log.end))
+    return world, logs
+
+
+@given(written(), st.data())
+def test_what_the_logs_hold_of_ranges_is_read_and_the_rest_counted(
+    made: tuple[TopicWorld, dict[str, list[ServedLog]]], data: Any
+) -> None:
+    """Random logs, ranges, errors and leaders: each record of a range that is in the log once, and a number for what is
+    not."""
+    world, logs = made
+    committed = data.draw(st.booleans())
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    errors = data.draw(st.lists(st.sampled_from([0, 1, 3, 6, 75, 78]), max_size=10))
+    ranges, expected, lost = [], {}, []
+    for topic, number in data.draw(
+        st.lists(st.tuples(st.sampled_from("tu"), st.integers(0, 1)), max_size=4, unique=True)
+    ):
+        log = logs[topic][number]
+        start = data.draw(st.integers(0, log.end + 3))
+        end = data.draw(st.integers(start, log.end + 6))
+        topic_id = data.draw(st.sampled_from([None, world.topics[topic][0]]))
+        ranges.append(OffsetRange(topic, number, start, end, topic_id=topic_id))
+        first, last = max(start, log.log_start), min(end, log.end)
+        lost.append(end - start - max(last - first, 0))
+        if rows := log.expected(first, last, committed):
+            expected[topic, number] = rows
+
+    def on_fetch(node: int, topic: str, partition: int, offset: int) -> int | None:
+        code = errors.pop() if errors else 0
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            world.move_leader(world.topics[topic][1][partition], 3 - node)
+        return code or None
+
+    world.on_fetch = on_fetch
+    size = data.draw(st.integers(1, 400))
+    reader = RangeReader(world, "skip", isolation_level=level, max_partition_fetch_bytes=size).open(*ranges).all()
+    assert reader.rows == expected
+    assert reader.lost == lost
