@@ -63,7 +63,12 @@ CLASSES: list[tuple[str, str, str, list[tuple[type[OptionSet], Collection[str]]]
         "ProducerOptions",
         [(ConsumerConfig, ConsumerConfig.names()), (SessionOwnConfig, SessionOwnConfig.names())],
     ),
-    ("ReadTopicOptions", "read_topic and scan_topic", "ClientOptions", [(ReadTopicConfig, ReadTopicConfig.names())]),
+    (
+        "ReadTopicOptions",
+        "read_topic, read_ranges and scan_topic",
+        "ClientOptions",
+        [(ReadTopicConfig, ReadTopicConfig.names())],
+    ),
 ]
 
 

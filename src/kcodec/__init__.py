@@ -59,10 +59,11 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kcodec.client.range_records import read_ranges
     from kcodec.client.topic_records import read_topic
     from kcodec.client.topic_scan import scan_topic
     from kcodec.log import open  # noqa: A004  the builtin is not used here
-    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, Timestamp, TopicPartition
+    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, OffsetRange, Timestamp, TopicPartition
     from kcodec.record.compaction import filter_to
     from kcodec.record.rewrite import (
         set_base_offset,
@@ -78,10 +79,12 @@ del TYPE_CHECKING
 _EXPORTS = {
     "ConsumerGroupMetadata": "kcodec.offsets",
     "OffsetAndMetadata": "kcodec.offsets",
+    "OffsetRange": "kcodec.offsets",
     "Timestamp": "kcodec.offsets",
     "TopicPartition": "kcodec.offsets",
     "filter_to": "kcodec.record.compaction",
     "open": "kcodec.log",
+    "read_ranges": "kcodec.client.range_records",
     "read_topic": "kcodec.client.topic_records",
     "scan_topic": "kcodec.client.topic_scan",
     "set_base_offset": "kcodec.record.rewrite",
@@ -125,6 +128,7 @@ __all__ = [
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",
     "OffsetOutOfRangeError",
+    "OffsetRange",
     "Partitions",
     "ProducerFencedError",
     "Record",
@@ -151,6 +155,7 @@ __all__ = [
     "filter_to",
     "open",
     "partition_for",
+    "read_ranges",
     "read_topic",
     "scan_topic",
     "set_base_offset",

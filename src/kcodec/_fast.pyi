@@ -340,6 +340,7 @@ def decode_fetch(
     limits: DecodeLimits = ...,
     binary_type: str = "binary",
     framing: str | None = None,
+    spark_layout: bool = False,
     verify_crc: bool | None = None,
 ) -> DecodedRecords:
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
@@ -349,6 +350,7 @@ def decode_fetch(
     aborted_transactions: as the answer has them, in any order: (producer_id, first_offset). Taken up once a batch
                           reaches first_offset, held until that producer's ABORT marker or the end of the data. None,
                           as brokers answer under read_uncommitted, is an empty list.
+    spark_layout:         timestamps in microseconds, NULL for no headers, every column nullable, as Spark expects.
     Otherwise as decode(). A cut last batch is normal; next_offset is the position afterwards, behind markers, aborted
     records and empty batches. Without records the result holds no rows, in one Arrow batch.
 

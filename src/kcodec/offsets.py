@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 class TopicPartition(NamedTuple):
@@ -31,6 +34,56 @@ class OffsetAndMetadata:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition, for `kcodec.read_ranges`; as text ``orders-0 [5, 10)``. It can be pickled.
+
+    topic_id:     the id of the topic (`Admin.describe_topics`); with it a topic that was deleted and created again
+                  under its name is noticed. None: any topic of that name.
+    leader_epoch: the epoch of the record before `start`, as OffsetAndMetadata has it; with it a log that was truncated
+                  below `start` is noticed (KIP-320). -1 if it is not known.
+
+    Raises TypeError or ValueError if an argument is invalid.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: UUID | None = None
+    leader_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str) or not self.topic:
+            raise TypeError(f"OffsetRange: topic must be a name, not {self.topic!r}")
+        for name, least in (("partition", 0), ("start", 0), ("end", 0), ("leader_epoch", -1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"OffsetRange: {name} must be an int, not {value!r}")
+            if value < least:
+                raise ValueError(f"OffsetRange: {name} must be at least {least}, not {value}")
+        if self.end < self.start:
+            raise ValueError(f"OffsetRange: end must be at least start ({self.start}), not {self.end}")
+        if self.topic_id is not None:
+            from uuid import UUID
+
+            if not isinstance(self.topic_id, UUID):
+                raise TypeError(f"OffsetRange: topic_id must be a uuid.UUID or None, not {self.topic_id!r}")
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """The number of offsets; of markers and aborted records, too."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,18 @@ def range_of(read: Callable[..., Any]) -> Callable[[Any], Any]:
     return probe
 
 
+def ranges_of(read: Callable[..., Any], home: str) -> Callable[[Any], Any]:
+    """The ranges that a reading is for, which is not opened here."""
+
+    def probe(given: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(f"{home}.RangeRecords.of", lambda reading: reading, raising=False)
+            opened = read(given, **NOWHERE)
+        return getattr(opened, "_reading", opened).ranges
+
+    return probe
+
+
 def in_transaction(given: Any) -> Any:
     with Producer(**NOWHERE, transactional_id="t") as producer:
         return producer.transaction(given)._partitions
@@ -301,10 +313,16 @@ def partition_log(given: Any) -> Any:
     return [log.partition_transactions(one, states=given, on_error="stop") for one in directory.values()]
 
 
+RANGE = kcodec.OffsetRange("mm", 7, 0, 5)
 HANDLE = TransactionHandle("orders", 7, 3, 2)
 #: (call, parameter) -> (one element, what the call makes of it).
 PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.read_topic", "partitions"): (7, range_of(kcodec.read_topic)),
+    ("kcodec.read_ranges", "ranges"): (RANGE, ranges_of(kcodec.read_ranges, "kcodec.client.range_records")),
+    ("kcodec.client.aio.read_ranges", "ranges"): (
+        RANGE,
+        ranges_of(aio.read_ranges, "kcodec.client.aio.range_records"),
+    ),
     ("kcodec.scan_topic", "partitions"): (7, range_of(kcodec.scan_topic)),
     ("kcodec.client.aio.read_topic", "partitions"): (7, range_of(aio.read_topic)),
     ("kcodec.text.csv_lines", "fields"): ("key", lambda given: text.csv_lines(given).columns),

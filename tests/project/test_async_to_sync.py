@@ -258,8 +258,8 @@ def test_what_is_not_understood_is_refused(source: str, text: str) -> None:
 
 
 def test_both_apis_have_the_same_public_names() -> None:
-    """All but `TopicRecords.of`: an asyncio object opens itself with its block or its first batch."""
-    only_one = {"TopicRecords.of"}
+    """All but `of`: an asyncio object opens itself with its block or its first batch."""
+    only_one = {"BoundedRecords.of", "TopicRecords.of", "RangeRecords.of"}
     differences = set()
     for module in async_to_sync.MODULES:
         sync = importlib.import_module(f"kcodec.client.{module}")

@@ -208,7 +208,7 @@ def test_an_example_that_is_wrong_is_found(apache_kafka: ApacheKafka) -> None:
 
 def test_reading_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("reading.md", apache_kafka)
-    first, stream, scan = examples.blocks
+    first, stream, ranges, scan = examples.blocks
     with examples.producer() as producer:
         for number in range(9):
             producer.send(examples.topics["orders"], b"value-%d" % number, key=b"key", partition=number % 3)
@@ -216,4 +216,5 @@ def test_reading_examples_run(apache_kafka: ApacheKafka) -> None:
     assert names["rows"] == 9
     assert {one.next_offset for one in names["records"].offsets.values()} == {3}
     assert examples.run(stream, **names)["table"].num_rows == 9
+    assert examples.run(ranges)["read"] == 4
     assert examples.run(scan, **names)["found"].height == 6

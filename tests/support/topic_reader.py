@@ -12,6 +12,7 @@ from kcodec.cluster.retry_driver import Asking
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
+from kcodec.offsets import OffsetRange
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.engine import BoundedRead, ReadRange
 from kcodec.reading.ranges import TopicRange
@@ -44,7 +45,8 @@ class Reader:
             asking = Asking(cluster, 5.0, lambda: 0)
             ranges = yield from wanted.resolve(asking, self.settings.isolation_level)
             yield from cluster.ensure_topic(self.topic, 5.0)
-            self.read = BoundedRead(cluster, self.topic, ranges, self.settings)
+            found = [OffsetRange(self.topic, number, start, end) for number, (start, end) in ranges.items()]
+            self.read = BoundedRead(cluster, found, self.settings)
             yield from self.read.start()
 
         self.world.run_flow(flow())
@@ -70,7 +72,7 @@ class Reader:
 
     @property
     def ranges(self) -> list[ReadRange]:
-        return [partition.range for partition in self.read.partitions]
+        return [partition.read_range for partition in self.read.partitions]
 
 
 def world_of(partitions: int = 1, **options: Any) -> tuple[TopicWorld, list[ServedLog]]:

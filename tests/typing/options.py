@@ -69,6 +69,9 @@ def right_options_pass(handle: TransactionHandle, metrics: Metrics, context: ssl
     SharedTransactions("t", "g", progress_partition=TopicPartition("p", 1), bootstrap_servers="b:9092", client_id="c")
     kcodec.read_topic("orders", start=5, bootstrap_servers="b:9092", isolation_level=IsolationLevel.READ_COMMITTED)
     kcodec.scan_topic("orders", bootstrap_servers="b:9092", binary_type="large_binary", fetch_max_wait_ms=0)
+    ranges = [kcodec.OffsetRange("orders", 0, 5, 10, topic_id=None, leader_epoch=3)]
+    kcodec.read_ranges(ranges, bootstrap_servers="b:9092", spark_layout=True, on_missing="skip", columns=("key",))
+    kcodec.read_ranges(iter(ranges), bootstrap_servers="b:9092").ranges[0].lost.bit_length()
 
 
 async def right_options_pass_with_asyncio(handle: TransactionHandle) -> None:
@@ -82,6 +85,7 @@ async def right_options_pass_with_asyncio(handle: TransactionHandle) -> None:
     await aio.begin_transaction("t", transaction_timeout_ms=900_000, bootstrap_servers="b:9092", client_id="c")
     aio.SharedTransactions("t", "g", transaction_timeout_ms=5.0, bootstrap_servers="b:9092", client_id="c")
     aio.read_topic("orders", bootstrap_servers="b:9092", client_rack="r")
+    aio.read_ranges([kcodec.OffsetRange("orders", 0, 5, 10)], bootstrap_servers="b:9092", client_rack="r")
 
 
 def options_are_collected(untyped: dict[str, Any]) -> None:
@@ -101,6 +105,7 @@ def options_are_collected(untyped: dict[str, Any]) -> None:
     Admin(**common)
     Admin(**secured)
     kcodec.read_topic("orders", **read)
+    kcodec.read_ranges([kcodec.OffsetRange("orders", 0, 5, 10)], **read)
 
 
 def collected_mistakes_are_found() -> None:
@@ -138,6 +143,9 @@ def mistakes_are_found(handle: TransactionHandle) -> None:
     kcodec.read_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kcodec.read_ranges([], group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kcodec.read_ranges([], on_missing="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kcodec.read_ranges(["orders"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     kcodec.scan_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kcodec.scan_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.scan_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -170,3 +178,6 @@ async def mistakes_are_found_with_asyncio(handle: TransactionHandle) -> None:
     aio.read_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aio.read_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aio.read_topic("orders", group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    aio.read_ranges([], group_id="g")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    aio.read_ranges([], on_missing="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aio.read_ranges(["orders"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

@@ -362,7 +362,7 @@ class SessionOptions(ProducerOptions, total=False):
 
 
 class ReadTopicOptions(ClientOptions, total=False):
-    """Options of read_topic and scan_topic."""
+    """Options of read_topic, read_ranges and scan_topic."""
 
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"]
     """Which records are returned: without those of aborted and open transactions ("read_committed"), or all

@@ -1,27 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sync and async API of `read_topic` share: options, the flows of one read, and its report."""
+"""What the sync and async API of `read_topic` and `read_ranges` share: options, the flows of one read, its report."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.cluster.retry_driver import Asking
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.reading.decoding import RangeDecoder
-from kcodec.reading.engine import BoundedRead, FetchedResponse, ReadRange
+from kcodec.reading.engine import BoundedRead, FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.options import take_options
 from kcodec.reading.ranges import Places, TopicRange
 
 
-class TopicReading:
-    """One reading: a client of its own, where it stands, and how answers become records.
+class BoundedReading:
+    """One bounded read: how far it is, and how responses become records."""
+
+    def __init__(self, settings: ConsumerSettings, decoder: RangeDecoder, spark_layout: bool = False) -> None:
+        self.settings = settings
+        self.decoder = decoder
+        self.spark_layout = spark_layout
+        #: What ended the reading, if it was an error.
+        self.failure: BaseException | None = None
+        self.is_finished = False
+        self._read: BoundedRead | None = None
+
+    @property
+    def schema(self) -> ColumnsSchema:
+        """The Arrow schema of what is given."""
+        settings = self.settings
+        return _fast.schema_of(settings.columns, settings.binary_type, self.spark_layout, settings.framing)
+
+    def next_response(self) -> Flow[FetchedResponse | None]:
+        """What is to be decoded next; None: all is given."""
+        assert self._read is not None
+        return (yield from self._read.next_response())
+
+    def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
+        """The chunks of an answer, and what is to be raised behind them."""
+        return self.decoder.decode(response)
+
+    def finished(self) -> None:
+        """All was fetched and decoded: what lies between the last record and the end is nothing."""
+        self.is_finished = True
+        if not self.decoder.is_full:
+            for partition in self.partitions:
+                partition.next_offset = partition.range.end
+
+    @property
+    def partitions(self) -> list[PartitionRead]:
+        """What is read; empty before the read begins."""
+        return [] if self._read is None else self._read.partitions
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Bytes of batches that brokers sent."""
+        return 0 if self._read is None else self._read.bytes_fetched
+
+    @property
+    def counts(self) -> Counts:
+        """Of all that was decoded so far."""
+        return self.decoder.counts
+
+    def describe(self) -> str:
+        """For repr."""
+        raise NotImplementedError
+
+    def _describe(self, of: str) -> str:
+        read = sum(one.next_offset - one.range.start for one in self.partitions)
+        wanted = sum(one.range.end - one.range.start for one in self.partitions)
+        return f"{of}, {read} of {wanted} offsets"
+
+
+class TopicReading(BoundedReading):
+    """The read of a topic, with a client of its own.
 
     Raises TypeError and ValueError for options and ranges that make no sense; nobody is asked yet.
     """
@@ -39,67 +99,29 @@ class TopicReading:
             raise ValueError(f"max_rows must be a number of records, not {max_rows!r}")
         self.range = TopicRange(topic, partitions, start, end)
         own, client_options = take_options(options)
-        self.settings = own.settings(client_options)
+        settings = own.settings(client_options)
+        super().__init__(settings, RangeDecoder(settings, max_rows))
         self.client = Client(client_options)
         self.client.cluster.allow_auto_topic_creation = False
-        self.decoder = RangeDecoder(self.settings, max_rows)
-        self._read: BoundedRead | None = None
-
-    @property
-    def schema(self) -> ColumnsSchema:
-        """The Arrow schema of what is given."""
-        return _fast.schema_of(self.settings.columns, self.settings.binary_type, False, self.settings.framing)
-
-    # Flows
 
     def open(self) -> Flow[None]:
         """Find out what is to be read, and begin to fetch it."""
         cluster = self.client.cluster
+        topic = self.range.topic
         asking = Asking(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
         ranges = yield from self.range.resolve(asking, self.settings.isolation_level)
         # Topic ids and leaders, as the flows below ask for them by name.
-        yield from cluster.ensure_topic(self.range.topic, self.settings.default_api_timeout)
-        self._read = BoundedRead(cluster, self.range.topic, ranges, self.settings)
+        yield from cluster.ensure_topic(topic, self.settings.default_api_timeout)
+        found = [OffsetRange(topic, number, start, end) for number, (start, end) in ranges.items()]
+        self._read = BoundedRead(cluster, found, self.settings)
         if not self.decoder.is_full:
             yield from self._read.start()
-
-    def next_response(self) -> Flow[FetchedResponse | None]:
-        """What is to be decoded next; None: all is given."""
-        assert self._read is not None
-        return (yield from self._read.next_response())
-
-    # What came of it
-
-    def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """The chunks of an answer, and what is to be raised behind them."""
-        return self.decoder.decode(response)
-
-    def finished(self) -> None:
-        """All was fetched and decoded: what lies between the last record and the end is nothing."""
-        if not self.decoder.is_full:
-            for partition in self._partitions():
-                partition.next_offset = partition.end
-
-    def _partitions(self) -> Iterator[Any]:
-        return iter(() if self._read is None else self._read.partitions)
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Of each partition what is to be read, and how far that has come."""
-        return {partition.topic_partition: partition.range for partition in self._partitions()}
-
-    @property
-    def bytes_fetched(self) -> int:
-        """Bytes of batches that brokers sent."""
-        return 0 if self._read is None else self._read.bytes_fetched
-
-    @property
-    def counts(self) -> Counts:
-        """Of all that was decoded so far."""
-        return self.decoder.counts
+        return {partition.topic_partition: partition.read_range for partition in self.partitions}
 
     def describe(self) -> str:
         """For repr."""
-        read = sum(one.next_offset - one.start for one in self.offsets.values())
-        wanted = sum(one.end - one.start for one in self.offsets.values())
-        return f"{self.range.topic!r}, {len(self.offsets)} partitions, {read} of {wanted} offsets"
+        return self._describe(f"{self.range.topic!r}, {len(self.partitions)} partitions")

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.client.topic_reading import TopicReading
+from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kcodec.client.options import ReadTopicOptions
 
 __all__ = ["ReadRange", "TopicRecords", "read_topic"]
+R = TypeVar("R", bound=BoundedReading)
 
 
 def read_topic(
@@ -64,39 +65,44 @@ def read_topic(
     return TopicRecords.of(TopicReading(topic, partitions, start, end, max_rows, options))
 
 
-class TopicRecords(ClientBase, Iterator[DecodedRecords]):
-    """A reading under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
-
-    Its connections are closed at the end, by an error, by `close`, and by `with`.
-    """
+class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
+    """A bounded read under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``."""
 
     _unclosed = "was not closed, nor read to its end"
 
-    def __init__(self, reading: TopicReading) -> None:
+    def __init__(self, reading: R) -> None:
         self._reading = reading
-        self._io_loop = IoLoop(reading.client)
         self._is_done = False
         self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
 
     @classmethod
-    def of(cls, reading: TopicReading) -> TopicRecords:
+    def of(cls, reading: R) -> Self:
         """The records of a reading, which has begun."""
         records = cls(reading)
         try:
-            records._run(reading.open())
-        except BaseException:
-            records.close()
+            records._open_reading()
+        except BaseException as error:
+            records._fail(error)
             raise
         return records
+
+    def _open_reading(self) -> None:
+        """Find out what is to be read, and begin to fetch it."""
+        raise NotImplementedError
+
+    def _fail(self, error: BaseException) -> None:
+        """Close it because of an error."""
+        self._is_done = True
+        self._reading.failure = error
+        self.close()
 
     def __next__(self) -> DecodedRecords:
         try:
             while not self._ready and not self._is_done:
                 self._read_more()
-        except BaseException:
-            self._is_done = True
-            self.close()
+        except BaseException as error:
+            self._fail(error)
             raise
         if not self._ready:
             self.close()
@@ -119,18 +125,16 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        settings = self._reading.settings
-        return _fast.stream_capsule(settings.columns, settings.binary_type, self, False, settings.framing)
+        reading = self._reading
+        settings = reading.settings
+        return _fast.stream_capsule(
+            settings.columns, settings.binary_type, self, reading.spark_layout, settings.framing
+        )
 
     @property
     def schema(self) -> ColumnsSchema:
         """An object with ``__arrow_c_schema__``."""
         return self._reading.schema
-
-    @property
-    def offsets(self) -> dict[TopicPartition, ReadRange]:
-        """Of each partition start, end, and next_offset: behind what was given or passed over so far."""
-        return self._reading.offsets
 
     @property
     def counts(self) -> Counts:
@@ -144,8 +148,7 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
 
     def close(self) -> None:
         """End it. Idempotent."""
-        if not self._io_loop.is_closed:
-            self._io_loop.close()
+        raise NotImplementedError
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -153,4 +156,28 @@ class TopicRecords(ClientBase, Iterator[DecodedRecords]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<TopicRecords {self._reading.describe()}>"
+        return f"<{type(self).__name__} {self._reading.describe()}>"
+
+
+class TopicRecords(BoundedRecords[TopicReading]):
+    """A reading under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
+
+    Its connections are closed at the end, by an error, by `close`, and by `with`.
+    """
+
+    def __init__(self, reading: TopicReading) -> None:
+        super().__init__(reading)
+        self._io_loop = IoLoop(reading.client)
+
+    def _open_reading(self) -> None:
+        self._run(self._reading.open())
+
+    @property
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
+        """Of each partition start, end, and next_offset: behind what was given or passed over so far."""
+        return self._reading.offsets
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        if not self._io_loop.is_closed:
+            self._io_loop.close()

@@ -14,12 +14,14 @@ from kcodec.reading.engine import FetchedResponse
 class RangeDecoder:
     """Decodes responses in the order in which they came.
 
-    max_rows: so many records in all, None: no bound; `is_full` once they were given.
-    counts:   of all that was walked so far.
+    max_rows:     so many records in all, None: no bound; `is_full` once they were given.
+    spark_layout: as of `kcodec._fast.decode_fetch`.
+    counts:       of all that was walked so far.
     """
 
-    def __init__(self, settings: ConsumerSettings, max_rows: int | None = None) -> None:
+    def __init__(self, settings: ConsumerSettings, max_rows: int | None = None, spark_layout: bool = False) -> None:
         self._settings = settings
+        self._spark_layout = spark_layout
         self._left = max_rows
         self.counts = Counts()
 
@@ -36,6 +38,8 @@ class RangeDecoder:
         corruption is then only what hides where the next batch begins.
         """
         found: list[DecodedRecords] = []
+        # Records below a log start that was skipped to may still be in its first batch.
+        response.partition.next_offset = max(response.partition.next_offset, response.position)
         rest: memoryview | None = response.data
         corruption = None
         while rest is not None and not self.is_full:
@@ -106,6 +110,7 @@ class RangeDecoder:
                 limits=settings.limits,
                 binary_type=settings.binary_type,
                 framing=settings.framing,
+                spark_layout=self._spark_layout,
             )
         except DecodeError as error:
             if error.decoded is None:

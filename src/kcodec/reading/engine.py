@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading partitions from one offset to another, with no group and nobody's position: the flows of `read_topic`.
+"""Reading partitions from one offset to another, without a group: the flows of `read_topic` and `read_ranges`.
 
 Each partition is fetched by a flow of its own, ahead of the caller: the headers of a response tell where the next one
 begins. A request names one partition and no session, so that an empty response says something: nothing lies between the
@@ -15,18 +15,22 @@ many partitions it has or what brokers send.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from kcodec import _fast
+from kcodec.cluster.list_offsets import list_offsets
 from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.constants import IsolationLevel
 from kcodec.consumer.fetch_responses import STALE_METADATA
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import (
     AuthenticationError,
+    BrokerError,
     DecodeError,
     DeliveryTimeoutError,
     KcodecError,
@@ -36,14 +40,18 @@ from kcodec.errors import (
     TransportError,
     UnsupportedError,
 )
-from kcodec.flow import ByVersion, Flow, Signal, call, sleep, spawn, wait
-from kcodec.offsets import TopicPartition
+from kcodec.flow import ByVersion, Flow, Signal, Task, call, sleep, spawn, wait
+from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
+log = logging.getLogger("kcodec.reading")
+OnMissing = Literal["raise", "skip"]
 #: After these another broker may lead, or the topic is gone.
 NOT_THE_LEADER = STALE_METADATA | {ErrorCode.UNKNOWN_LEADER_EPOCH}
+#: Errors of a topic that does not exist.
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 #: A topic that metadata does not know for so long is gone; a broker that has just started may know nothing yet.
 TOPIC_PATIENCE_SECONDS = 2.0
 #: The last version with names of topics in place of ids.
@@ -65,11 +73,23 @@ class ReadRange:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class RangeProgress:
+    """A range of `read_ranges`; next_offset: behind the last offset that was delivered or passed over; lost: number of
+    its offsets that are not in the log, so that no record of them can be delivered."""
+
+    range: OffsetRange
+    next_offset: int
+    lost: int
+
+
 @dataclass(slots=True)
 class FetchedResponse:
-    """What a broker gave of one partition, to be decoded by whoever takes it."""
+    """What a broker gave of one partition, to be decoded by whoever takes it. position: the offset requested; the first
+    batch may have records below it."""
 
     partition: PartitionRead
+    position: int
     data: memoryview
     aborted: list[tuple[int, int]]
     last_stable_offset: int
@@ -78,19 +98,25 @@ class FetchedResponse:
 
 @dataclass(slots=True, eq=False)
 class PartitionRead:
-    """How far one partition is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
+    """How far one range is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
 
-    corruption: what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
+    end:         before this offset the reading ends; lower than that of the range if the log ends before it.
+    topic_id:    of the topic that is read; `is_id_certain` unless it comes from metadata that may be outdated.
+    lost:        number of offsets of the range that are not in the log.
+    corruption:  what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
     """
 
-    topic_partition: TopicPartition
-    start: int
-    end: int
+    range: OffsetRange
     topic_id: UUID | None
     fetch_bytes: int
+    is_id_certain: bool
+    topic_partition: TopicPartition = field(init=False)
+    end: int = field(init=False)
     fetch_offset: int = field(init=False)
     next_offset: int = field(init=False)
-    last_epoch: int = -1
+    last_epoch: int = field(init=False)
+    lost: int = 0
+    is_end_checked: bool = False
     attempt: int = 0
     deadline: float = 0.0
     unknown_since: float | None = None
@@ -100,38 +126,49 @@ class PartitionRead:
     corruption: DecodeError | None = None
 
     def __post_init__(self) -> None:
-        self.fetch_offset = self.next_offset = self.start
-        self.end = max(self.start, self.end)
+        self.topic_partition = self.range.topic_partition
+        self.fetch_offset = self.next_offset = self.range.start
+        self.end = self.range.end
+        self.last_epoch = self.range.leader_epoch
 
     @property
-    def range(self) -> ReadRange:
-        """As the caller sees it."""
-        return ReadRange(self.start, self.end, self.next_offset)
+    def read_range(self) -> ReadRange:
+        """As the caller of read_topic sees it."""
+        return ReadRange(self.range.start, self.range.end, self.next_offset)
+
+    @property
+    def progress(self) -> RangeProgress:
+        """As the caller of read_ranges sees it."""
+        return RangeProgress(self.range, self.next_offset, self.lost)
 
 
 class BoundedRead:
-    """Fetches [start, end) of partitions of one topic, side by side.
+    """Fetches ranges of partitions side by side. The metadata of their topics is known.
 
-    ranges:   partition -> (start, end); `partitions` has them in this order.
-    settings: isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (how long a
-              partition may make no progress), client_rack.
+    ranges:     `partitions` has them in this order.
+    settings:   isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (how long a
+                partition may make no progress), client_rack.
+    on_missing: what to do about offsets that the log does not hold: "raise" an error that has the bounds of the log, or
+                "skip" them, log that and count them. None: the bounds were checked before; an offset that is no longer
+                in the log is an error, an end that is not written yet is waited for.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        topic: str,
-        ranges: Mapping[int, tuple[int, int]],
+        ranges: Iterable[OffsetRange],
         settings: ConsumerSettings,
+        on_missing: OnMissing | None = None,
     ) -> None:
         self.cluster = cluster
-        self.topic = topic
         self.settings = settings
+        self.on_missing = on_missing
         size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
-        topic_id = cluster.topic_id(topic)
         self.partitions = [
-            PartitionRead(TopicPartition(topic, number), start, end, topic_id, size)
-            for number, (start, end) in ranges.items()
+            PartitionRead(
+                each, each.topic_id or cluster.topic_id(each.topic), size, each.topic_id is not None or not on_missing
+            )
+            for each in ranges
         ]
         self.bytes_fetched = 0
         self._left = 0
@@ -142,15 +179,24 @@ class BoundedRead:
         #: What responses claim that are larger than what was requested, as the batches of the topic are.
         self._large = 0
         self._line: deque[tuple[int, Signal]] = deque()
+        self._tasks: list[Task[None]] = []
 
     # For the public API
 
     def start(self) -> Flow[None]:
         """Begin to fetch."""
         for partition in self.partitions:
-            if partition.start < partition.end:
+            if partition.fetch_offset < partition.end:
                 self._left += 1
-                yield from spawn(self._read(partition), f"read of {partition.topic_partition}")
+                self._tasks.append((yield from spawn(self._read(partition), f"read of {partition.topic_partition}")))
+
+    def stop(self) -> None:
+        """On the I/O loop: fetch no more; `next_response` raises TransportError if something was left."""
+        if self._left:
+            self._error = TransportError("the read was closed before its end")
+        for task in self._tasks:
+            task.cancel()
+        self._responses.clear()
 
     def next_response(self) -> Flow[FetchedResponse | None]:
         """What came next, of any partition; None: all is delivered. Raises what ended the reading, after all that came
@@ -198,7 +244,7 @@ class BoundedRead:
         try:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
-                self.cluster.topics_wanted([self.topic])
+                self.cluster.topics_wanted([partition.range.topic])
                 size = max(partition.fetch_bytes, self._large)
                 waiting_since = self.cluster.clock()
                 yield from self._take_space(size)
@@ -228,7 +274,8 @@ class BoundedRead:
     def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedResponse | None]:
         """One request; None where it brought nothing."""
         topic, number = partition.topic_partition
-        self._check_topic(partition)
+        if not self._check_topic(partition):
+            return None
         leader = self.cluster.leader(topic, number)
         if leader is None:
             self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
@@ -240,7 +287,7 @@ class BoundedRead:
                 ByVersion(FetchRequest, lambda version: self._request(partition, version)),
                 timeout=timeout,
                 lowest=4,
-                highest=LAST_VERSION_BY_NAME if partition.topic_id is None else 32767,
+                highest=LAST_VERSION_BY_NAME if self.cluster.topic_id(topic) is None else 32767,
                 channel="fetch",
                 max_response_bytes=size + RESPONSE_OVERHEAD_BYTES,
             )
@@ -260,12 +307,17 @@ class BoundedRead:
         found = _of_partition(reply.message, number)
         code = reply.message.error_code or (found.error_code if found is not None else 0)
         if code:
-            self._refused(partition, code, reply.message, found)
+            yield from self._refused(partition, code, reply.message, found)
             return None
         if found is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
             return None
         if found.diverging_epoch.end_offset >= 0:
-            raise self._truncated(partition, found.diverging_epoch)
+            self._diverged(partition, found.diverging_epoch)
+            return None
+        if self.on_missing and found.high_watermark < partition.end and not partition.is_end_checked:
+            # A leader that has just been elected may not know its high watermark yet: ListOffsets waits for it.
+            yield from self._check_bounds(partition)
+            partition.is_end_checked = True
         return self._received(partition, found)
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
@@ -299,6 +351,7 @@ class BoundedRead:
             self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
             self._large = 0 if self._large <= partition.fetch_bytes else self._large
         partition.is_empty_once = False
+        partition.is_id_certain = True
         offset, epoch, corruption = behind(data)
         if offset is None and corruption is None:  # a cut batch alone, as brokers before KIP-74 gave
             if partition.fetch_bytes >= self.settings.fetch_max_bytes:
@@ -310,12 +363,13 @@ class BoundedRead:
             partition.must_pause = False
             return None
         self._progressed(partition)
+        position = partition.fetch_offset
         partition.corruption = corruption
         if offset is not None:
             partition.fetch_offset = max(partition.fetch_offset + 1, offset)
             partition.last_epoch = epoch
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
-        return FetchedResponse(partition, data, aborted, found.last_stable_offset)
+        return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
         """An empty response: the end, where the log goes as far; else the log is still on its way."""
@@ -333,12 +387,16 @@ class BoundedRead:
 
     # What goes wrong
 
-    def _refused(self, partition: PartitionRead, code: int, message: Any, found: Any) -> None:
+    def _refused(self, partition: PartitionRead, code: int, message: Any, found: Any) -> Flow[None]:
         topic, number = partition.topic_partition
         doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
         error = broker_error(code, doing, resource=partition.topic_partition)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise self._out_of_range(partition)
+            if not self.on_missing:
+                raise self._out_of_range(partition)
+            partition.last_error = error
+            yield from self._check_bounds(partition)
+            return
         if code not in NOT_THE_LEADER and not error_code(code).retriable:
             raise error
         partition.last_error = error
@@ -357,8 +415,61 @@ class BoundedRead:
             position=partition.fetch_offset,
         )
 
-    def _truncated(self, partition: PartitionRead, diverging: Any) -> LogTruncationError:
-        return LogTruncationError(
+    def _check_bounds(self, partition: PartitionRead) -> Flow[None]:
+        """Compare what is left of a range with the bounds of its log: raise OffsetOutOfRangeError if the log does not
+        hold all of it, or pass over what it does not hold."""
+        where = partition.topic_partition
+        bounds = []
+        for spec in ("earliest", "latest"):
+            try:
+                listed = yield from list_offsets(
+                    self.cluster, {where: spec}, IsolationLevel.READ_UNCOMMITTED, self.settings.default_api_timeout
+                )
+            except BrokerError as error:
+                if error.code not in GONE:
+                    raise
+                self.cluster.forget_leader(*where)  # `_check_topic` decides once there is new metadata
+                return
+            bounds.append(listed[where].offset)
+        first, last = bounds
+        position, end = partition.fetch_offset, partition.end
+        start = min(max(position, first), end)
+        if first <= position and end <= last:
+            return
+        missing = f"the log holds [{first}, {last}), so that "
+        missing += f"offset {position} is not in it" if not first <= position <= last else f"it ends before {end}"
+        if self.on_missing == "raise":
+            raise OffsetOutOfRangeError(
+                f"range {partition.range}: {missing}: records were deleted (retention, DeleteRecords) or the log was "
+                'truncated; on_missing="skip" reads what is left',
+                partition=where,
+                position=position,
+                log_start_offset=first,
+                log_end_offset=last,
+            )
+        partition.fetch_offset, partition.end = start, max(start, min(end, last))
+        partition.must_pause = False
+        self._count_lost(partition, (end - position) - (partition.end - partition.fetch_offset), missing)
+
+    def _count_lost(self, partition: PartitionRead, lost: int, why: str) -> None:
+        partition.lost += lost
+        log.warning("range %s: %d offsets are lost: %s", partition.range, lost, why)
+
+    def skip_rest(self, partition: PartitionRead, error: BrokerError) -> None:
+        """Raise the error of a range whose topic is gone; pass over what is left of it under on_missing="skip"."""
+        if self.on_missing != "skip":
+            raise error
+        self._count_lost(partition, partition.end - partition.fetch_offset, str(error))
+        partition.fetch_offset = partition.end
+        partition.must_pause = False
+
+    def _diverged(self, partition: PartitionRead, diverging: Any) -> None:
+        """The log has no record of `last_epoch` before the fetch offset: it was truncated, unless that epoch had no
+        records. (The epoch of a range may be that of its leader, as ListOffsets gives it.)"""
+        if diverging.end_offset >= partition.fetch_offset:
+            partition.last_epoch = diverging.epoch
+            return
+        error = LogTruncationError(
             f"{partition.topic_partition}: a new leader cut the log at {diverging.end_offset} (epoch "
             f"{diverging.epoch}): of what was read up to {partition.fetch_offset} the rest is gone",
             partition=partition.topic_partition,
@@ -367,23 +478,40 @@ class BoundedRead:
             divergent_offset=diverging.end_offset,
             divergent_epoch=diverging.epoch,
         )
+        if self.on_missing != "skip":
+            raise error
+        log.warning("range %s: %s; reading continues in the log as it is now", partition.range, error)
+        partition.last_epoch = -1
+        partition.must_pause = False
 
-    def _check_topic(self, partition: PartitionRead) -> None:
-        """Raises BrokerError where metadata says that the topic is gone, or that another has its name."""
-        found = self.cluster.topics.get(self.topic)
+    def _check_topic(self, partition: PartitionRead) -> bool:
+        """Return whether metadata still has the topic. Raise BrokerError, or pass over the range, where it says that
+        the topic is gone or that another has its name."""
+        topic = partition.range.topic
+        found = self.cluster.topics.get(topic)
         if found is None:
-            return
-        if not found.error and partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id):
-            doing = f"topic {self.topic!r} was deleted and made again while it was read"
-            raise broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, doing, resource=self.topic, remedy="stop")
-        if found.error not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            return True
+        named = f"range {partition.range}: " if self.on_missing else ""
+        is_other = partition.topic_id is not None and found.topic_id not in (NO_UUID, partition.topic_id)
+        if not found.error and is_other:
+            if not partition.is_id_certain:
+                partition.topic_id = found.topic_id
+                return True
+            doing = f"{named}topic {topic!r} was deleted and made again while it was read"
+            error = broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, doing, resource=topic, remedy="stop")
+            self.skip_rest(partition, error)
+            return False
+        if found.error not in GONE:
             partition.unknown_since = None
-            return
+            return True
         now = self.cluster.clock()
         partition.unknown_since = now if partition.unknown_since is None else partition.unknown_since
-        if now - partition.unknown_since >= TOPIC_PATIENCE_SECONDS:
-            doing = f"topic {self.topic!r} was deleted while it was read"
-            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, resource=self.topic, remedy="stop")
+        if now - partition.unknown_since < TOPIC_PATIENCE_SECONDS:
+            return True
+        doing = f"{named}topic {topic!r} was deleted while it was read"
+        error = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, resource=topic, remedy="stop")
+        self.skip_rest(partition, error)
+        return False
 
     def _pause(self, partition: PartitionRead) -> Flow[None]:
         """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""

@@ -14,10 +14,14 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import OptionSet, option, settings_of
 
+#: The columns of Spark's own Kafka source, in its order.
+SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadTopicConfig(OptionSet):
-    """The options of `read_topic` and `scan_topic`. Names are those of Java's consumer where it has them."""
+    """The options of `read_topic`, `read_ranges` and `scan_topic`, named as those of Java's consumer where it has
+    them."""
 
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"] = option(
         IsolationLevel.READ_COMMITTED
@@ -68,4 +72,9 @@ def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfi
     """The options of a read and of its client from the given options. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ReadTopicConfig.take(left)
-    return own, take_client_options(left, ReadTopicConfig.names(), "read_topic")
+    return own, take_client_config(left, "read_topic")
+
+
+def take_client_config(left: dict[str, Any], what: str) -> ClientConfig:
+    """The options of the client of `what`, from what its own options leave. Raise TypeError for an unknown one."""
+    return take_client_options(left, ReadTopicConfig.names(), what)

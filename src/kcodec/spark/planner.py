@@ -22,10 +22,10 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetRange, TopicPartition
 
 LATEST, EARLIEST = -1, -2
 # A partition of which nothing has been read yet: its offsets are taken to have this many bytes each.
@@ -40,20 +40,6 @@ HIGHEST_LONG = (1 << 63) - 1
 
 
 PartitionOffsets = Mapping[TopicPartition, int]
-
-
-class OffsetRange(NamedTuple):
-    """Offsets [start, end) of a partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """The number of offsets; of markers and aborted records, too."""
-        return self.end - self.start
 
 
 # ----------------------------------------------------------------------------------------------------------- topics
@@ -312,12 +298,12 @@ def cut_ranges(
         return found
     total = sum(each.size for each in found)
     small = [each for each in found if _part_count(each.size, total, min_partitions) == 1]
-    small_partitions = {each[:2] for each in small}
+    small_partitions = {each.topic_partition for each in small}
     large = total - sum(each.size for each in small)
     wanted = max(min_partitions - len(small), 1)
     cut: list[OffsetRange] = []
     for each in found:
-        count = 1 if each[:2] in small_partitions else _part_count(each.size, large, wanted)
+        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, wanted)
         cut += _divided(each, count)
     return [each for each in cut if each.size > 0]
 
@@ -333,7 +319,7 @@ def _divided(each: OffsetRange, count: int) -> list[OffsetRange]:
     start = each.start
     for part in range(count):
         end = start + (each.end - start) // (count - part)
-        parts.append(each._replace(start=start, end=end))
+        parts.append(replace(each, start=start, end=end))
         start = end
     return parts
 
@@ -452,7 +438,7 @@ def find_losses(
     kept: list[OffsetRange] = []
     losses: list[DataLoss] = []
     for each in ranges:
-        partition = TopicPartition(each.topic, each.partition)
+        partition = each.topic_partition
         expected, found = (expected_ids or {}).get(each.topic), (found_ids or {}).get(each.topic)
         if partition not in earliest or partition not in latest:
             losses.append(DataLoss(partition, each.start, each.end, "the partition does not exist any more"))
@@ -461,7 +447,7 @@ def find_losses(
         if expected is not None and found is not None and expected != found:
             reason = f"the topic was deleted and created again (its id was {expected} and is {found})"
             losses.append(DataLoss(partition, each.start, None, reason))
-            kept.append(each._replace(start=first, end=max(first, min(each.end, end))))
+            kept.append(replace(each, start=first, end=max(first, min(each.end, end))))
             continue
         bounds = f"the log has offsets {first} to {end - 1}" if end > first else f"the log is empty, it ends at {end}"
         if each.start < first:
@@ -471,7 +457,7 @@ def find_losses(
             reason = f"{bounds}: the log was truncated, or the offsets are those of another topic"
             losses.append(DataLoss(partition, max(each.start, end), each.end, reason))
         start = min(max(each.start, first), max(end, first))
-        kept.append(each._replace(start=start, end=max(start, min(each.end, end))))
+        kept.append(replace(each, start=start, end=max(start, min(each.end, end))))
     return kept, losses
 
 

@@ -7,7 +7,7 @@ DEFAULT_FETCH_COLUMNS = ("topic", "partition") + DEFAULT_COLUMNS
 def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_COLUMNS,
                  isolation_level="read_committed", aborted_transactions=(), last_stable_offset=None, end_offset=None,
                  on_error="raise", check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", framing=None,
-                 verify_crc=None):
+                 spark_layout=False, verify_crc=None):
     """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
 
     topic, partition:     where it comes from: for the columns of these names, and for Record.
@@ -15,6 +15,7 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
     aborted_transactions: as the answer has them, in any order: (producer_id, first_offset). Taken up once a batch
                           reaches first_offset, held until that producer's ABORT marker or the end of the data. None,
                           as brokers answer under read_uncommitted, is an empty list.
+    spark_layout:         timestamps in microseconds, NULL for no headers, every column nullable, as Spark expects.
     Otherwise as decode(). A cut last batch is normal; next_offset is the position afterwards, behind markers, aborted
     records and empty batches. Without records the result holds no rows, in one Arrow batch.
 
@@ -23,7 +24,7 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
     """
     cdef _Decoding work = _Decoding.__new__(_Decoding)
     cdef DecodedRecords decoded
-    work.layout = _fetch_layout(columns, binary_type, framing)
+    work.layout = _fetch_layout(columns, binary_type, framing, spark_layout)
     _settings_of(&work.settings, work.layout, limits, _checks_crcs(check_crcs, verify_crc),
                  _int64(start_offset, "start_offset"), end_offset)
     work.settings.keep_position = True
@@ -62,13 +63,13 @@ cdef DecodedRecords _of_partition(DecodedRecords decoded, object topic, object p
 cdef _Layout _FETCH_LAYOUT = _Layout(DEFAULT_FETCH_COLUMNS, "binary", source_columns=True)
 
 
-cdef _Layout _fetch_layout(object columns, object binary_type, object framing):
+cdef _Layout _fetch_layout(object columns, object binary_type, object framing, bint spark_layout=False):
     if columns is not DEFAULT_FETCH_COLUMNS:
-        return _Layout(columns, binary_type, source_columns=True, framing=framing)
-    if binary_type == "binary" and framing is None:
+        return _Layout(columns, binary_type, spark_layout, True, framing)
+    if binary_type == "binary" and framing is None and not spark_layout:
         return _FETCH_LAYOUT
     more = () if framing is None else FRAMING_COLUMNS
-    return _Layout(DEFAULT_FETCH_COLUMNS + more, binary_type, source_columns=True, framing=framing)
+    return _Layout(DEFAULT_FETCH_COLUMNS + more, binary_type, spark_layout, True, framing)
 
 
 cdef class FetchedRecords:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         TopicDeliveryError,
         Transaction,
     )
+    from kcodec.client.aio.range_records import read_ranges
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
         SharedTransactions,
@@ -51,6 +52,7 @@ _EXPORTS = {
     "abort_transaction": "kcodec.client.aio.shared",
     "begin_transaction": "kcodec.client.aio.shared",
     "commit_transaction": "kcodec.client.aio.shared",
+    "read_ranges": "kcodec.client.aio.range_records",
     "read_topic": "kcodec.client.aio.topic_records",
 }
 
@@ -74,6 +76,7 @@ __all__ = [
     "abort_transaction",
     "begin_transaction",
     "commit_transaction",
+    "read_ranges",
     "read_topic",
 ]
 

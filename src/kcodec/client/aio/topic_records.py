@@ -7,12 +7,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.client.aio.waiting import ClientBase, IoLoop
-from kcodec.client.topic_reading import TopicReading
+from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
 from kcodec.reading.engine import ReadRange
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kcodec.client.options import ReadTopicOptions
 
 __all__ = ["ReadRange", "TopicRecords", "read_topic"]
+R = TypeVar("R", bound=BoundedReading)
 
 
 def read_topic(
@@ -69,18 +70,14 @@ def read_topic(
     return TopicRecords(TopicReading(topic, partitions, start, end, max_rows, options))
 
 
-class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
+class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
-    """A reading under way: iterate over it once.
-
-    Its connections are closed at the end, by an error, by `close`, and by `async with`.
-    """
+    """A bounded read under way: iterate over it once."""
 
     _unclosed = "was not closed, nor read to its end"
 
-    def __init__(self, reading: TopicReading) -> None:
+    def __init__(self, reading: R) -> None:
         self._reading = reading
-        self._io_loop = IoLoop(reading.client)
         self._is_done = False
         self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
@@ -89,7 +86,7 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
 
     if True:  # ASYNC
 
-        async def __aenter__(self) -> TopicRecords:
+        async def __aenter__(self) -> Self:
             await self._open()
             return self
 
@@ -97,22 +94,32 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
             if not self._is_open:
                 self._is_open = True
                 try:
-                    await self._run(self._reading.open())
-                except BaseException:
-                    await self.close()
+                    await self._open_reading()
+                except BaseException as error:
+                    await self._fail(error)
                     raise
     else:
 
         @classmethod
-        def of(cls, reading: TopicReading) -> TopicRecords:
+        def of(cls, reading: R) -> Self:
             """The records of a reading, which has begun."""
             records = cls(reading)
             try:
-                records._run(reading.open())
-            except BaseException:
-                records.close()
+                records._open_reading()
+            except BaseException as error:
+                records._fail(error)
                 raise
             return records
+
+    async def _open_reading(self) -> None:
+        """Find out what is to be read, and begin to fetch it."""
+        raise NotImplementedError
+
+    async def _fail(self, error: BaseException) -> None:
+        """Close it because of an error."""
+        self._is_done = True
+        self._reading.failure = error
+        await self.close()
 
     async def __anext__(self) -> DecodedRecords:
         if True:  # ASYNC
@@ -120,9 +127,8 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
         try:
             while not self._ready and not self._is_done:
                 await self._read_more()
-        except BaseException:
-            self._is_done = True
-            await self.close()
+        except BaseException as error:
+            await self._fail(error)
             raise
         if not self._ready:
             await self.close()
@@ -150,20 +156,16 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
             return self.schema.__arrow_c_schema__()
 
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-            settings = self._reading.settings
-            return _fast.stream_capsule(settings.columns, settings.binary_type, self, False, settings.framing)
+            reading = self._reading
+            settings = reading.settings
+            return _fast.stream_capsule(
+                settings.columns, settings.binary_type, self, reading.spark_layout, settings.framing
+            )
 
     @property
     def schema(self) -> ColumnsSchema:
         """An object with ``__arrow_c_schema__``."""
         return self._reading.schema
-
-    @property
-    def offsets(self) -> dict[TopicPartition, ReadRange]:
-        # SYNC: "; empty before the first batch." -> "."
-        """Of each partition start, end, and next_offset: behind what was given or passed over so far; empty before the
-        first batch."""
-        return self._reading.offsets
 
     @property
     def counts(self) -> Counts:
@@ -177,11 +179,7 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
 
     async def close(self) -> None:
         """End it. Idempotent."""
-        if True:  # ASYNC
-            self._is_done = True
-            self._ready.clear()
-        if not self._io_loop.is_closed:
-            await self._io_loop.close()
+        raise NotImplementedError
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -189,4 +187,34 @@ class TopicRecords(ClientBase, AsyncIterator[DecodedRecords]):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<TopicRecords {self._reading.describe()}>"
+        return f"<{type(self).__name__} {self._reading.describe()}>"
+
+
+class TopicRecords(BoundedRecords[TopicReading]):
+    # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
+    """A reading under way: iterate over it once.
+
+    Its connections are closed at the end, by an error, by `close`, and by `async with`.
+    """
+
+    def __init__(self, reading: TopicReading) -> None:
+        super().__init__(reading)
+        self._io_loop = IoLoop(reading.client)
+
+    async def _open_reading(self) -> None:
+        await self._run(self._reading.open())
+
+    @property
+    def offsets(self) -> dict[TopicPartition, ReadRange]:
+        # SYNC: "; empty before the first batch." -> "."
+        """Of each partition start, end, and next_offset: behind what was given or passed over so far; empty before the
+        first batch."""
+        return self._reading.offsets
+
+    async def close(self) -> None:
+        """End it. Idempotent."""
+        if True:  # ASYNC
+            self._is_done = True
+            self._ready.clear()
+        if not self._io_loop.is_closed:
+            await self._io_loop.close()

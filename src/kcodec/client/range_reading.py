@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the sync and async API of `read_ranges` share: options, and the flows of one read with a client of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from kcodec.arguments import items_of
+from kcodec.client.client_pool import ClientPool, key_of
+from kcodec.client.topic_reading import BoundedReading
+from kcodec.errors import TransportError
+from kcodec.flow import Flow
+from kcodec.network.client import Client
+from kcodec.offsets import OffsetRange
+from kcodec.reading.decoding import RangeDecoder
+from kcodec.reading.engine import OnMissing, RangeProgress
+from kcodec.reading.offset_ranges import ON_MISSING, open_ranges
+from kcodec.reading.options import SPARK_COLUMNS, ReadTopicConfig, take_client_config
+
+
+class RangeReading(BoundedReading):
+    """The read of some ranges.
+
+    client_options: Those of the client, as they were given.
+    config:         The same, checked.
+
+    Raises TypeError and ValueError for ranges and options that are invalid; nothing is requested yet.
+    """
+
+    def __init__(
+        self,
+        ranges: OffsetRange | Iterable[OffsetRange],
+        spark_layout: bool,
+        on_missing: OnMissing,
+        options: Mapping[str, Any],
+        pool: ClientPool[Any],
+    ) -> None:
+        # One OffsetRange is accepted as well; a type checker sees that it is not iterable.
+        self.ranges = items_of(cast("Iterable[OffsetRange]", ranges), OffsetRange, "ranges")
+        if on_missing not in ON_MISSING:
+            raise ValueError(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
+        self._on_missing: OnMissing = on_missing
+        left = {"columns": SPARK_COLUMNS, **options} if spark_layout else dict(options)
+        own = ReadTopicConfig.take(left)
+        self.client_options = key_of(left)
+        self.config = pool.config(self.client_options) or take_client_config(dict(self.client_options), "read_ranges")
+        settings = own.settings(self.config)
+        super().__init__(settings, RangeDecoder(settings, spark_layout=spark_layout), spark_layout)
+
+    def open(self, client: Client) -> Flow[None]:
+        """Begin to fetch."""
+        self._read = yield from open_ranges(client.cluster, self.ranges, self.settings, self._on_missing)
+
+    def stop(self) -> None:
+        """On the I/O loop: fetch no more."""
+        if self._read is not None:
+            self._read.stop()
+
+    @property
+    def has_failed_connection(self) -> bool:
+        """Whether the client may be the cause of the error."""
+        return isinstance(self.failure, TransportError)
+
+    @property
+    def progress(self) -> tuple[RangeProgress, ...]:
+        """Each range, and how far it has come."""
+        return tuple(partition.progress for partition in self.partitions)
+
+    def describe(self) -> str:
+        """For repr."""
+        return self._describe(f"{len(self.ranges)} ranges")

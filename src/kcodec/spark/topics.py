@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of a cluster in Spark: what a query reads, found out once on the driver, and how a task reads its part.
+
+Options are those of Spark's own Kafka source, in its spelling; those of the client are given as there
+(``kafka.bootstrap.servers``) or as `kcodec.read_ranges` takes them (``bootstrap_servers``). An option that nothing here
+uses is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import kcodec
+from kcodec.client import Admin, ClientOptions, ReadTopicOptions
+from kcodec.client.properties import options_of_property
+from kcodec.constants import IsolationLevel
+from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.spark import planner
+from kcodec.spark.columns import SparkColumn, arrow_schema, default_columns, suggestion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("kcodec.spark")
+PLANNING_OPTIONS = (
+    *(*planner.STRATEGIES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"),
+    *("endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeBatchMeta", "mode"),
+)
+BY_FOLDED_NAME = {name.lower(): name for name in PLANNING_OPTIONS}
+READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__)
+CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
+#: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
+OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
+
+
+@dataclass(frozen=True)
+class TopicSource:
+    """The options of a query over topics, checked.
+
+    planning: those of Spark, in its spelling, as text.
+    reading:  the keyword arguments of `kcodec.read_ranges`.
+    """
+
+    planning: Mapping[str, str]
+    reading: Mapping[str, Any]
+    columns: tuple[SparkColumn, ...]
+    fails_on_data_loss: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> TopicSource:
+        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret."""
+        planning: dict[str, str] = {}
+        reading: dict[str, Any] = {}
+        for name, value in options.items():
+            if name.lower() in BY_FOLDED_NAME:
+                planning[BY_FOLDED_NAME[name.lower()]] = _text(value)
+                continue
+            found = {name: value}
+            if name.lower().startswith("kafka."):
+                property_name = name[len("kafka.") :]
+                found = options_of_property(property_name.lower(), value) if isinstance(value, str) else {}
+                found = found or {property_name.lower().replace(".", "_"): value}
+            for ours, converted in found.items():
+                if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
+                    raise ValueError(
+                        f"unknown option {name!r}{suggestion(name, [*PLANNING_OPTIONS, *READ_OPTIONS])}: the options "
+                        "are those of Spark's Kafka source for batch queries, and those of kcodec.read_ranges"
+                    )
+                reading[ours] = converted
+        if "bootstrap_servers" not in reading:
+            raise ValueError("option 'kafka.bootstrap.servers' is missing")
+        reading.setdefault("isolation_level", "read_uncommitted")  # as in Spark's source
+        mode = planning.pop("mode", "failfast").lower()
+        if mode not in ("failfast", "permissive"):
+            raise ValueError(f"option 'mode' is {mode!r}: expected failfast or permissive")
+        reading["on_error"] = "skip" if mode == "permissive" else "raise"
+        columns = default_columns(_flag(planning, "includeHeaders", False), _flag(planning, "includeBatchMeta", False))
+        fails = _flag(planning, "failOnDataLoss", True)
+        source = cls(planning, reading, columns, fails)
+        source._limits()
+        return source
+
+    def _limits(self) -> tuple[planner.SourceTopics, planner.OffsetLimit, planner.OffsetLimit, int | None, int | None]:
+        planning = self.planning
+        return (
+            planner.parse_source_topics(planning),
+            planner.parse_offset_limit(planning, "starting"),
+            planner.parse_offset_limit(planning, "ending"),
+            planner.parse_positive(planning, "minPartitions"),
+            planner.parse_positive(planning, "maxRecordsPerPartition"),
+        )
+
+    def plan(self) -> list[OffsetRange]:
+        """Return the range of each task, with the id of its topic. Raise what brokers respond, and DataLossError."""
+        wanted, starting, ending, min_partitions, max_records = self._limits()
+        client = {name: value for name, value in self.reading.items() if name in CLIENT_OPTIONS}
+        level: IsolationLevel | str = self.reading["isolation_level"]
+        with Admin(**client) as admin:
+            ids, counts = _topics(admin, wanted)
+            partitions = wanted.partitions(counts)
+            if not partitions:
+                return []
+            earliest = _listed(admin, dict.fromkeys(partitions, "earliest"), level)
+            latest = _listed(admin, dict.fromkeys(partitions, "latest"), level)
+            starts, ends = (
+                planner.resolve_offsets(
+                    limit, partitions, earliest, latest, _at(admin, limit, partitions, level), is_start=is_start
+                )
+                for limit, is_start in ((starting, True), (ending, False))
+            )
+        ranges, losses = planner.readable_ranges(
+            planner.ranges_between(starts, ends), earliest, latest, fail_on_data_loss=self.fails_on_data_loss
+        )
+        for loss in losses:
+            logger.warning("%s", loss)
+        return [
+            OffsetRange(each.topic, each.partition, each.start, each.end, topic_id=ids.get(each.topic))
+            for each in planner.cut_ranges(ranges, min_partitions, max_records)
+        ]
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks."""
+        import pyarrow as pa
+
+        schema = arrow_schema(self.columns)
+        on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
+        columns = [column.column for column in self.columns]
+        with kcodec.read_ranges(
+            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **self.reading
+        ) as records:
+            for batch in records:
+                if len(batch):
+                    yield pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=schema)
+        if records.counts.skipped_batches:
+            skipped = ", ".join(str(each) for each in ranges)
+            logger.warning("%s: %d corrupt batches were skipped", skipped, records.counts.skipped_batches)
+        for one in records.ranges:
+            logger.info("%s: read to its end, %d offsets are lost", one.range, one.lost)
+        logger.info("%d bytes of batches, %r", records.bytes_fetched, records.counts)
+
+
+def _topics(admin: Admin, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+    """(the id of each topic, the number of its partitions)."""
+    if wanted.pattern is not None:
+        listed = admin.list_topics()
+        return (
+            {name: one.topic_id for name, one in listed.items()},
+            {name: one.num_partitions for name, one in listed.items()},
+        )
+    names = wanted.subscribe or tuple({partition.topic for partition in wanted.assign})
+    found = admin.describe_topics(names)
+    return (
+        {name: one.topic_id for name, one in found.items()},
+        {name: len(one.partitions) for name, one in found.items()},
+    )
+
+
+def _listed(
+    admin: Admin, partitions: Mapping[TopicPartition, str | int], level: IsolationLevel | str
+) -> dict[TopicPartition, int]:
+    listed = admin.list_offsets(partitions, isolation_level=level)
+    return {partition: one.offset for partition, one in listed.items()}
+
+
+def _at(
+    admin: Admin, limit: planner.OffsetLimit, partitions: Sequence[TopicPartition], level: IsolationLevel | str
+) -> dict[TopicPartition, int]:
+    """The offset of the first record at or after the timestamp of each partition, without those that have none."""
+    if limit.kind != "timestamps":
+        return {}
+    times = limit.each if limit.each is not None else dict.fromkeys(partitions, limit.timestamp)
+    wanted: dict[TopicPartition, str | int] = {
+        partition: time for partition, time in times.items() if partition in partitions and time is not None
+    }
+    found = _listed(admin, wanted, level) if wanted else {}
+    return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+
+def _text(value: Any) -> str:
+    """An option as Spark has it: True is "true", a dict or a list is JSON."""
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value)
+    return str(value)
+
+
+def _flag(planning: dict[str, str], name: str, default: bool) -> bool:
+    text = planning.pop(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option {name!r} is {text!r}: expected true or false")
+    return text == "true"

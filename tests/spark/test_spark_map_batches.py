@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""map_batches: topics of a real Apache Kafka through Python functions in a local Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import kcodec
+from kcodec import OffsetRange, TopicPartition
+from kcodec.client import Admin, Producer
+from kcodec.errors import BrokerError
+from kcodec.spark import map_batches, schema
+from kcodec.spark.planner import DataLossError
+from kcodec.spark.topics import TopicSource
+from kcodec.testing.kafka import ApacheKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+Place = tuple[str, int, int]
+
+
+def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def places(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.select(["topic", "partition", "offset", "value"])
+
+
+def workers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The process, the number of clients of these options that it keeps, and the rows of a task."""
+    from kcodec.client import range_records
+
+    rows = sum(batch.num_rows for batch in batches)
+    kept = sum(each.options.get("client_id") == "reuse" for each in range_records._clients._clients)
+    yield pa.record_batch([[os.getpid()], [kept], [rows]], names=["pid", "kept", "rows"])
+
+
+PLACES = "topic string, partition int, offset bigint, value binary"
+
+
+def rows_of(spark: SparkSession, source: Any, **options: Any) -> dict[Place, bytes]:
+    found = map_batches(spark, source, places, PLACES, **options).collect()
+    rows = {(row.topic, row.partition, row.offset): bytes(row.value) for row in found}
+    assert len(rows) == len(found)
+    return rows
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_by_value() -> Iterator[None]:
+    """Workers cannot import this module."""
+    from pyspark import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(scope="module")
+def servers(apache_kafka: ApacheKafka) -> str:
+    return apache_kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def topics(apache_kafka: ApacheKafka, servers: str) -> list[str]:
+    """Two topics of three partitions; every third transaction is aborted, and a record in four has headers."""
+    names = [apache_kafka.create_topic(partitions=3) for _ in range(2)]
+    with Producer(bootstrap_servers=servers, transactional_id=f"write-{names[0]}") as producer:
+        for number in range(6):
+            with producer.transaction() as transaction:
+                sent = [
+                    transaction.send(
+                        names[index % 2],
+                        b"%d-%d" % (number, index),
+                        partition=index // 2 % 3,
+                        headers={"n": b"x"} if index % 4 else None,
+                    )
+                    for index in range(60)
+                ]
+                for delivery in sent:
+                    delivery.result()
+                if number % 3 == 2:
+                    transaction.abort()
+    return names
+
+
+def expected(servers: str, topics: list[str], level: str = "read_uncommitted") -> dict[Place, bytes]:
+    found: dict[Place, bytes] = {}
+    for topic in topics:
+        with kcodec.read_topic(topic, bootstrap_servers=servers, isolation_level=level) as records:
+            for record in (record for batch in records for record in batch.records()):
+                found[topic, int(str(record.partition)), record.offset] = record.value or b""
+    return found
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_all_records_of_topics_pass_through_the_function(
+    spark: SparkSession, servers: str, topics: list[str], level: str
+) -> None:
+    source = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": ", ".join(topics),
+        "kafka.isolation.level": level,
+        "minPartitions": "10",
+    }
+    found = map_batches(spark, source, places, PLACES)
+    assert found.rdd.getNumPartitions() >= 10
+    rows = rows_of(spark, source)
+    assert rows == expected(servers, topics, level)
+    assert len(rows) == {"read_committed": 240, "read_uncommitted": 360}[level]
+
+
+def test_rows_and_schema_are_those_of_sparks_source(spark: SparkSession, servers: str, topics: list[str]) -> None:
+    found = map_batches(
+        spark, topics[0], unchanged, schema(include_headers=True), bootstrap_servers=servers, includeHeaders=True
+    )
+    assert found.schema == schema(include_headers=True)
+    rows = {(row.topic, row.partition, row.offset): row for row in found.collect()}
+    assert {place: bytes(row.value) for place, row in rows.items()} == expected(servers, topics[:1])
+    with kcodec.read_topic(topics[0], bootstrap_servers=servers, isolation_level="read_uncommitted") as records:
+        for record in (record for batch in records for record in batch.records()):
+            row = rows[topics[0], int(str(record.partition)), record.offset]
+            assert int(row.timestamp.timestamp() * 1000 + 0.5) == record.timestamp
+            headers = None if row.headers is None else [(each.key, bytes(each.value)) for each in row.headers]
+            assert headers == (list(record.headers) or None)
+
+
+def test_offsets_times_and_assigned_partitions(spark: SparkSession, servers: str, topics: list[str]) -> None:
+    one = topics[0]
+    everything = expected(servers, topics)
+    assign = {"kafka.bootstrap.servers": servers, "assign": json.dumps({one: [0, 2]})}
+    rows = rows_of(spark, assign, startingOffsets={one: {"0": 5, "2": -2}}, endingOffsets={one: {"0": 20, "2": -1}})
+    assert rows == {
+        place: value
+        for place, value in everything.items()
+        if place[0] == one and (place[1] == 2 or (place[1] == 0 and 5 <= place[2] < 20))
+    }
+    assert rows_of(spark, assign, startingTimestamp=1, endingTimestamp=2) == {}
+    pattern = {"kafka.bootstrap.servers": servers, "subscribePattern": f"{one}|nothing.*"}
+    assert rows_of(spark, pattern) == {place: value for place, value in everything.items() if place[0] == one}
+    assert rows_of(spark, {**pattern, "subscribePattern": "nothing.*"}) == {}
+
+
+def test_a_second_run_reads_the_same_ranges(spark: SparkSession, apache_kafka: ApacheKafka, servers: str) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(topic, b"first").result()
+        found = map_batches(spark, topic, places, PLACES, bootstrap_servers=servers)
+        producer.send(topic, b"second").result()
+    for _ in range(2):
+        assert [bytes(row.value) for row in found.collect()] == [b"first"]
+
+
+def test_reused_workers_keep_one_client(spark: SparkSession, servers: str, topics: list[str]) -> None:
+    """By default PySpark reuses its workers; tasks of several queries then share connections."""
+    options = {"bootstrap_servers": servers, "client_id": "reuse"}
+    found = []
+    for _ in range(3):
+        found += map_batches(spark, topics[0], workers, "pid bigint, kept bigint, rows bigint", **options).collect()
+    assert sum(row.rows for row in found) == 3 * len(expected(servers, topics[:1]))
+    assert len({row.pid for row in found}) < len(found)
+    assert {row.kept for row in found} == {1}
+
+
+def test_deleted_records_fail_or_are_skipped(
+    spark: SparkSession, apache_kafka: ApacheKafka, servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.errors import PythonException
+
+    topic = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=servers) as producer:
+        for _ in range(10):
+            producer.send(topic, b"x")
+    source = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    planned = map_batches(spark, source, places, PLACES)
+    lenient = map_batches(spark, source, places, PLACES, failOnDataLoss=False)
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 4})
+    with pytest.raises(PythonException, match=r"\[0, 10\): the log holds \[4, 10\), so that offset 0 is not in it"):
+        planned.collect()
+    assert [row.offset for row in lenient.collect()] == [*range(4, 10)]
+    starting = {topic: {"0": 0}}
+    with pytest.raises(DataLossError, match="offsets 0 to 3 cannot be read"):
+        map_batches(spark, source, places, PLACES, startingOffsets=starting)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        rows = rows_of(spark, source, startingOffsets=starting, failOnDataLoss="false")
+    assert [offset for *_, offset in rows] == [*range(4, 10)]
+    assert "offsets 0 to 3 cannot be read" in caplog.text
+
+
+def test_a_topic_that_does_not_exist_is_an_error(spark: SparkSession, servers: str) -> None:
+    with pytest.raises(BrokerError, match="nowhere"):
+        map_batches(spark, "nowhere", places, PLACES, bootstrap_servers=servers)
+
+
+def test_no_secret_is_in_the_plan(spark: SparkSession, servers: str, topics: list[str]) -> None:
+    found = map_batches(spark, topics[0], places, PLACES, bootstrap_servers=servers, client_id="hush-hush")
+    plan = found._jdf.queryExecution().toString()
+    assert "MapInArrow" in plan
+    assert "hush-hush" not in plan
+
+
+# Options, without a cluster
+
+
+SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "t"}, "option 'kafka.bootstrap.servers' is missing"),
+        ({"kafka.bootstrap.servers": "b:9092"}, "exactly one of the options assign, subscribe, subscribePattern"),
+        ({**SERVERS, "startingOfsets": "earliest"}, r"'startingOfsets' \(did you mean 'startingOffsets'\?\)"),
+        ({**SERVERS, "kafka.fetch.min.bytes": "5"}, "unknown option 'kafka.fetch.min.bytes'"),
+        ({**SERVERS, "kafka.group.id": "g"}, "unknown option 'kafka.group.id'"),
+        ({**SERVERS, "maxOffsetsPerTrigger": "5"}, "unknown option 'maxOffsetsPerTrigger'"),
+        ({**SERVERS, "columns": ("key",)}, "unknown option 'columns'"),
+        ({**SERVERS, "mode": "ignore"}, "option 'mode' is 'ignore'"),
+        ({**SERVERS, "failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no': expected true or false"),
+        ({**SERVERS, "minPartitions": "0"}, "option 'minPartitions' is '0'"),
+        ({**SERVERS, "startingOffsets": "latest"}, "cannot be latest"),
+    ],
+)
+def test_options_that_are_invalid(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        TopicSource.of(options)
+
+
+def test_options_of_both_spellings() -> None:
+    source = TopicSource.of(
+        {
+            "KAFKA.bootstrap.servers": "b:9092",
+            "Subscribe": "t",
+            "kafka.max.partition.fetch.bytes": "100",
+            "check_crcs": False,
+            "includeheaders": "TRUE",
+            "mode": "PERMISSIVE",
+        }
+    )
+    assert source.reading == {
+        "bootstrap_servers": "b:9092",
+        "max_partition_fetch_bytes": 100,
+        "check_crcs": False,
+        "isolation_level": "read_uncommitted",
+        "on_error": "skip",
+    }
+    assert [column.name for column in source.columns][-2:] == ["timestampType", "headers"]
+    assert source.planning == {"subscribe": "t"}
+    assert OffsetRange("t", 0, 2, 7).size == 5
