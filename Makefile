@@ -26,7 +26,7 @@ demo:  ## real broker bytes to Python, Arrow and Spark; ARGS=--quick: no Spark, 
 	@$(PYTHON) tools/demo.py $(ARGS)
 
 quick: build lint types  ## lint, types and the tests that need neither Java nor Spark, in about two minutes
-	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) tools/run_tests.py -q $(ARGS)
+	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) tools/run_tests.py $(ARGS)

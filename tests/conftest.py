@@ -72,6 +72,7 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraClassPath": str(ROOT / ".cache" / "spark-kafka" / "*"),
     }
     builder = SparkSession.builder.master("local[2]").appName("kcodec tests")
     for name, value in options.items():

@@ -50,7 +50,7 @@ CLASSES: list[tuple[str, str, str, list[tuple[type[OptionSet], Collection[str]]]
     ("SecurityOptions", "TLS and SASL", "TypedDict", [(SecurityConfig, SecurityConfig.names())]),
     (
         "ClientOptions",
-        "every client; Admin, commit_transaction and abort_transaction have no others",
+        "every client; Admin, and what begins or ends a transaction without a producer, have no others",
         "SecurityOptions",
         [(ClientConfig, ClientConfig.names())],
     ),

@@ -8,10 +8,11 @@ pyspark; this says what, and where to.
 Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER] [--write-checksums]
 
 LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
-bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so has the older broker.
---broker fetches no more than a broker of the newest version takes. --write-checksums, for a new version, fetches
-everything into an empty folder and Ivy cache and writes src/kcodec/testing/jar_checksums.py: look at what has changed.
-The Java is found by `find_java`, which tests and benchmarks share.
+bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older broker and
+Spark's own Kafka source, .cache/spark-kafka. --broker fetches no more than a broker of the newest version takes.
+--write-checksums, for a new version, fetches everything into an empty folder and Ivy cache and writes
+src/kcodec/testing/jar_checksums.py: look at what has changed. The Java is found by `find_java`, which tests and
+benchmarks share.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECKSUMS = ROOT / "src" / "kcodec" / "testing" / "jar_checksums.py"
 DEFAULT_LIBS = ROOT / ".cache" / "kafka-libs"
 DEFAULT_TOOLS = ROOT / ".cache" / "kafka-tools"
+DEFAULT_CONNECTOR = ROOT / ".cache" / "spark-kafka"
 DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
 
 ECJ_VERSION = "3.40.0"
@@ -39,6 +41,13 @@ OLDER_KAFKA_VERSION = "3.9.1"
 # The whole broker (44 MB) and not only its clients: tests that start one need the same jars.
 ARTIFACTS: Artifacts = (*broker_artifacts(), ("org.eclipse.jdt", "ecj", ECJ_VERSION))
 TOOLS: Artifacts = (("org.apache.kafka", "kafka-tools", KAFKA_VERSION),)
+# Spark's own Kafka source, each jar by name: it depends on a token provider of its own version, which is not published.
+CONNECTOR: Artifacts = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", OLDER_KAFKA_VERSION),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+)
 
 
 def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
@@ -48,13 +57,13 @@ def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
 
 def write_checksums() -> None:
     """Fetch everything anew and write down the checksums of the jars."""
-    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, broker_artifacts(OLDER_KAFKA_VERSION))
+    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, broker_artifacts(OLDER_KAFKA_VERSION), CONNECTOR)
     jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, artifacts in enumerate(wanted):
             folder = Path(scratch, str(number))
-            fetch(folder, artifacts, Path(scratch, "ivy"))
+            fetch(folder, artifacts, Path(scratch, "ivy"), is_transitive=artifacts is not CONNECTOR)
             for jar in folder.glob("*.jar"):
                 digest = hashlib.sha256(jar.read_bytes()).hexdigest()
                 if found.setdefault(jar.name, digest) != digest:
@@ -87,13 +96,14 @@ def main() -> None:
     others = (
         (DEFAULT_TOOLS, TOOLS, "its command line tools"),
         (older, broker_artifacts(OLDER_KAFKA_VERSION), f"the jars of Apache Kafka {OLDER_KAFKA_VERSION}"),
+        (DEFAULT_CONNECTOR, CONNECTOR, "the jars of Spark's Kafka source"),
     )
     for libs, artifacts, what in broker if arguments.broker else (*broker, *others):
         if is_complete(libs, artifacts):
             continue
         print(f"fetching {what} (up to 44 MB, about a minute, once)", flush=True)
         try:
-            fetch(libs, artifacts, arguments.ivy_cache.absolute())
+            fetch(libs, artifacts, arguments.ivy_cache.absolute(), is_transitive=artifacts is not CONNECTOR)
         except MissingTool as missing:
             sys.exit(str(missing))
         print(f"{what}: {len(list(libs.glob('*.jar')))} jars")

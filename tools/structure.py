@@ -37,7 +37,6 @@ COUNTERPARTS = {
 EXPLAINED_NAMES: dict[str, str] = {
     "Delivery": "public, to be waited for; its state in flows",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",
-    "Message": "of the protocol; of peers' consumers; of the command line's input",
     "ProducerState": "of producer snapshots; of DescribeProducers responses; as Admin shows it, public",
     "ScramCredentialDeletion": "Kafka's name of a part of a request; as Admin takes it, public",
     "ScramCredentialInfo": "Kafka's name of a part of a response; as Admin shows it, public",

@@ -14,6 +14,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
+NO_PARTITION_LEADER_EPOCH = -1
 
 # Names of Kafka's internal topics (`Topic`). Only brokers and controllers read the metadata log.
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"

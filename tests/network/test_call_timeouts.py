@@ -22,7 +22,7 @@ TIMEOUT = 2.0
 #: As of a broker that has stopped.
 EVERYTHING = frozenset(name.removesuffix("Request") for name in dir(messages) if name.endswith("Request"))
 #: Calls that ask no broker for anything.
-SILENT = {"Admin.close"}
+SILENT = {"Admin.close", "SharedTransactions.close"}
 #: asyncio programs await a Delivery.
 NOT_ASYNC = {"Delivery.exception", "Delivery.result", "TableDelivery.exception", "TableDelivery.result"}
 

@@ -180,13 +180,9 @@ def test_a_secret_that_a_broker_quotes_is_hidden(
     login, secrets = MECHANISMS[mechanism]
     words = " and ".join(forms(secret)[form] for secret in secrets)
     replies: dict[str, Callable[[Request], bytes]] = {
-        "error": lambda request: request.reply(
-            SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=words)
-        ),
+        "error": lambda request: request.reply(SaslAuthenticateResponse(error_code=58, error_message=words)),
         "message": lambda request: request.reply(SaslAuthenticateResponse(auth_bytes=words.encode())),
-        "mechanisms": lambda request: request.reply(
-            SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=[words])
-        ),
+        "mechanisms": lambda request: request.reply(SaslHandshakeResponse(error_code=33, mechanisms=[words])),
     }
     caplog.set_level(logging.DEBUG)
     answer = answering(**{"HANDSHAKE" if place == "mechanisms" else "AUTHENTICATE": replies[place]})
@@ -204,11 +200,7 @@ def test_a_proof_that_a_broker_quotes_is_hidden(make: Make) -> None:
     def refuse(request: Request) -> bytes:
         sent.append(request.body)
         words = re.sub(rb"[^ -~]", b"", request.body).decode()
-        return request.reply(
-            SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="got " + words[-400:]
-            )
-        )
+        return request.reply(SaslAuthenticateResponse(error_code=58, error_message="got " + words[-400:]))
 
     login, _ = MECHANISMS["AWS"]
     with Peer(answering(AUTHENTICATE=refuse)) as peer, pytest.raises(AuthenticationError) as caught:
@@ -284,12 +276,13 @@ def test_the_text_of_an_error_is_one_line(kind: type[KcodecError]) -> None:
         "TruncatedError": {"needed": 1, "available": 0},
         "CorruptBatchError": {"stored_crc": 1, "computed_crc": 2},
         "LimitExceededError": {"limit": "x", "value": 1, "claimed": 2},
-        "RecordValidationError": {"code": 87, "name": "INVALID_RECORD"},
+        "RecordValidationError": {"code": ErrorCode.INVALID_RECORD, "name": "INVALID_RECORD"},
         "TransactionStateError": {"state": "READY", "event": "COMMIT"},
         "OffsetOutOfRangeError": {"partition": ("t", 0), "position": 1},
         "LogTruncationError": {"partition": ("t", 0), "position": 1, "position_epoch": 1},
         "NoOffsetForPartitionError": {"partition": ("t", 0)},
         "TopicDeliveryError": {"topic": "t", "kind": "MESSAGE_TOO_LARGE", "count": 1},
+        "AdminError": {"errors": {"t": errors.EncodeError(EVIL)}, "results": {}},
     }
     if kind is errors.DeliveryErrors:
         member = errors.TopicDeliveryError("failed", topic="t", kind="MESSAGE_TOO_LARGE", count=1)
@@ -304,7 +297,7 @@ def test_the_text_of_an_error_is_one_line(kind: type[KcodecError]) -> None:
 
 
 def test_names_and_messages_of_a_broker_are_escaped() -> None:
-    text = str(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Produce to {EVIL}", resource=EVIL, message=EVIL))
+    text = str(broker_error(3, f"Produce to {EVIL}", resource=EVIL, message=EVIL))
     assert text.isprintable() and text.count("CRITICAL") == 3
 
 

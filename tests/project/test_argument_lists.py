@@ -29,8 +29,19 @@ from kcodec.admin.security import (
     ScramMechanism,
 )
 from kcodec.admin.values import ConfigResource
-from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, TransactionHandle, TransactionWriter, aio
+from kcodec.client import (
+    Admin,
+    Consumer,
+    GroupTransactSession,
+    Producer,
+    SharedTransactions,
+    TransactionHandle,
+    TransactionWriter,
+    aio,
+    begin_transaction,
+)
 from kcodec.errors import UnsupportedError
+from kcodec.flow import Flow
 from kcodec.testing.kafka import ApacheKafka
 
 MODULES = ("kcodec", "kcodec.client", "kcodec.client.aio", "kcodec.log", "kcodec.testing.kafka", "kcodec.text")
@@ -193,19 +204,14 @@ def session(kind: Any) -> Callable[[Any], Any]:
     """The names that a session subscribes to."""
 
     def probe(given: Any) -> Any:
-        found: list[Any] = []
-        options = {**NOWHERE, "group_id": "g", "transactional_id": "t", "topics": given}
-
-        async def run() -> None:
-            made = kind(**options)
+        async def run() -> Any:
+            made = kind(**NOWHERE, group_id="g", transactional_id="t", topics=given)
             closed = made.close(timeout=0)
             if inspect.isawaitable(closed):
                 await closed
+            return made._subscription
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(kind, "_begin", lambda self, names, pattern: found.append(names))
-            asyncio.run(run())
-        return found
+        return asyncio.run(run())
 
     return probe
 
@@ -254,15 +260,48 @@ def aio_in_transaction(given: Any) -> Any:
 
 def writer(given: Any) -> Any:
     with TransactionWriter(HANDLE, given, **NOWHERE) as made:
-        return made._writing.partitions
+        return made._producer.partitions
 
 
 def aio_writer(given: Any) -> Any:
     async def run() -> Any:
         async with aio.TransactionWriter(HANDLE, given, **NOWHERE) as made:
-            return made._writing.partitions
+            return made._producer.partitions
 
     return asyncio.run(run())
+
+
+def returned(partitions: Any) -> Flow[Any]:
+    """In place of a flow that begins a transaction: it sends nothing."""
+    yield from ()
+    return partitions
+
+
+def shared_begin(given: Any) -> Any:
+    with SharedTransactions("t", "g", **NOWHERE) as made:
+        made._flows.begin = lambda partitions, timeout: returned(partitions)  # type: ignore[method-assign]
+        return made.begin(given)
+
+
+def aio_shared_begin(given: Any) -> Any:
+    async def run() -> Any:
+        async with aio.SharedTransactions("t", "g", **NOWHERE) as made:
+            made._flows.begin = lambda partitions, timeout: returned(partitions)  # type: ignore[method-assign]
+            return await made.begin(given)
+
+    return asyncio.run(run())
+
+
+def begin(given: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcodec.client.shared.begin_shared", lambda cluster, name, given, *others: returned(given))
+        return begin_transaction("t", partitions=given, **NOWHERE)
+
+
+def aio_begin(given: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcodec.client.aio.shared.begin_shared", lambda cluster, name, given, *others: returned(given))
+        return asyncio.run(aio.begin_transaction("t", partitions=given, **NOWHERE))
 
 
 def log_directory(given: Any) -> Any:
@@ -301,6 +340,10 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.client.aio.Producer.transaction", "partitions"): (ORDERS, aio_in_transaction),
     ("kcodec.client.TransactionWriter", "partitions"): (ORDERS, writer),
     ("kcodec.client.aio.TransactionWriter", "partitions"): (ORDERS, aio_writer),
+    ("kcodec.client.SharedTransactions.begin", "partitions"): (ORDERS, shared_begin),
+    ("kcodec.client.aio.SharedTransactions.begin", "partitions"): (ORDERS, aio_shared_begin),
+    ("kcodec.client.begin_transaction", "partitions"): (ORDERS, begin),
+    ("kcodec.client.aio.begin_transaction", "partitions"): (ORDERS, aio_begin),
     ("kcodec.log.LogDirectory.transactions", "states"): ("open", log_directory),
     ("kcodec.log.partition_transactions", "states"): ("open", partition_log),
 }
@@ -319,6 +362,8 @@ NOT_NAMES = {
     ("kcodec.testing.kafka.Node.format", "options"),  # from ApacheKafka itself
     ("kcodec.client.Transaction", "partitions"),  # made by Producer.transaction
     ("kcodec.client.aio.Transaction", "partitions"),
+    ("kcodec.client.SharedTransactions.commit", "receipts"),
+    ("kcodec.client.aio.SharedTransactions.commit", "receipts"),
     ("kcodec.client.commit_transaction", "receipts"),
     ("kcodec.client.aio.commit_transaction", "receipts"),
     ("kcodec.log.Batches", "segments"),

@@ -17,7 +17,15 @@ import pyarrow
 import pytest
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
-from kcodec.client import Admin, Consumer, Producer, TransactionHandle, TransactionWriter
+from kcodec.client import (
+    Admin,
+    Consumer,
+    Producer,
+    TransactionHandle,
+    TransactionWriter,
+    WriterReceipt,
+    commit_transaction,
+)
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -77,7 +85,7 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, with_asyncio, offsets, shared, writer = examples.blocks
+    block, with_asyncio, offsets, shared, writer, begun, steps, release = examples.blocks
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
@@ -98,6 +106,23 @@ def test_transaction_examples_run(
         done = examples.run(both, producer=producer, servers=kafka.bootstrap_servers, **names)
     assert done["txn"].committed is True
     assert dict(done["writer"].receipt) == {TopicPartition(examples.topics["out"], 1): (1, 0)}
+
+    def run_writers(handle: TransactionHandle) -> list[WriterReceipt]:
+        receipts = []
+        for partition in (0, 1):
+            named = [TopicPartition(examples.topics["out"], partition)]
+            with TransactionWriter(handle, named, bootstrap_servers=kafka.bootstrap_servers) as each:
+                each.send(examples.topics["out"], b"x")
+            receipts.append(each.receipt)
+        return receipts
+
+    names |= {"servers": kafka.bootstrap_servers, "run_writers": run_writers}
+    examples.run(begun, **names)
+    assert examples.run(steps, **names)["progress"].offset == 2
+
+    done = examples.run(release, Producer=Producer, **names)
+    assert done["receipt"] == WriterReceipt({TopicPartition(examples.topics["out"], 0): (1, 0)})
+    commit_transaction(done["handle"], receipts=[done["receipt"]], bootstrap_servers=kafka.bootstrap_servers)
 
 
 def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:

@@ -15,6 +15,7 @@ from message_edits import difference
 
 from kcodec.errors import TruncatedError
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 # Bytes that take every place of a frame; of frames above this size only so many places, chosen anew each time.
@@ -34,7 +35,7 @@ def test_an_unknown_version_is_answered_in_version_0() -> None:
     assert len(answers) == 3
     for path in answers:
         answer = messages.ApiVersionsResponse.decode(path.read_bytes(), 0, response_header_size(0))
-        assert answer.error_code == 35
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert (18, 0, 4) in [(one.api_key, one.min_version, one.max_version) for one in answer.api_keys]
 
 

@@ -22,6 +22,7 @@ from java_verdict import STRICTER, reasons
 from strategies import random_batch
 
 import kcodec
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.record.validation import MAX_RECORD_INDEXES
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
@@ -29,6 +30,7 @@ SEEDS = range(200 if LONG else 6)
 BATCHES_A_SEED = 500 if LONG else 100
 NOW = 1_767_225_600_000
 INT64_MAX = (1 << 63) - 1
+TOO_LARGE = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
 COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -95,14 +97,14 @@ def excuse(
     if is_of_coordinator and data[16] < 2 and found:
         return "a coordinator's batch of magic 0 or 1"
     codec = field(data, "attributes") & 7
+    is_too_large_rewritten = told.code in TOO_LARGE and settings.compression not in (None, codec)
     if found is None:
-        is_rewritten = settings.compression not in (None, codec)
-        return "the size of a batch written anew" if told.code in (10, 18) and is_rewritten else None
+        return "the size of a batch written anew" if is_too_large_rewritten else None
     if "stream is" in found.reason and (told.code or reasons(STRICTER, batch, data)):
         return "a damaged stream: refused, if Kafka looks at it at all"
     if found.name == "INVALID_RECORD" and batch.records_error is not None:
         return "records that Kafka's own consumers cannot read: a leader skips keys and values unseen"
-    if told.code in (10, 18) and found.code == -1 and settings.compression not in (None, codec):
+    if is_too_large_rewritten and found.code == ErrorCode.UNKNOWN_SERVER_ERROR:
         return "the size of a batch written anew"
     return None
 

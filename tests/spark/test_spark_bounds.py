@@ -15,7 +15,7 @@ from kcodec.spark import ranges
 from kcodec.spark.columns import default_columns
 from kcodec.spark.filters import Pruning
 from kcodec.spark.options import parse_options
-from kcodec.spark.ranges import Reading
+from kcodec.spark.ranges import RangeOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ def rows(path: Path | str, **options: Any) -> list[int]:
     """The offsets that the tasks of a read give, planned and read as Spark has it done."""
     each = {name: json.dumps({"t": {"0": value}}) if "Offsets" in name else value for name, value in options.items()}
     given = parse_options({"path": str(path), **each})
-    reading = Reading(tuple(default_columns(False, False)), given.isolation_level, on_error=given.on_error)
+    reading = RangeOptions(tuple(default_columns(False, False)), given.isolation_level, on_error=given.on_error)
     found = []
     for task in ranges.plan_tasks(given, reading, Pruning()):
         for batch in ranges.read_ranges(task, reading):

@@ -20,6 +20,7 @@ from golden_data import Partition, partitions
 from golden_data import copies as copies_of
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions
+from pyspark.sql.types import StructType
 from spark_truth import batch_positions, by_partition, consumed, differences, golden, repeated, write_log
 
 import kcodec
@@ -403,3 +404,70 @@ def test_sql_can_use_it(spark: SparkSession) -> None:
     assert counted.n == len(consumed(partition, "read_committed"))
     lengths = load(spark, partition.path).select(functions.length("value").alias("n")).collect()
     assert len(lengths) == len(consumed(partition, LEVELS[0]))
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Iterator[str]:
+    name = "kcodec_table"
+    yield name
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["LOCATION '{path}'", "OPTIONS (path '{path}', Mode 'permissive') COMMENT 'orders' TBLPROPERTIES ('a'='b')"],
+)
+def test_a_table_is_created_and_read(spark: SparkSession, table: str, place: str) -> None:
+    """Spark passes owner, provider, location and all properties when it creates the table, nothing when it reads it."""
+    partition = golden("txn-mixed-0")
+    spark.sql(f"CREATE TABLE {table} USING kcodec {place.format(path=partition.path)}")
+    offsets = [row.offset for row in spark.sql(f"SELECT offset FROM {table} ORDER BY offset").collect()]
+    assert offsets == [told["offset"] for told in consumed(partition, LEVELS[0])]
+
+
+def test_a_table_keeps_its_options(spark: SparkSession, table: str) -> None:
+    partition = golden("txn-mixed-0")
+    options = f"path '{partition.path}', kafka.isolation.level 'read_committed', includeHeaders 'true'"
+    spark.sql(f"CREATE TABLE {table} USING kcodec OPTIONS ({options})")
+    rows = spark.table(table).orderBy("offset").collect()
+    assert differences(rows, consumed(partition, "read_committed"), partition) == []
+
+
+def test_a_table_with_a_list_of_columns_names_the_remedy(spark: SparkSession, table: str) -> None:
+    spark.sql(f"CREATE TABLE {table} (value binary) USING kcodec LOCATION '{golden('txn-mixed-0').path}'")
+    with pytest.raises(PySparkException, match=r"no path is given.*no list of columns"):
+        spark.table(table).collect()
+
+
+def test_a_schema_names_columns_in_any_case(spark: SparkSession) -> None:
+    partition = golden("txn-mixed-0")
+    loaded = spark.read.format("kcodec").schema("VALUE binary, OffSet bigint").load(str(partition.path))
+    assert loaded.columns == ["VALUE", "OffSet"]
+    assert [row.OffSet for row in loaded.collect()] == [told["offset"] for told in consumed(partition, LEVELS[0])]
+
+
+@pytest.mark.parametrize("isolation_level", LEVELS)
+def test_an_empty_schema_counts_and_decodes_no_column(spark: SparkSession, isolation_level: str) -> None:
+    partition = golden("txn-mixed-0")
+    reader = spark.read.format("kcodec").option("kafka.isolation.level", isolation_level).schema(StructType([]))
+    assert reader.load(str(partition.path)).count() == len(consumed(partition, isolation_level))
+
+
+def test_globs_may_have_braces(spark: SparkSession, tmp_path: Path) -> None:
+    mixed = [golden("txn-mixed-0"), golden("txn-mixed-1")]
+    for each in mixed:
+        shutil.copytree(each.path, tmp_path / each.name)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    count = sum(len(consumed(each, LEVELS[0])) for each in mixed)
+    for pattern in ("txn-mixed-{0,1}", "{txn-mixed-0,txn-{mixed,other}-1}/*.log", "txn-{mixed}-*"):
+        assert load(spark, tmp_path / pattern).count() == count
+    assert load(spark, tmp_path / "txn-mixed-{1,2}").count() == len(consumed(mixed[1], LEVELS[0]))
+
+
+def test_options_of_a_stream_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """As Spark's own source does in a batch query."""
+    path = str(golden("txn-mixed-0").path)
+    options = {"path": path, "maxoffsetspertrigger": "10", "minOffsetsPerTrigger": "x", "maxTriggerDelay": "1s"}
+    with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
+        assert offsets_read(options) == offsets_read({"path": path})
+    assert "option maxOffsetsPerTrigger is ignored in batch queries" in caplog.text

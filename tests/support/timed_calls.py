@@ -400,6 +400,58 @@ def _commit_shared_offsets(stage: Stage) -> Prepared:
     return lambda: commit(handle, timeout=stage.timeout, **more)
 
 
+@call("begin_transaction")
+def _begin_shared(stage: Stage) -> Prepared:
+    begin, goal = stage.module.begin_transaction, stage.goal
+    return lambda: begin(stage.name, partitions=[goal], timeout=stage.timeout, bootstrap_servers=stage.servers)
+
+
+@call("Producer.release")
+def _release(stage: Stage) -> Prepared:
+    producer = stage.in_transaction()
+    topic = stage.target
+
+    def run() -> None:
+        producer.send(topic, b"value", partition=0)
+        producer.release(stage.timeout)
+
+    return run
+
+
+def _shared(stage: Stage) -> Any:
+    """SharedTransactions without a connection."""
+    found = stage.module.SharedTransactions(stage.name, stage.name, bootstrap_servers=stage.servers)
+    stage.clients.append(found)
+    return found
+
+
+@call("SharedTransactions.begin")
+def _shared_begin(stage: Stage) -> Prepared:
+    shared, goal = _shared(stage), stage.goal
+    return lambda: shared.begin([goal], stage.timeout)
+
+
+@call("SharedTransactions.commit")
+def _shared_commit(stage: Stage) -> Prepared:
+    shared = _shared(stage)
+    handle, _ = shared.begin([stage.goal], SECONDS)
+    return lambda: shared.commit(handle, [], 1, stage.timeout)
+
+
+@call("SharedTransactions.abort")
+def _shared_abort(stage: Stage) -> Prepared:
+    shared = _shared(stage)
+    handle, _ = shared.begin([stage.goal], SECONDS)
+    return lambda: shared.abort(handle, stage.timeout)
+
+
+@call("SharedTransactions.close")
+def _shared_close(stage: Stage) -> Prepared:
+    shared = _shared(stage)
+    shared.begin([stage.goal], SECONDS)
+    return lambda: shared.close(stage.timeout)
+
+
 @call("abort_transaction")
 def _abort_shared(stage: Stage) -> Prepared:
     handle, abort = stage.handle(), stage.module.abort_transaction

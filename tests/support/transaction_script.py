@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import pytest
 
 from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.values import Partition, Topic
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, wait
 from kcodec.network.scheduler import Scheduler
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.messages import metadata, transactions
+from kcodec.protocol.messages import metadata, offsets, transactions
 from kcodec.transactions.manager import TransactionManager
 
 CUT, LOST, REFUSED, HANG = "cut", "lost", "refused", "hang"
 Action = int | str | Callable[[Any], Any]
 HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 5, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
+HIGHEST |= {"OffsetFetch": 9}
 LATENCY = 0.002
 ORDERS = TopicPartition("orders", 0)
 GROUP = ConsumerGroupMetadata("readers", 3, "member-1")
@@ -52,6 +54,11 @@ class Coordinator:
     producer_id: int = 7
     epoch: int = -1
     timeout_ms: int = 0
+    #: topic -> those that AddPartitionsToTxn added to the open transaction.
+    partitions: dict[str, list[int]] = field(default_factory=dict)
+    #: Of the group: (offset, metadata) by partition, and what the open transaction makes of it.
+    committed: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
+    pending: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
 
 
 class World:
@@ -62,10 +69,18 @@ class World:
         self.asked: list[Asked] = []
         self.coordinator = Coordinator()
         self.plans: dict[str, list[Action]] = {}
+        #: What the leader of any partition knows of producers: (id, epoch, last sequence, start of the transaction).
+        self.producers: list[tuple[int, int, int, int]] = []
         times = ClusterTimes(request_timeout, 300.0, None, lambda attempt, random: 0.1 * 2 ** min(attempt, 3))
         self.cluster = Cluster(lambda: self.now, Random(1), times)
         self.cluster.finalized_features = {"transaction.version": transaction_version}
         self.scheduler = Scheduler(lambda: self.now, self)
+
+    def lead(self, *partitions: TopicPartition) -> None:
+        """Let the metadata have a leader of these partitions."""
+        for topic, number in partitions:
+            found = self.cluster.topics.setdefault(topic, Topic(topic))
+            found.partitions[number] = Partition(leader=1, leader_epoch=0)
 
     def plan(self, api: str, *actions: Action) -> None:
         """What the next requests of an api meet, in this order."""
@@ -140,6 +155,8 @@ class World:
         if code:
             return transactions.InitProducerIdResponse(error_code=code)
         self.coordinator.epoch += 1
+        self.coordinator.pending.clear()
+        self.coordinator.partitions.clear()
         self.coordinator.state, self.coordinator.timeout_ms = "Empty", request.transaction_timeout_ms
         return transactions.InitProducerIdResponse(
             producer_id=self.coordinator.producer_id, producer_epoch=self.coordinator.epoch
@@ -148,6 +165,8 @@ class World:
     def _AddPartitionsToTxn(self, request: Any, version: int, code: int) -> Any:
         if not code:
             self.coordinator.state = "Ongoing"
+            for topic in request.v3_and_below_topics:
+                self.coordinator.partitions.setdefault(topic.name, []).extend(topic.partitions)
         return transactions.AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=[
                 transactions.AddPartitionsToTxnTopicResult(
@@ -167,6 +186,10 @@ class World:
         return transactions.AddOffsetsToTxnResponse(error_code=code)
 
     def _TxnOffsetCommit(self, request: Any, version: int, code: int) -> Any:
+        for topic in () if code else request.topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                self.coordinator.pending[partition] = one.committed_offset, one.committed_metadata
         return transactions.TxnOffsetCommitResponse(
             topics=[
                 transactions.TxnOffsetCommitResponseTopic(
@@ -186,11 +209,54 @@ class World:
         if code:
             return transactions.EndTxnResponse(error_code=code)
         self.coordinator.state = "CompleteCommit" if request.committed else "CompleteAbort"
+        if request.committed:
+            self.coordinator.committed.update(self.coordinator.pending)
+        self.coordinator.pending.clear()
+        self.coordinator.partitions.clear()
         if version < 5:
             return transactions.EndTxnResponse()
         self.coordinator.epoch = request.producer_epoch + 1
         return transactions.EndTxnResponse(
             producer_id=self.coordinator.producer_id, producer_epoch=self.coordinator.epoch
+        )
+
+    def _OffsetFetch(self, request: Any, version: int, code: int) -> Any:
+        (group,) = request.groups
+        (topic,) = group.topics
+        (number,) = topic.partition_indexes
+        offset, text = self.coordinator.committed.get(TopicPartition(topic.name, number), (-1, ""))
+        partition = offsets.OffsetFetchResponsePartitions(
+            partition_index=number, committed_offset=offset, metadata=text, error_code=code
+        )
+        found = offsets.OffsetFetchResponseTopics(name=topic.name, partitions=[partition])
+        return offsets.OffsetFetchResponse(
+            groups=[offsets.OffsetFetchResponseGroup(group_id=group.group_id, topics=[found])]
+        )
+
+    def _DescribeProducers(self, request: Any, version: int, code: int) -> Any:
+        known = [
+            transactions.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=last_sequence,
+                coordinator_epoch=-1,
+                current_txn_start_offset=start,
+            )
+            for producer_id, epoch, last_sequence, start in self.producers
+        ]
+        return transactions.DescribeProducersResponse(
+            topics=[
+                transactions.DescribeProducersTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        transactions.DescribeProducersPartitionResponse(
+                            partition_index=number, error_code=code, active_producers=[] if code else known
+                        )
+                        for number in topic.partition_indexes
+                    ],
+                )
+                for topic in request.topics
+            ]
         )
 
     def _DescribeTransactions(self, request: Any, version: int, code: int) -> Any:
@@ -204,6 +270,10 @@ class World:
                     transaction_timeout_ms=known.timeout_ms,
                     producer_id=known.producer_id,
                     producer_epoch=known.epoch,
+                    topics=[
+                        transactions.DescribedTransactionTopic(topic=topic, partitions=list(partitions))
+                        for topic, partitions in known.partitions.items()
+                    ],
                 )
             ]
         )

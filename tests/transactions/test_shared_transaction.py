@@ -297,6 +297,30 @@ def test_a_writer_writes_to_its_own_partitions_only(transaction_cluster: Transac
     assert cluster.committed(topic) == [[b"a"], [b"b"], [b"c"]]
 
 
+def test_a_table_with_keys_goes_to_the_only_partition(transaction_cluster: TransactionCluster) -> None:
+    """Of its topic; in another one, of which the writer has two partitions, keys decide, and may decide wrongly."""
+    import pyarrow
+
+    cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=3)
+    other = cluster.kafka.create_topic(partitions=3)
+    named = [TopicPartition(topic, 1), *partitions_of(other, 2)]
+    keys = [b"%d" % row for row in range(50)]
+    table = pyarrow.table({"key": keys, "value": keys, "partition": pyarrow.array([None, 1] * 25, "int32")})
+    servers = cluster.proxy.bootstrap_servers
+    with cluster.producer() as producer, producer.transaction(partitions=named) as txn:
+        with TransactionWriter(txn.handle, named, bootstrap_servers=servers) as writer:
+            writer.send_arrow(topic, table.select(["key", "value"]))
+            writer.send_arrow(topic, table)
+            with pytest.raises(ValueError, match=f"{other}-2 is not its own"):
+                writer.send_arrow(other, table.select(["key", "value"]))
+        assert {where: records for where, (records, _) in writer.receipt.items()} == {
+            TopicPartition(topic, 1): 100,
+            TopicPartition(other, 0): 0,
+            TopicPartition(other, 1): 0,
+        }
+    assert cluster.committed(topic) == [[], keys + keys, []]
+
+
 # ---------------------------------------------------------------------------------------------------- without a broker
 
 

@@ -27,6 +27,7 @@ ALLOWED_IN = {
     Event.SEND_OFFSETS: {State.IN_TRANSACTION},
     Event.COMMIT: {State.IN_TRANSACTION, State.UNKNOWN_OUTCOME},
     Event.ABORT: {State.IN_TRANSACTION, State.ABORTABLE_ERROR},
+    Event.RELEASE: {State.IN_TRANSACTION},
 }
 PAIRS = list(itertools.product(State, Event))
 

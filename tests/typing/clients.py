@@ -3,18 +3,20 @@
 
 from typing import assert_type
 
-from kcodec import ConsumerGroupMetadata, TopicPartition
+from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.client import (
     BatchMetadata,
     Delivery,
     Producer,
     RecordMetadata,
+    SharedTransactions,
     TableDelivery,
     Transaction,
     TransactionHandle,
     TransactionWriter,
     WriterReceipt,
     aio,
+    begin_transaction,
     commit_transaction,
 )
 from kcodec.errors import BrokerError
@@ -42,6 +44,8 @@ def transactions(producer: Producer) -> None:
     assert_type(txn.committed, bool | None)
     producer.begin_transaction()
     producer.commit_transaction(timeout=1.0)
+    assert_type(producer.release(timeout=1.0), TransactionHandle)
+    assert_type(producer.receipt, WriterReceipt)
 
 
 def shared(handle: TransactionHandle) -> None:
@@ -49,6 +53,13 @@ def shared(handle: TransactionHandle) -> None:
         writer.send("out", b"value")
     assert_type(writer.receipt, WriterReceipt)
     commit_transaction(handle, bootstrap_servers="b:9092", receipts=[writer.receipt])
+    begun = begin_transaction("copy-0", partitions=[TopicPartition("out", 0)], bootstrap_servers="b:9092")
+    assert_type(begun, TransactionHandle)
+    with SharedTransactions("copy-0", "progress", bootstrap_servers="b:9092") as steps:
+        assert_type(steps.begin([TopicPartition("out", 0)]), tuple[TransactionHandle, OffsetAndMetadata | None])
+        steps.commit(begun, [writer.receipt], 1)
+        steps.commit(begun, [writer.receipt], OffsetAndMetadata(1, "text"), timeout=1.0)
+        steps.commit(begun, [writer.receipt])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def with_asyncio(producer: aio.Producer) -> None:
@@ -58,6 +69,7 @@ async def with_asyncio(producer: aio.Producer) -> None:
     async with producer.transaction() as txn:
         await txn.send("orders", b"value")
     assert_type(txn.committed, bool | None)
+    assert_type(await producer.release(), TransactionHandle)
 
 
 def errors(error: BrokerError) -> None:

@@ -26,11 +26,13 @@ from kcodec.client import (
     Secret,
     SecurityOptions,
     SessionOptions,
+    SharedTransactions,
     TransactionHandle,
     TransactionWriter,
     WriterOptions,
     abort_transaction,
     aio,
+    begin_transaction,
     commit_transaction,
 )
 from kcodec.consumer.assignors import RangeAssignor
@@ -60,8 +62,11 @@ def right_options_pass(handle: TransactionHandle, metrics: Metrics, context: ssl
         bootstrap_servers="b:9092", group_id="g", transactional_id="t", topics="orders", on_revoked=revoked, linger_ms=1
     )
     TransactionWriter(handle, [TopicPartition("orders", 0)], bootstrap_servers="b:9092", batch_size=1)
+    TransactionWriter(handle, [TopicPartition("orders", 0)], must_be_first=True, bootstrap_servers="b:9092")
     commit_transaction(handle, timeout=1.0, bootstrap_servers="b:9092", client_id="c")
     abort_transaction(handle, timeout=1.0, bootstrap_servers="b:9092", sasl_mechanism="PLAIN")
+    begin_transaction("t", transaction_timeout_ms=900_000, bootstrap_servers="b:9092", client_id="c")
+    SharedTransactions("t", "g", progress_partition=TopicPartition("p", 1), bootstrap_servers="b:9092", client_id="c")
     kcodec.read_topic("orders", start=5, bootstrap_servers="b:9092", isolation_level=IsolationLevel.READ_COMMITTED)
     kcodec.scan_topic("orders", bootstrap_servers="b:9092", binary_type="large_binary", fetch_max_wait_ms=0)
     ranges = [kcodec.OffsetRange("orders", 0, 5, 10, topic_id=None, leader_epoch=3)]
@@ -77,6 +82,8 @@ async def right_options_pass_with_asyncio(handle: TransactionHandle) -> None:
     aio.TransactionWriter(handle, [TopicPartition("orders", 0)], bootstrap_servers="b:9092", batch_size=1)
     await aio.commit_transaction(handle, bootstrap_servers="b:9092", client_id="c")
     await aio.abort_transaction(handle, bootstrap_servers="b:9092", client_id="c")
+    await aio.begin_transaction("t", transaction_timeout_ms=900_000, bootstrap_servers="b:9092", client_id="c")
+    aio.SharedTransactions("t", "g", transaction_timeout_ms=5.0, bootstrap_servers="b:9092", client_id="c")
     aio.read_topic("orders", bootstrap_servers="b:9092", client_rack="r")
     aio.read_ranges([kcodec.OffsetRange("orders", 0, 5, 10)], bootstrap_servers="b:9092", client_rack="r")
 
@@ -123,10 +130,15 @@ def mistakes_are_found(handle: TransactionHandle) -> None:
     TransactionWriter(handle, [], batchsize=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     TransactionWriter(handle, [], batch_size="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     TransactionWriter(handle, [], transactional_id="t")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    TransactionWriter(handle, [], must_be_first="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     commit_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     commit_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     abort_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     abort_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    begin_transaction("t", client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    begin_transaction("t", client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SharedTransactions("t", "g", acks="all")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    SharedTransactions("t", "g", client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kcodec.read_topic("orders", columns=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kcodec.read_topic("orders", binary_type="string")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -158,6 +170,8 @@ async def mistakes_are_found_with_asyncio(handle: TransactionHandle) -> None:
     aio.TransactionWriter(handle, [], transactional_id="t")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await aio.commit_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await aio.commit_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await aio.begin_transaction("t", client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    aio.SharedTransactions("t", "g", acks="all")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await aio.abort_transaction(handle, client="c")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await aio.abort_transaction(handle, client_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aio.read_topic("orders", colums=("key",))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

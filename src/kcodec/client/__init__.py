@@ -42,10 +42,12 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     )
     from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
+        SharedTransactions,
         TransactionHandle,
         TransactionWriter,
         WriterReceipt,
         abort_transaction,
+        begin_transaction,
         commit_transaction,
     )
     from kcodec.errors import AdminError
@@ -85,6 +87,7 @@ _EXPORTS = {
     "SecurityOptions": "kcodec.client.options",
     "SessionOptions": "kcodec.client.options",
     "SessionTransaction": "kcodec.client.session",
+    "SharedTransactions": "kcodec.client.shared",
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
     "Transaction": "kcodec.client.producer",
@@ -93,6 +96,7 @@ _EXPORTS = {
     "WriterOptions": "kcodec.client.options",
     "WriterReceipt": "kcodec.client.shared",
     "abort_transaction": "kcodec.client.shared",
+    "begin_transaction": "kcodec.client.shared",
     "commit_transaction": "kcodec.client.shared",
 }
 
@@ -128,6 +132,7 @@ __all__ = [
     "SecurityOptions",
     "SessionOptions",
     "SessionTransaction",
+    "SharedTransactions",
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
@@ -136,6 +141,7 @@ __all__ = [
     "WriterOptions",
     "WriterReceipt",
     "abort_transaction",
+    "begin_transaction",
     "commit_transaction",
 ]
 

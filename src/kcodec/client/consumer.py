@@ -153,7 +153,7 @@ class Consumer(ClientBase):
         return self._poll(timeout, self._core.take_arrow)
 
     def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
-        if not self._polling.acquire(blocking=False):
+        if not self._polling.acquire(False):
             raise RuntimeError("poll is under way: one thread polls a consumer, and none of the functions it calls")
         try:
             if self._io_loop.is_closed:

@@ -81,7 +81,7 @@ class SecurityOptions(TypedDict, total=False):
 
 
 class ClientOptions(SecurityOptions, total=False):
-    """Options of every client; Admin, commit_transaction and abort_transaction have no others."""
+    """Options of every client; Admin, and what begins or ends a transaction without a producer, have no others."""
 
     bootstrap_servers: str | Iterable[str]
     """Addresses of some brokers of the cluster, "host:port,host:port" or a list; the client learns the others there.
@@ -118,9 +118,9 @@ class ClientOptions(SecurityOptions, total=False):
     unknown_topic_timeout_ms: float
     """Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call unknown, from the first
     such response on; a broker also responds so while it creates a topic. (default: 5000; range: ≥ 0 ms)"""
-    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
-    """Which addresses of a host name to try: all of them in turn, or after resolving the bootstrap servers to their
-    canonical names. (default: 'use_all_dns_ips')"""
+    client_dns_lookup: Literal["use_all_dns_ips"]
+    """Which addresses of a host name to try. All are tried in turn; Java's other choice, for Kerberos, is not
+    supported. (default: 'use_all_dns_ips')"""
     max_response_bytes: int
     """Maximum bytes of a response; a larger one is refused (brokers: `socket.request.max.bytes`). (default: 104857600;
     range: ≥ 1,024 bytes)"""

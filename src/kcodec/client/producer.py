@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
 
 log = logging.getLogger("kcodec.transactions")
+_time_ns = time.time_ns  # for `send`, which looks it up for each record
 
 __all__ = [
     "BatchMetadata",
@@ -156,7 +157,7 @@ class Producer(ProducerBase):
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = _time_ns() // 1_000_000
         try:
             with self._lock:
                 delivery = self._append(topic, key, value, headers, partition, timestamp)
@@ -267,6 +268,38 @@ class Producer(ProducerBase):
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Drop what is not sent, and abort. After a fatal error that error is raised again."""
         self._run(self._manager().abort(timeout))
+
+    def release(self, timeout: float | None = None) -> TransactionHandle:
+        """Flush, leave the transaction open for other processes to continue and to end, and close this producer.
+
+            handle = producer.release()
+            receipt = producer.receipt          # what this producer has written: for commit_transaction
+
+        With the handle others write (`TransactionWriter`), commit (`commit_transaction`) or abort (`abort_transaction`)
+        it; the coordinator aborts it after transaction_timeout_ms. Below transaction.version 2 begin it with
+        `transaction(partitions=...)`, which names all partitions that any writer will write to.
+
+        Raises the error of a record that was not written, DeliveryTimeoutError where records are still under way after
+        `timeout` seconds (max_block_ms without one), TransactionStateError without an open transaction. The producer is
+        not closed then, and its transaction can only be aborted.
+        """
+        handle = self._run(self._manager().release(timeout))
+        self.close()
+        return handle
+
+    @property
+    def receipt(self) -> WriterReceipt:
+        """What this producer has written to the transaction that it has released; every record was acknowledged. Raise
+        TransactionStateError before `release` has returned."""
+        manager = self._manager()
+        if manager.state is not State.RELEASED or manager.open is None:
+            raise TransactionStateError(
+                "a producer has a receipt once it has released its transaction: call release first, or read "
+                "txn.receipt of the block",
+                state=manager.state.name,
+                event=Event.RELEASE.name,
+            )
+        return WriterReceipt(manager.open.receipt)
 
     def _manager(self) -> TransactionManager:
         """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
@@ -461,7 +494,7 @@ class Transaction:
     @property
     def owes_an_error(self) -> bool:
         """Whether something else than the block itself ended it: a fatal error in the meantime, say."""
-        if self._open is not self._manager.open or self.committed:
+        if self._open is not self._manager.open or self.committed or self._manager.state is State.RELEASED:
             return False
         return self.committed is None or self._manager.state is State.FATAL_ERROR
 

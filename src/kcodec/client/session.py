@@ -308,7 +308,7 @@ class GroupTransactSession(ClientBase):
     def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
-        if not self._polling.acquire(blocking=False):
+        if not self._polling.acquire(False):
             raise RuntimeError("poll is under way: one thread polls a session, and none of the functions it calls")
         try:
             block.check_open("poll")

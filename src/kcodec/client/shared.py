@@ -5,8 +5,11 @@
     with producer.transaction(partitions=[...]) as txn:            # the owner
         text = txn.handle.to_json()                                # to the others, by whatever way there is
         ...                                                        # each: a TransactionWriter; it returns its receipt
-    # or, from any process, after any restart:
+    # or without an owner, from any process, after any restart:
+    handle = begin_transaction("orders-0", partitions=[...], bootstrap_servers=...)
     commit_transaction(handle, bootstrap_servers=..., receipts=receipts)
+
+`SharedTransactions` does that again and again on its connections, and keeps the progress of the job in the transaction.
 
 Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again under that
 handle. The transaction's time-out goes on: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
@@ -17,11 +20,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.waiting import IoLoop
+from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -29,16 +32,26 @@ from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.identity import ProducerIdSource
 from kcodec.producer.options import ProducerConfig
-from kcodec.producer.tables import ANY_PARTITION, TableBatch
+from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
+from kcodec.session.shared_transactions import SharedTransactionFlows
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.shared import HandleSource, abort_shared, commit_shared
+from kcodec.transactions.shared import HandleSource, abort_shared, begin_shared, commit_shared
 
 if TYPE_CHECKING:
     from kcodec.client.options import ClientOptions, WriterOptions
 
-__all__ = ["TransactionHandle", "TransactionWriter", "WriterReceipt", "abort_transaction", "commit_transaction"]
+T = TypeVar("T")
+__all__ = [
+    "SharedTransactions",
+    "TransactionHandle",
+    "TransactionWriter",
+    "WriterReceipt",
+    "abort_transaction",
+    "begin_transaction",
+    "commit_transaction",
+]
 #: What the handle decides, and not a writer.
 NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence"})
 
@@ -47,14 +60,20 @@ class _HandleProducer(Producer):
     """A producer whose identity and partitions are those of a writer."""
 
     def __init__(
-        self, handle: TransactionHandle, partitions: tuple[TopicPartition, ...], **options: Unpack[WriterOptions]
+        self,
+        handle: TransactionHandle,
+        partitions: tuple[TopicPartition, ...],
+        must_be_first: bool,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self.handle = handle
         self.partitions = partitions
+        self._must_be_first = must_be_first
         super().__init__(**options)
 
     def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
-        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time)
+        seconds = own.settings(self._client.options).delivery_timeout if self._must_be_first else None
+        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time, seconds)
         return self.source
 
     def choose(self, topic: str, partition: int | None) -> int:
@@ -69,9 +88,12 @@ class _HandleProducer(Producer):
         return partition
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
+        named = [one.partition for one in self.partitions if one.topic == topic]
+        default = named[0] if len(named) == 1 else ANY_PARTITION
+        now = time.time_ns() // 1_000_000
         return [
             batch._replace(partition=self.choose(topic, None if batch.partition == ANY_PARTITION else batch.partition))
-            for batch in super()._table_batches(topic, table, count, framing)
+            for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
 
     def raise_error(self) -> None:
@@ -87,6 +109,11 @@ class TransactionWriter:
             writer.send("orders", b"value")
         writer.receipt                              # to the process that commits
 
+    must_be_first: before its first batch of a partition, ask the leader whether this handle has already written there.
+    Then another writer was first, and this one fails with AbortableTransactionError: a second writer of a partition
+    goes unnoticed otherwise, and readers get a part of each. It takes the permission READ on the topic, and brokers
+    from Kafka 2.8 on. It does not stop two writers that begin at the same moment.
+
     Options: those of Producer, but for acks, enable_idempotence and the transactional ones.
 
     The end of the block waits for all records, and raises the first error; there is no receipt then and the transaction
@@ -95,7 +122,12 @@ class TransactionWriter:
     """
 
     def __init__(
-        self, handle: TransactionHandle, partitions: Iterable[TopicPartition], **options: Unpack[WriterOptions]
+        self,
+        handle: TransactionHandle,
+        partitions: Iterable[TopicPartition],
+        *,
+        must_be_first: bool = False,
+        **options: Unpack[WriterOptions],
     ) -> None:
         for name in sorted(NOT_FOR_WRITERS & options.keys()):
             raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
@@ -105,7 +137,7 @@ class TransactionWriter:
         if not named:
             raise ValueError("partitions is empty: name those that this writer, and no other, writes to")
         self._is_complete = False
-        self._producer = _HandleProducer(handle, named, **options)
+        self._producer = _HandleProducer(handle, named, must_be_first, **options)
 
     def send(
         self,
@@ -121,7 +153,8 @@ class TransactionWriter:
         return self._producer.send(topic, value, key, headers, chosen, timestamp)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`; a row for a partition that is not the writer's is a ValueError, nothing is sent."""
+        """As `Producer.send_arrow`. A writer with one partition of the topic sends the rows that name no partition
+        there, whatever their keys. A row for a partition that is not the writer's is a ValueError, nothing is sent."""
         return self._producer.send_arrow(topic, table, framing=framing)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -163,6 +196,36 @@ class TransactionWriter:
     def __repr__(self) -> str:
         producer = self._producer
         return f"<TransactionWriter of {producer.handle.transactional_id!r} {list(producer.partitions)}>"
+
+
+def begin_transaction(
+    transactional_id: str,
+    *,
+    partitions: Iterable[TopicPartition] = (),
+    transaction_timeout_ms: float = 60_000,
+    timeout: float | None = None,
+    **options: Unpack[ClientOptions],
+) -> TransactionHandle:
+    """Begin a transaction that no producer owns, and leave it open: for writers (`TransactionWriter`) anywhere, and for
+    `commit_transaction` or `abort_transaction`.
+
+    The last producer of the transactional id is fenced, and what it left open is aborted.
+
+    partitions: all that any writer will write to; needed below transaction.version 2, not used from there on.
+    transaction_timeout_ms: time after which the coordinator aborts the transaction, at most the broker's
+              transaction.max.timeout.ms.
+    timeout:  seconds; default_api_timeout_ms without it. options: those of every client (bootstrap_servers ...).
+
+    Raises AuthorizationError, FatalTransactionError (a transaction_timeout_ms that the broker refuses),
+    TransactionStateError without partitions where they are needed, DeliveryTimeoutError; after any of them it can be
+    called again, and what may have been begun is aborted then.
+    """
+    taken = _client_options(options, "begin_transaction")
+    named = partitions_of(partitions)
+    timeout_ms = _transaction_timeout(transactional_id, transaction_timeout_ms)
+    client = Client(taken)
+    deadline = client.cluster.clock() + _seconds(timeout, taken)
+    return _run_once(client, begin_shared(client.cluster, transactional_id, named, timeout_ms, deadline))
 
 
 def commit_transaction(
@@ -216,6 +279,97 @@ def abort_transaction(
     _run_once(client, flow)
 
 
+class SharedTransactions(ClientBase):
+    """Transactions of one transactional id that other processes write, one after the other, and the progress of the
+    job that does so: for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
+
+        with SharedTransactions("copy-0", "copy-progress", bootstrap_servers=...) as transactions:
+            handle, progress = transactions.begin(partitions=[("out", 0), ("out", 1)])
+            step = progress.offset if progress else 0
+            ...                                  # step number `step`: writers with the handle return their receipts
+            transactions.commit(handle, receipts, step + 1)
+
+    The progress is the committed offset (and metadata, a text of up to 4096 bytes) of `group`, which the commit writes
+    within the transaction. So after a failure at any time, an UnknownOutcomeError included, `begin` again returns what
+    was really done. The group belongs to the job alone: no consumer joins it. Brokers forget the offset of a group that
+    was idle for offsets.retention.minutes (seven days unless changed); the progress is None then, as at the beginning.
+
+    progress_partition: the partition whose offset is the progress; None: partition 0 of the topic that `begin` names.
+    Permissions: WRITE on the transactional id; READ on the group and on the topic of that partition.
+    Options: those of every client. The connections stay open until `close`. One thread uses it at a time.
+    """
+
+    def __init__(
+        self,
+        transactional_id: str,
+        group: str,
+        *,
+        progress_partition: TopicPartition | None = None,
+        transaction_timeout_ms: float = 60_000,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        taken = _client_options(options, "SharedTransactions")
+        if not isinstance(group, str) or not group:
+            raise ValueError(f"group must be a string that is not empty, got {group!r}")
+        timeout_ms = _transaction_timeout(transactional_id, transaction_timeout_ms)
+        if progress_partition is not None:
+            (progress_partition,) = partitions_of([progress_partition], "progress_partition")
+        self._client = Client(taken)
+        self._io_loop = IoLoop(self._client)
+        self._flows = SharedTransactionFlows(
+            self._client.cluster, transactional_id, group, timeout_ms, progress_partition, time.time
+        )
+
+    def begin(
+        self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None
+    ) -> tuple[TransactionHandle, OffsetAndMetadata | None]:
+        """Begin a transaction; return its handle, and the progress of what was committed: None if there is none.
+
+        What this object, or a predecessor with the transactional id, left open is aborted before the progress is read.
+        The first begin takes the transactional id over; a later one raises ProducerFencedError if another process has
+        taken it over since then, and so does every one after it. (In that case a coordinator may abort what the other
+        has open; that one gets AbortableTransactionError and begins again.)
+
+        partitions: as in `begin_transaction`. timeout: seconds; default_api_timeout_ms without it.
+        Raises AuthorizationError, FatalTransactionError, TransactionStateError, DeliveryTimeoutError.
+        """
+        return self._run(self._flows.begin(partitions_of(partitions), self._seconds(timeout)))
+
+    def commit(
+        self,
+        handle: TransactionHandle,
+        receipts: Iterable[WriterReceipt],
+        progress: int | OffsetAndMetadata,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit what was begun, and the progress with it: the number of the next step, and a text where it is an
+        OffsetAndMetadata. As `commit_transaction`, errors included; after any of them `begin` tells what was done."""
+        self._run(self._flows.commit(handle, tuple(receipts), progress, self._seconds(timeout)))
+
+    def abort(self, handle: TransactionHandle, timeout: float | None = None) -> None:
+        """Abort what was begun, as `abort_transaction`; also where there is nothing to do. The next begin does it,
+        too, but until then a transaction with records holds back read_committed readers."""
+        self._run(self._flows.abort(handle, self._seconds(timeout)))
+
+    def _seconds(self, timeout: float | None) -> float:
+        return _seconds(timeout, self._client.options)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Close the connections; a transaction that is open stays open. Idempotent."""
+        self._io_loop.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self  # it connects with the first call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<SharedTransactions of {self._flows.transactional_id!r}>"
+
+
 def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
     left = dict(options)
     taken = ClientConfig.take(left)
@@ -223,13 +377,21 @@ def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
     return taken
 
 
+def _transaction_timeout(transactional_id: str, transaction_timeout_ms: float) -> int:
+    """Return the timeout, checked as a producer's options are. Raise ValueError or TypeError if one is invalid."""
+    if transactional_id is None:
+        raise ValueError("transactional_id must be a string that is not empty, got None")
+    own = ProducerConfig(transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms)
+    return int(own.transaction_timeout_ms)
+
+
 def _seconds(timeout: float | None, options: ClientConfig) -> float:
     return options.default_api_timeout_ms / 1000 if timeout is None else timeout
 
 
-def _run_once(client: Client, flow: Flow[None]) -> None:
+def _run_once(client: Client, flow: Flow[T]) -> T:
     io_loop = IoLoop(client)
     try:
-        io_loop.run(flow)
+        return io_loop.run(flow)
     finally:
         io_loop.close()

@@ -8,12 +8,12 @@
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
 storage.py and remote.py say where files are, windows.py reads them, segment.py distinguishes a torn tail from
-corruption, timeline.py finds the outcome of transactions, chunks.py streams records, splits.py cuts ranges,
-partition.py puts them together, opening.py finds the segments at a path, directory.py is a broker's whole log
-directory, growth.py and follow.py read a log while it grows. Next to the records: indexes.py, snapshots.py and
-checkpoints.py read the other files of a partition and of a log directory, seek.py begins at an index entry,
-producers.py knows producers, and check/ looks at everything. internal/ reads the records that Kafka writes for itself,
-and derives from them what the coordinators know.
+corruption, salvage.py finds where reading continues behind corruption, timeline.py finds the outcome of transactions,
+chunks.py streams records, splits.py cuts ranges, partition.py puts them together, opening.py finds the segments at a
+path, directory.py is a broker's whole log directory, growth.py and follow.py read a log while it grows. Next to the
+records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory,
+seek.py begins at an index entry, producers.py knows producers, and check/ looks at everything. internal/ reads the
+records that Kafka writes for itself, and derives from them what the coordinators know.
 """
 
 from kcodec._lazy import lazy_exports

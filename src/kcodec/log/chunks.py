@@ -15,7 +15,17 @@ from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.log.segment import LOWEST_OFFSET, judge_corruption, judge_end, provable_behind
+from kcodec.log.salvage import BatchWindow, Loss, ResumePositions, batches_in_order, read_batches
+from kcodec.log.segment import (
+    LOWEST_OFFSET,
+    Tail,
+    cut_error,
+    is_zeros,
+    judge_corruption,
+    judge_cut,
+    judge_end,
+    stored_offset,
+)
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
@@ -43,6 +53,7 @@ class ByteRange:
     """Bytes [start, end) of one file, both at batch boundaries; end None: to the end, where a torn tail may be.
 
     first_offset: the position of a consumer there. is_rising: base offsets must rise (in all segments but the active).
+    below_offset: the first offset of what follows in the log; None if that is not known.
     """
 
     path: str
@@ -51,6 +62,7 @@ class ByteRange:
     first_offset: int
     is_rising: bool
     storage: Storage = field(default=LOCAL, repr=False)
+    below_offset: int | None = None
 
     @property
     def may_be_torn(self) -> bool:
@@ -115,6 +127,11 @@ class ChunkReader(Protocol):
     is_ended: bool
 
     @property
+    def losses(self) -> Sequence[Loss]:
+        """What was skipped so far."""
+        ...
+
+    @property
     def counts(self) -> Counts:
         """Counts of what has been read so far."""
         ...
@@ -163,6 +180,11 @@ class Chunks(Iterator[DecodedRecords]):
         """What was skipped first, or ended the reading, under on_error "skip" and "stop"."""
         return self._reading.error
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What was skipped so far under on_error="skip", in order: where it was, and its offsets."""
+        return tuple(self._reading.losses)
+
     def close(self) -> None:
         """End the reading."""
         if isinstance(self._chunks, Generator):
@@ -184,6 +206,7 @@ class SequentialReader:
         self._buffer = buffer or WindowBuffer()
         self.error = None
         self.is_ended = False
+        self.losses: list[Loss] = []
         self._counts = Counts()
         self._decoder: Decoder | None = None
         self._byte_ranges = ranges
@@ -209,7 +232,8 @@ class SequentialReader:
             ) as file:
                 above = self._last_offset if byte_range.is_rising else None
                 self._decoder = self._options.decoder(byte_range.path, self._verdict, self._position, above)
-                yield from self._read(byte_range, file, self._decoder)
+                read = self._salvage if self._options.on_error == "skip" else self._read
+                yield from read(byte_range, file, self._decoder)
                 self._counts, self._decoder = self.counts, None
             if self._is_done():
                 return
@@ -274,22 +298,119 @@ class SequentialReader:
         self.is_ended = True
 
     def _behind_corruption(self, byte_range: ByteRange, file: SegmentFile, error: DecodeError, end: int) -> int:
-        """Where to go on behind a refused batch; `end` where its file has no more to give."""
-        limits, above = self._options.limits, self._last_offset
-        active, check_crcs = byte_range.may_be_torn, self._options.check_crcs
+        """Return `end` behind a torn tail; stop at corruption."""
+        options = self._options
         try:
-            judge_corruption(file, error, end, above, limits, is_active=active, check_crcs=check_crcs)
-            return end
+            active, check_crcs = byte_range.may_be_torn, options.check_crcs
+            judge_corruption(
+                file, error, end, self._last_offset, options.limits, is_active=active, check_crcs=check_crcs
+            )
         except DecodeError as corruption:
-            behind = None
-            if self._options.on_error == "skip" and corruption.position is not None:
-                behind = provable_behind(file, corruption.position, file.size(), above, limits)
-            if behind is None:
-                self._stop_at(corruption)
-                return end
+            self._stop_at(corruption)
+        return end
+
+    # ------------------------------------------------------------------------------------------------ on_error="skip"
+
+    def _salvage(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
+        """Read everything that is not corrupt: corruption is left out, noted in `losses`, and reading continues."""
+        positions = ResumePositions(file, self._options.limits)
+        position = byte_range.start
+        end = file.size() if byte_range.end is None else byte_range.end
+        while position < end and not self._is_done():
+            is_first = self._options.is_prompt and position == byte_range.start
+            size = PROMPT_BYTES if is_first else WINDOW_BYTES
+            window = read_batches(file, position, end, size, self._options.limits)
+            count, corruption = self._in_order(window, byte_range, positions, end)
+            if count:
+                behind = window.batches[count - 1].position + window.batches[count - 1].size_in_bytes
+                rest = window.data[: behind - position]
+                while rest and corruption is None:
+                    try:
+                        ahead = position + decoder.feed(rest, position)
+                    except DecodeError as error:
+                        corruption = error
+                        ahead = position if error.position is None else error.position
+                    self._move_on(decoder, rest, position, ahead)
+                    yield from decoder.take(flush=is_first or corruption is not None)
+                    rest, position = rest[ahead - position :], ahead
+                if corruption is None:
+                    continue
+            elif corruption is None:
+                grown = file.size() if byte_range.end is None else end
+                if grown > end:
+                    end = grown
+                    continue
+            yield from decoder.take(flush=True)
+            position = self._behind_loss(byte_range, file, positions, position, end, corruption)
+        yield from decoder.take(flush=True)
+        if end == file.size() and not self._is_done():
+            self._note_missing(byte_range, positions, end)
+
+    def _in_order(
+        self, window: BatchWindow, byte_range: ByteRange, positions: ResumePositions, end: int
+    ) -> tuple[int, DecodeError | None]:
+        """Return how many batches of a window can be decoded; if none can, what is wrong, None for a cut batch."""
+        if not window.batches:
+            return 0, window.failure
+        headers = window.batches if window.following is None else [*window.batches, window.following]
+        count = batches_in_order(headers, self._last_offset, byte_range.below_offset, positions, end)
+        if count:
+            return min(count, len(window.batches)), None
+        base, last = stored_offset(headers[0]), self._last_offset
+        reason = f"base_offset {base} is not above {last}, the last offset before it"
+        if base > last:
+            reason = f"base_offset {base} contradicts the batch behind it, whose offsets are lower"
+        return 0, DecodeError(reason, position=headers[0].position, base_offset=base, path=byte_range.path)
+
+    def _note_missing(self, byte_range: ByteRange, positions: ResumePositions, end: int) -> None:
+        """Note the loss of what was behind the end of a segment that has been cut between two batches."""
+        if self.losses and (self.losses[-1].path, self.losses[-1].end_position) == (byte_range.path, end):
+            return
+        reason = "the segment ends before positions that its index names"
+        if byte_range.is_rising and end == 0:
+            reason = "the segment is empty, and it is not the last one"
+        elif not positions.are_after(end):
+            return
+        first = max(self._position, self._last_offset + 1)
+        self.losses.append(Loss(byte_range.path, end, end, first, byte_range.below_offset, reason))
+        self._counts = sum_of_counts(self._counts, Counts(skipped_batches=1))
+
+    def _behind_loss(
+        self,
+        byte_range: ByteRange,
+        file: SegmentFile,
+        positions: ResumePositions,
+        position: int,
+        end: int,
+        error: DecodeError | None,
+    ) -> int:
+        """Note the loss of the batch at `position`, and of what has to go with it; return where reading continues.
+
+        error: what is wrong with the batch; None if the end cuts it.
+        """
+        limits, above, torn = self._options.limits, self._last_offset, byte_range.may_be_torn
+        if torn and is_zeros(file, position, end) and not positions.are_after(position):
+            return end
+        found = positions.behind(position, end, above)
+        behind, offset = (end, byte_range.below_offset) if found is None else found
+        first = max(self._position, above + 1) if above > LOWEST_OFFSET else max(self._position, 0)
+        is_tail = torn and found is None
+        tail: Tail | None
+        try:
+            if error is not None:
+                check_crcs = self._options.check_crcs
+                tail = judge_corruption(file, error, end, above, limits, is_active=is_tail, check_crcs=check_crcs)
+            elif is_tail:
+                tail = judge_cut(file, position, end, above, limits)
+            else:
+                raise cut_error(file, position, end)
+            if tail is not None:
+                self.losses.append(Loss(file.path, position, behind, first, offset, tail.reason))
+        except DecodeError as corruption:
             self.error = self.error or corruption
             self._counts = sum_of_counts(self._counts, Counts(batches=1, skipped_batches=1))
-            return behind
+            self.losses.append(Loss(file.path, position, behind, first, offset, corruption.reason))
+        return behind
 
 
 def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: StreamOptions) -> int:

@@ -92,6 +92,7 @@ class FollowingReader:
 
     error: DecodeError | None = None
     is_ended = False
+    losses = ()
 
     def __init__(self, log: GrowingLog, options: StreamOptions, follow: FollowOptions, log_start_offset: int) -> None:
         self._log = log

@@ -16,6 +16,7 @@ from typing import TypeVar
 from kcodec._fast import Counts, DecodedRecords
 from kcodec.errors import DecodeError, KcodecError
 from kcodec.log.chunks import ByteRange, SequentialReader, StreamOptions, sum_of_counts
+from kcodec.log.salvage import Loss
 from kcodec.log.timeline import Verdict
 from kcodec.log.windows import WindowBuffer
 
@@ -60,6 +61,7 @@ class ParallelReader:
     def __init__(self, ranges: Sequence[ByteRange], verdict: Verdict, options: StreamOptions, threads: int) -> None:
         self.error = None
         self.is_ended = False
+        self.losses: list[Loss] = []
         self.counts = Counts()
         self._ranges = ranges
         self._verdict = verdict
@@ -72,6 +74,7 @@ class ParallelReader:
         for reader, decoded, failure in in_order(self._read, self._ranges, self._threads):
             self.counts = sum_of_counts(self.counts, reader.counts)
             self.error = self.error or reader.error
+            self.losses += reader.losses
             yield from decoded
             if failure is not None:
                 raise failure

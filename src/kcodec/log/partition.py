@@ -158,20 +158,23 @@ class Log:
 
         return producer_states(self.segments, self.log_end_offset, self._limits)
 
-    def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True) -> int | None:
+    def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True, on_error: str = "raise") -> int | None:
         """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
 
         As ListOffsets responds (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
         control records included, between log start and high watermark. use_index: look it up in each segment's time
         index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
+        on_error: "skip" passes over what is corrupt, "stop" looks at what is before it; both walk all headers.
         """
         start = self.log_start_offset
+        use_index = use_index and on_error == "raise"
         if use_index and self._check_crcs and "raise" not in self._timelines:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
-                self._timeline()  # resolves it, or says what is wrong
-        walked = find_by_walk(self._timeline(), timestamp, start, self._limits, check_crcs=self._check_crcs)
+                self._timeline()  # settles it, or says what is wrong
+        timeline, skip = self._timeline(on_error), on_error != "raise"
+        walked = find_by_walk(timeline, timestamp, start, self._limits, check_crcs=self._check_crcs, skip_corrupt=skip)
         return self._below_high_watermark(walked)
 
     def _below_high_watermark(self, offset: int | None) -> int | None:
@@ -217,8 +220,9 @@ class Log:
         """The records with offsets in [start_offset, end_offset), in order, at constant memory.
 
         isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at
-        corruption; "skip" goes on behind a corrupt batch whose length leads to one that can be proved (chunks of
-        ``to_arrow`` report the error). follow, poll_interval, timeout, stop: as of ``to_arrow``.
+        corruption; "skip" leaves out what is corrupt and continues where a batch can be proved: behind the corrupt
+        batch, at the next position of ``.index``, or at the next segment (`losses` of the chunks of ``to_arrow`` names
+        each loss). follow, poll_interval, timeout, stop: as of ``to_arrow``.
         """
         stream = self.to_arrow(
             isolation_level=isolation_level,
@@ -337,7 +341,7 @@ class Log:
             elif start > base:
                 place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            yield ByteRange(segment.path, place.position, end, place.first_offset, rising, storage)
+            yield ByteRange(segment.path, place.position, end, place.first_offset, rising, storage, following)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

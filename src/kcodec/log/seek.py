@@ -259,26 +259,41 @@ def find_by_index(segments: Sequence[Segment], timestamp: int, start: int, limit
 
 
 def find_by_walk(
-    timeline: Timeline, timestamp: int, start: int, limits: DecodeLimits, *, check_crcs: bool
+    timeline: Timeline,
+    timestamp: int,
+    start: int,
+    limits: DecodeLimits,
+    *,
+    check_crcs: bool,
+    skip_corrupt: bool = False,
 ) -> int | None:
-    """The same, by what a walk over all headers noted."""
+    """The same, by what a walk over all headers noted. skip_corrupt: pass over batches that cannot be decoded."""
     for walked in timeline.segments:
         for part in walked.parts:
             if part.max_timestamp >= timestamp and part.next_offset > start:
                 with walked.segment.open() as file:
                     headers = walk_headers(file, part.start, part.end, limits)
-                    found = _first_in(headers, timestamp, start, check_crcs=check_crcs)
+                    found = _first_in(headers, timestamp, start, check_crcs=check_crcs, skip_corrupt=skip_corrupt)
                 if found is not None:
                     return found
     return None
 
 
-def _first_in(batches: Iterable[RecordBatch], timestamp: int, start: int, *, check_crcs: bool) -> int | None:
+def _first_in(
+    batches: Iterable[RecordBatch], timestamp: int, start: int, *, check_crcs: bool, skip_corrupt: bool = False
+) -> int | None:
     for batch in batches:
         if batch.max_timestamp < timestamp or batch.last_offset < start:
             continue
         columns = ("offset", "timestamp")
-        decoded = batch.decode(columns=columns, control_records="include", check_crcs=check_crcs, start_offset=start)
+        try:
+            decoded = batch.decode(
+                columns=columns, control_records="include", check_crcs=check_crcs, start_offset=start
+            )
+        except DecodeError:
+            if not skip_corrupt:
+                raise
+            continue
         for offset, found in zip(decoded.column("offset"), decoded.column("timestamp"), strict=True):
             if found >= timestamp:
                 return int(offset)

@@ -10,6 +10,7 @@ from typing import Any
 from kcodec.arguments import take_renamed
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
+from kcodec.log.salvage import ResumePositions
 from kcodec.log.segment import Segment, walk_headers
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment
@@ -88,11 +89,34 @@ def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> It
             )
 
 
+def cut_by_index(
+    segment: Segment, below_offset: int | None, max_bytes: int, limits: DecodeLimits
+) -> Iterator[tuple[ByteRange, int]]:
+    """Yield a segment in ranges of about max_bytes, each with its size, cut at positions that its index proves.
+
+    For a segment that may be corrupt: no walk over headers is needed, and none could be trusted. Without an index the
+    segment is one range. below_offset: where the next segment begins; None if there is none.
+    """
+    rising = not segment.is_active
+    with segment.open() as file:
+        size, positions = file.size(), ResumePositions(file, limits)
+        start, first = 0, segment.base_offset or 0
+        while size - start > max_bytes:
+            batch = positions.cut(start + max_bytes - 1, size)
+            if batch is None:
+                break
+            end, below = batch.position, batch.base_offset
+            yield ByteRange(segment.path, start, end, first, True, segment.storage, below), end - start
+            start, first = end, below
+        last = size if rising else None
+        yield ByteRange(segment.path, start, last, first, rising, segment.storage, below_offset), size - start
+
+
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     """The records of one range, with the verdict on its partition: what a task on another machine calls.
 
     options: those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
-    take_renamed(options, "verify_crc", "check_crcs")
+    take_renamed(options, "check_crcs", "check_crcs")
     return Chunks([split.byte_range], verdict, StreamOptions(**options))

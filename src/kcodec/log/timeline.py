@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kcodec._fast import AbortedTransaction, AbortedTransactions, TransactionScanner
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
+from kcodec.log.salvage import ResumePositions, batches_in_order, read_batches
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LOWEST_OFFSET,
@@ -29,9 +30,8 @@ from kcodec.log.segment import (
     judge_corruption,
     judge_end,
     overlap,
-    provable_behind,
 )
-from kcodec.log.windows import HeaderWindows, SegmentFile
+from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
 
 HIGHEST_OFFSET = (1 << 63) - 1
 ABORT, COMMIT = 0, 1
@@ -166,6 +166,7 @@ class _Walk:
     def __init__(self, limits: DecodeLimits, on_error: str) -> None:
         self.limits = limits
         self.on_error = on_error
+        self.is_strict = False  # whether offsets must rise in the active segment, too
         self.scanner = TransactionScanner(limits=limits)
         self.next_offset: int | None = None
         self.lost: dict[int, int] = {}
@@ -184,7 +185,7 @@ class _Walk:
         walked = WalkedSegment(segment)
         self._check_order(segment)
         self.scanner.path = segment.path
-        self.scanner.above_offset = None if segment.is_active else self.above
+        self.scanner.above_offset = None if segment.is_active and not self.is_strict else self.above
         with segment.open() as file:
             end = file.size() if known_end is None else known_end
             windows = HeaderWindows(file, end)
@@ -218,6 +219,70 @@ class _Walk:
             name = segment.storage.name(before.path)
             raise DecodeError(overlap(name, self.next_offset - 1, segment.base_offset), path=segment.path)
 
+    def salvage(self, segment: Segment, below: int | None) -> WalkedSegment:
+        """Walk the intact batches of a corrupt segment. Every byte is read: no header counts without its CRC.
+
+        below: where the next segment begins.
+        """
+        walked = WalkedSegment(segment)
+        self.before = segment
+        self.scanner.path, self.scanner.above_offset = segment.path, None
+        with segment.open() as file:
+            positions, position, end = ResumePositions(file, self.limits), 0, file.size()
+            while position < end:
+                window = read_batches(file, position, end, WINDOW_BYTES, self.limits)
+                headers = window.batches if window.following is None else [*window.batches, window.following]
+                count = batches_in_order(headers, self.above, below, positions, end)
+                behind = position
+                for batch in window.batches[:count]:
+                    if positions.intact(batch.position, end) is None:
+                        break
+                    behind += batch.size_in_bytes
+                if behind > position:
+                    position = self._feed(walked, window.data[: behind - position], position, behind)
+                    if position == behind:
+                        continue
+                position = self._lose(walked, positions, position, end, window.failure)
+        return walked
+
+    def _feed(self, walked: WalkedSegment, data: memoryview, position: int, behind: int) -> int:
+        """Scan intact batches; return where the scanner stopped, which is `behind` unless it refused one of them."""
+        start = position
+        while position < behind:
+            try:
+                ahead, _needed = self.scanner.feed(data[position - start :], position, behind)
+            except DecodeError as error:
+                self.error = self.error or error
+                ahead = position if error.position is None else error.position
+                self._note(walked, position, ahead)
+                return ahead
+            self._note(walked, position, ahead)
+            position = ahead
+        return position
+
+    def _lose(
+        self, walked: WalkedSegment, positions: ResumePositions, position: int, end: int, error: DecodeError | None
+    ) -> int:
+        """Note that what is at `position` cannot be read; return where to go on."""
+        if self.error is None:
+            self.error = error or DecodeError("a batch is corrupt", position=position, path=walked.segment.path)
+        found = positions.behind(position, end, self.above)
+        walked.end = end if found is None else found.position
+        first = 0 if self.next_offset is None else self.next_offset
+        walked.parts.append(WalkedRange(position, walked.end, first, first, -1))
+        for producer_id, _epoch, first_offset, *_rest in self.scanner.open:
+            self.lost.setdefault(producer_id, first_offset)
+        return walked.end
+
+    def lose_corrupt_starts(self, segments: Sequence[Segment]) -> None:
+        """An open transaction that begins at a corrupt batch may be none: it must not hold back what is behind it."""
+        for producer_id, _epoch, first_offset, _last, _begun, _latest, position in self.scanner.open:
+            begun = [one for one in segments if one.base_offset is None or one.base_offset <= first_offset]
+            for segment in begun[-1:]:
+                with segment.open() as file:
+                    if ResumePositions(file, self.limits).intact(position, file.size()) is None:
+                        self.lost.setdefault(producer_id, first_offset)
+
     def _note(self, walked: WalkedSegment, start: int, end: int) -> None:
         """Whole batches from `start` to `end` have been walked."""
         if end <= start or self.scanner.last_offset is None:
@@ -250,18 +315,11 @@ class _Walk:
             self.error = self.error or corruption
         if error.position is None:
             raise error
-        behind = None
-        if self.on_error == "skip":
-            behind = provable_behind(file, error.position, end, self.above, self.limits)
-        self.is_ended = behind is None
-        walked.end = end if behind is None else behind  # a reader of this range is to meet the corruption
+        self.is_ended = True
+        walked.end = end  # who reads this range is to meet the corruption
         first = 0 if self.next_offset is None else self.next_offset
-        walked.parts.append(WalkedRange(error.position, walked.end, first, first, -1))
-        if behind is None:
-            return None
-        for producer_id, _epoch, first_offset, *_rest in self.scanner.open:
-            self.lost.setdefault(producer_id, first_offset)
-        return behind
+        walked.parts.append(WalkedRange(error.position, end, first, first, -1))
+        return None
 
 
 def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
@@ -270,6 +328,8 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
     No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a corrupt
     marker must resolve nothing, and of the active segment's last one, which may be torn.
     """
+    if on_error == "skip":
+        return _salvage_segments(segments, limits)
     known_end: int | None = None
     tail: Tail | None = None
     while True:
@@ -286,6 +346,32 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
     if tail is not None:
         walked[-1].tail = tail
     return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
+
+
+def _salvage_segments(segments: Sequence[Segment], limits: DecodeLimits) -> Timeline:
+    """Walk what is not corrupt. Of a segment whose headers are in order only these are read, as in any other walk."""
+    walk = _Walk(limits, "skip")
+    walked = []
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        below = None if following is None else following.base_offset
+        if _is_in_order(segment, below, walk.above, limits):
+            walked.append(walk.segment(segment, None))
+        else:
+            walked.append(walk.salvage(segment, below))
+    walk.lose_corrupt_starts(segments)
+    return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
+
+
+def _is_in_order(segment: Segment, below: int | None, above: int, limits: DecodeLimits) -> bool:
+    """Return whether the headers of a segment lead to its end, with offsets that rise and are below `below`."""
+    trial = _Walk(limits, "raise")
+    trial.is_strict = True
+    trial.next_offset = None if above == LOWEST_OFFSET else above + 1
+    try:
+        trial.segment(segment, None)
+    except DecodeError:
+        return False
+    return below is None or trial.next_offset is None or trial.next_offset <= below
 
 
 def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> Tail | None:

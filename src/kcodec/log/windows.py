@@ -6,6 +6,7 @@ A file that shrinks while it is read is a TruncatedError, never a window with st
 
 from __future__ import annotations
 
+from copy import copy
 from types import TracebackType
 
 from kcodec.errors import TruncatedError
@@ -61,6 +62,12 @@ class SegmentFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+    def apart(self) -> SegmentFile:
+        """Return the same open file with memory of its own: windows of one outlive reads of the other."""
+        other = copy(self)
+        other._buffer = WindowBuffer()
+        return other
 
     def size(self) -> int:
         """Bytes in the file now; in an object store, when it was opened."""

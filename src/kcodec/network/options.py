@@ -106,11 +106,9 @@ class ClientConfig(OptionSet):
     unknown_topic_timeout_ms: float = option(5_000, minimum=0)
     """Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call unknown, from the first
     such response on; a broker also responds so while it creates a topic."""
-    client_dns_lookup: str = option(
-        "use_all_dns_ips", choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
-    )
-    """Which addresses of a host name to try: all of them in turn, or after resolving the bootstrap servers to their
-    canonical names."""
+    client_dns_lookup: str = option("use_all_dns_ips", choices=("use_all_dns_ips",))
+    """Which addresses of a host name to try. All are tried in turn; Java's other choice, for Kerberos, is not
+    supported."""
     max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
     """Maximum bytes of a response; a larger one is refused (brokers: `socket.request.max.bytes`)."""
     max_pipelined_requests: int = option(64, minimum=1)

@@ -34,18 +34,25 @@ class TableBatch(NamedTuple):
 
 
 def table_batches(
-    source: Any, partitions: int, settings: ProducerSettings, timestamp: int, framing: str | None
+    source: Any,
+    partitions: int,
+    settings: ProducerSettings,
+    timestamp: int,
+    framing: str | None,
+    default_partition: int = ANY_PARTITION,
 ) -> Iterable[TableBatch]:
     """Return the batches of a table for a topic with this number of partitions, rows of a partition in their order.
 
-    The column `partition`, where there and not null, decides; else the key, by murmur2; rows with neither go to
-    ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
+    The column `partition`, where there and not null, decides; else `default_partition`, if there is one; else the key,
+    by murmur2, unless `settings.ignore_keys`; rows with none of these go to ANY_PARTITION. timestamp: of rows without
+    one. Raise EncodeError with the row, TypeError, ValueError.
 
     Where the columns alone prove that every row makes a record, batches are made one by one, as they are taken; else
     all are made before the first is returned, so that a table with a wrong row sends nothing.
     """
     table = _table(source)
-    rows = _partitions_of(table, partitions)
+    ignore_keys = settings.ignore_keys or default_partition != ANY_PARTITION
+    rows = _partitions_of(table, partitions, ignore_keys, default_partition)
     most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
     made = _encode_windows(table, rows, settings, timestamp, framing, most)
     return made if _makes_records(table, most) else list(made)
@@ -133,18 +140,18 @@ def _check(table: pyarrow.Table) -> None:
             raise EncodeError(reason, field=name) from error
 
 
-def _partitions_of(table: pyarrow.Table, count: int) -> numpy.ndarray[Any, Any] | None:
+def _partitions_of(table: pyarrow.Table, count: int, ignore_keys: bool, default: int) -> numpy.ndarray[Any, Any] | None:
     """Return the partition of each row, ANY_PARTITION where neither column nor key decides; None: for no row."""
     import numpy
 
     rows: numpy.ndarray[Any, Any] | None = None
-    if "key" in table.column_names:
+    if "key" in table.column_names and not ignore_keys:
         found = partition_for(table["key"], count)
         if found.null_count < len(found):
             rows = numpy.asarray(found)
     if "partition" in table.column_names:
         requested = table["partition"].cast("int32")
-        given = requested.fill_null(ANY_PARTITION).to_numpy()
+        given = requested.fill_null(default).to_numpy()
         wrong = ((given < 0) | (given >= count)) & requested.is_valid().to_numpy()
         if wrong.any():
             row = int(wrong.argmax())

@@ -54,7 +54,7 @@ def decode_in_arrow(
     columns = _columns(decode_options)
     if paths is not None:
         _check(decode_options, BOTH_OPTIONS, "files")
-        reading = ranges.Reading(columns, **decode_options)
+        reading = ranges.RangeOptions(columns, **decode_options)
         read = _reader_of_files(df, paths, reading, topic, partition)
         return df.select(paths).mapInArrow(read, ddl(columns))
     _check(decode_options, BYTES_OPTIONS, "record sets")
@@ -90,7 +90,7 @@ def decode_partition(
     for item in iterator:
         if isinstance(item, (str, os.PathLike)):
             _check(decode_options, BOTH_OPTIONS, "files")
-            reading = ranges.Reading(columns, **decode_options)
+            reading = ranges.RangeOptions(columns, **decode_options)
             batches = ranges.read_alone(os.fspath(item), reading, topic, partition)
         else:
             batches = _of_bytes(item, columns, topic, partition, decode_options)
@@ -133,10 +133,10 @@ def _of_bytes(
 
 
 def _reader_of_files(
-    df: DataFrame, paths: str, reading: ranges.Reading, topic: str | None, partition: int | None
+    df: DataFrame, paths: str, reading: ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What mapInArrow runs over the column of paths."""
-    settled: dict[str, tuple[ranges.Range, ...]] = {}
+    settled: dict[str, tuple[ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in df.select(paths).distinct().collect() if row[0] is not None]
         settled = ranges.plan_paths(named, reading, topic, partition)

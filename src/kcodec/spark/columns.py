@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ BATCH_COLUMNS = (
 ALL_COLUMNS = (*KAFKA_COLUMNS, HEADERS, *BATCH_COLUMNS)
 BY_NAME = {column.name: column for column in ALL_COLUMNS}
 BY_COLUMN = {column.column: column for column in ALL_COLUMNS}
+BY_FOLDED_NAME = {column.name.lower(): column for column in ALL_COLUMNS}
 
 
 def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[SparkColumn, ...]:
@@ -78,18 +79,28 @@ def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
 
 
 def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
-    """The columns of a schema the user gave: any of ours, in any order; ValueError where a type is not ours."""
-    columns = columns_named(field.name for field in schema.fields)
+    """Return the columns of the schema of a user: any of ours, in any order, named in any case; none to count rows.
+
+    Raise ValueError where a name or a type is not one of ours. The names stay as they are in the schema.
+    """
+    columns: list[SparkColumn] = []
+    for field in schema.fields:
+        column = BY_FOLDED_NAME.get(field.name.lower())
+        if column is None:
+            raise ValueError(
+                f"unknown column {field.name!r}{suggestion(field.name, BY_NAME)}; there are {', '.join(BY_NAME)}"
+            )
+        if any(column.column == other.column for other in columns):
+            raise ValueError(f"column {column.name!r} is requested twice")
+        columns.append(replace(column, name=field.name))
     ours = struct_type(columns)
     for field, own in zip(schema.fields, ours.fields, strict=True):
-        if field.name != own.name:
-            raise ValueError(f"unknown column {field.name!r} (did you mean {own.name!r}?)")
         if field.dataType != own.dataType:
             given, wanted = field.dataType.simpleString(), own.dataType.simpleString()
             raise ValueError(f"column {own.name!r} is {wanted}, not {given}: read it as it is and cast it afterwards")
         if not field.nullable:
             raise ValueError(f"column {own.name!r} is nullable, as in Spark's own Kafka source: leave NOT NULL out")
-    return columns
+    return tuple(columns)
 
 
 def ddl(columns: Iterable[SparkColumn]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kcodec import Counts, DecodedRecords
+    from kcodec.log.salvage import Loss
 
 MAX_ROWS = 16_384
 logger = logging.getLogger("kcodec.spark")
@@ -34,7 +35,10 @@ class Renamed:
         import pyarrow as pa
 
         for decoded in stream:
-            if len(decoded):
+            if len(decoded) and not len(self.schema):
+                rows = pa.StructArray.from_buffers(pa.struct([]), len(decoded), [None])
+                yield pa.RecordBatch.from_struct_array(rows)  # from_arrays would have no rows
+            elif len(decoded):
                 yield pa.RecordBatch.from_arrays(pa.record_batch(decoded).columns, schema=self.schema)
 
 
@@ -136,8 +140,10 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def log_counts(place: str, counts: Counts, error: DecodeError | None = None) -> None:
-    """Warnings where batches were skipped, reading ended at damage, or data is undecided; the rest for who asks."""
+def log_counts(place: str, counts: Counts, error: DecodeError | None = None, losses: Iterable[Loss] = ()) -> None:
+    """Log a warning for each loss, and where reading ended at corruption or data is undecided; the counts as info."""
+    for loss in losses:
+        logger.warning("%s", loss)
     if counts.skipped_batches:
         logger.warning("%s: %d corrupt batches were skipped; the first: %s", place, counts.skipped_batches, error)
     elif error:

@@ -9,16 +9,18 @@ so is a name nobody knows: an option that is silently ignored is a wrong answer 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kcodec.arguments import take_renamed
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
+from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
+from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers
 
-LATEST, EARLIEST = -1, -2
+logger = logging.getLogger("kcodec.spark")
 DEFAULT_SPLIT_BYTES = 128 << 20
 
 OUR_OPTIONS = (
@@ -32,7 +34,6 @@ RENAMED = {"verifyCrc": "checkCrcs"}
 BY_FOLDED_NAME = {name.lower(): name for name in (*OUR_OPTIONS, *RENAMED)}
 NAMED_BY_PATH = "topics and partitions are named by the path"
 NO_BROKER = "files are read, no broker is asked"
-NO_STREAM = "there is no streaming read"
 # Every option of Spark's own source that this one does not honour, with the reason.
 FOREIGN_OPTIONS = {
     "subscribe": NAMED_BY_PATH,
@@ -46,14 +47,12 @@ FOREIGN_OPTIONS = {
     "kafkaConsumer.pollTimeoutMs": NO_BROKER,
     "fetchOffset.numRetries": NO_BROKER,
     "fetchOffset.retryIntervalMs": NO_BROKER,
-    "maxOffsetsPerTrigger": NO_STREAM,
-    "minOffsetsPerTrigger": NO_STREAM,
-    "maxTriggerDelay": NO_STREAM,
     "maxRecordsPerPartition": "splits lie at batch boundaries: use minPartitions or splitBytes",
 }
+# Options of a streaming read: a batch read of Spark's own source accepts them with a warning.
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAM_BY_FOLDED_NAME = {name.lower(): name for name in STREAM_OPTIONS}
 FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
-
-TopicPartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,11 @@ class Bound:
     kind: str
     option: str = ""
     value: int | None = None
-    each: tuple[tuple[TopicPartitionKey, int], ...] | None = None
+    each: tuple[tuple[TopicPartition, int], ...] | None = None
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class SourceOptions:
     """All options of one read, as plain values. Pickles."""
 
     paths: tuple[str, ...]
@@ -91,13 +90,13 @@ class ReadOptions:
     limits: DecodeLimits = DEFAULT_LIMITS
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
-    options = dict(_known(given))
+    options = dict(_known(options_of_table(given) if is_table(given) else given))
     for old, new in RENAMED.items():
         take_renamed(options, old, new)
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
-    return ReadOptions(
+    return SourceOptions(
         paths=_paths(options),
         include_headers=_boolean(options, "includeHeaders", False),
         include_batch_meta=_boolean(options, "includeBatchMeta", False),
@@ -119,12 +118,31 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def is_table(given: Mapping[str, str]) -> bool:
+    """Return whether these are properties of a table (``CREATE TABLE ... USING kcodec``), and not options of a read."""
+    return "owner" in given and "provider" in given
+
+
+def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the OPTIONS of a table, and its LOCATION as the path.
+
+    Spark passes each option with and without ``option.`` before its name, among properties like owner, provider,
+    location, comment and TBLPROPERTIES.
+    """
+    prefix = "option."
+    options = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
+    place = properties.get("path", properties.get("location"))
+    return options if place is None or "paths" in options else {**options, "path": place}
+
+
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The options in our spelling; ValueError for any that is not ours."""
     for name, value in given.items():
         folded = name.lower()
         if folded in BY_FOLDED_NAME:
             yield BY_FOLDED_NAME[folded], value
+        elif folded in STREAM_BY_FOLDED_NAME:
+            logger.warning("option %s is ignored in batch queries", STREAM_BY_FOLDED_NAME[folded])
         elif folded in FOREIGN_BY_FOLDED_NAME:
             foreign = FOREIGN_BY_FOLDED_NAME[folded]
             reason = FOREIGN_OPTIONS[foreign]
@@ -141,7 +159,10 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     several = json.loads(options["paths"]) if "paths" in options else []
     paths = (*([options["path"]] if "path" in options else []), *several)
     if not paths:
-        raise ValueError('no path is given: spark.read.format("kcodec").load("/path/to/topic-0")')
+        raise ValueError(
+            'no path is given: spark.read.format("kcodec").load("/path/to/topic-0"); a table needs LOCATION or the '
+            "option path, and no list of columns, as Spark passes no option to a table with one"
+        )
     return paths
 
 
@@ -207,22 +228,6 @@ def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
     return Bound("offset", offsets, each=each)
 
 
-def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartitionKey, int], ...]:
+def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartition, int], ...]:
     """``{"topicA":{"0":23,"1":-2}}`` as pairs ((topic, partition), number)."""
-    example = 'JSON like {"topicA":{"0":23,"1":45}}'
-    try:
-        parsed = json.loads(text)
-        pairs = [
-            ((topic, int(partition)), _whole(number))
-            for topic, partitions in parsed.items()
-            for partition, number in partitions.items()
-        ]
-    except (ValueError, AttributeError):
-        raise _wrong(option, text, example) from None
-    return tuple(pairs)
-
-
-def _whole(number: Any) -> int:
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError(f"{number!r} is no whole number")
-    return number
+    return tuple(parse_partition_numbers(option, text, '{"topicA":{"0":23,"1":45}}').items())

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 SEGMENT = re.compile(r"\d{20}\.log")
 # Directories of a broker on their way out or in: LogManager's -delete, -future and -stray.
 PASSING = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
+INNERMOST_BRACES = re.compile(r"\{([^{}]*)\}")
 # What no consumer means by "all topics"; each can still be named by its own path.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 
@@ -83,14 +84,29 @@ def local_path(path: str) -> Path:
 
 def _matches(pattern: Path) -> Iterator[tuple[Path, str | None]]:
     """(directory, name of a segment, or None for the whole directory) for one path or glob."""
-    if pattern.exists() or not has_magic(str(pattern)):
+    if pattern.exists() or not (has_magic(str(pattern)) or "{" in str(pattern)):
         if pattern.is_file() and pattern.suffix != ".log":
             raise ValueError(f"{pattern}: not a segment (segments are named .log)")
         yield from _below(pattern)
         return
-    for path in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+    matches = {
+        path
+        for each in _without_braces(str(pattern.relative_to(pattern.anchor)))
+        for path in Path(pattern.anchor).glob(each)
+    }
+    for path in sorted(matches):
         if not path.name.startswith(".") and (path.is_dir() or path.suffix == ".log"):
             yield from _below(path)
+
+
+def _without_braces(pattern: str) -> Iterator[str]:
+    """Yield the patterns that a pattern with ``{a,b}`` stands for, as in Hadoop's globs; braces may be nested."""
+    found = INNERMOST_BRACES.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    for each in found[1].split(","):
+        yield from _without_braces(pattern[: found.start()] + each + pattern[found.end() :])
 
 
 def _below(path: Path) -> Iterator[tuple[Path, str | None]]:

@@ -16,18 +16,20 @@ from kcodec import log as logs
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.chunks import ByteRange, StreamOptions
+from kcodec.log.splits import cut_by_index
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.filters import Pruning
-from kcodec.spark.options import DEFAULT_SPLIT_BYTES, EARLIEST, LATEST, Bound, ReadOptions
+from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
+from kcodec.spark.planner import EARLIEST, HIGHEST_LONG, LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class Reading:
+class RangeOptions:
     """How ranges are read; the same for all ranges of one read. Pickles."""
 
     columns: tuple[SparkColumn, ...]
@@ -40,10 +42,10 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Range:
+class FileRange:
     """One range of one file, with the bounds and the verdict of its partition. Pickles."""
 
-    stretch: ByteRange
+    byte_range: ByteRange
     size_in_bytes: int
     verdict: logs.Verdict
     topic: str | None
@@ -52,10 +54,10 @@ class Range:
     end_offset: int | None
 
 
-Task = tuple[Range, ...]
+Task = tuple[FileRange, ...]
 
 
-def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list[Task]:
+def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) -> list[Task]:
     """Return the tasks of a read: ranges of files, adjacent ones together, of at most splitBytes in all.
 
     Raise ValueError for a bound that names partitions which do not exist, leaves one out, ends before it starts, or
@@ -73,25 +75,25 @@ def plan_tasks(options: ReadOptions, reading: Reading, pruning: Pruning) -> list
     if options.min_partitions > 1:
         total = sum(_size(each) for each in found)
         split_bytes, packed_bytes = max(1, min(split_bytes, -(-total // options.min_partitions))), 0
-    ranges: list[Range] = []
+    ranges: list[FileRange] = []
     for each, log in zip(found, opened, strict=True):
-        start, end = _start(options, log), _end(options.ending, log)
+        start, end = _start(options, log), _end(options.ending, log, options.on_error)
         if start is not None and end is not None and start > end:
             raise ValueError(f"the start offset {start} is greater than the end offset {end} for {_name(log)}")
         if pruning.admits(log.topic, log.partition):
-            start, end = _narrowed(log, pruning, start, end)
+            start, end = _narrowed(log, pruning, start, end, options.on_error)
             ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
     return list(_packed(ranges, packed_bytes))
 
 
 def plan_paths(
-    paths: Iterable[str], reading: Reading, topic: str | None, partition: int | None
-) -> dict[str, tuple[Range, ...]]:
+    paths: Iterable[str], reading: RangeOptions, topic: str | None, partition: int | None
+) -> dict[str, tuple[FileRange, ...]]:
     """The ranges of each path, a segment or a partition directory; the transactions of each partition are read once."""
-    settled: dict[str, list[Range]] = {}
-    planned: dict[str, tuple[Range, ...]] = {}
+    settled: dict[str, list[FileRange]] = {}
+    planned: dict[str, tuple[FileRange, ...]] = {}
     for path in paths:
-        wanted: list[Range] = []
+        wanted: list[FileRange] = []
         for found in find_partitions([path]):
             if found.path not in settled:
                 log, bounds = _open(found.path, reading, topic, partition), (reading.start_offset, reading.end_offset)
@@ -101,7 +103,7 @@ def plan_paths(
     return planned
 
 
-def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is logged."""
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
@@ -118,24 +120,25 @@ def read_ranges(ranges: Iterable[Range], reading: Reading) -> Iterator[pa.Record
             partition=each.partition,
             spark_layout=True,
         )
-        chunks = logs.Chunks([each.stretch], each.verdict, options)
+        chunks = logs.Chunks([each.byte_range], each.verdict, options)
         yield from renamed.batches(chunks)
-        convert.log_counts(f"{each.stretch.path} from byte {each.stretch.start} on", chunks.counts, chunks.error)
+        place = f"{each.byte_range.path} from byte {each.byte_range.start} on"
+        convert.log_counts(place, chunks.counts, chunks.error, chunks.losses)
 
 
-def read_alone(path: str, reading: Reading, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
+def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
     """Read a ``.log`` file or a partition directory by itself, without the files next to it."""
     log = _open(str(local_path(path)), reading, topic, partition)
     yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
 
 
-def _reads_segments_alone(options: ReadOptions, pruning: Pruning) -> bool:
+def _reads_segments_alone(options: SourceOptions, pruning: Pruning) -> bool:
     """Return whether only the named segments are needed, and not those next to them: no transaction, no timestamp."""
     bounds = {options.starting.kind, options.ending.kind}
     return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds and pruning.min_timestamp is None
 
 
-def _open(path: str, reading: Reading, topic: str | None, partition: int | None) -> logs.Log:
+def _open(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> logs.Log:
     opener = logs.open_partition if Path(path).is_dir() else logs.open_segment
     return opener(path, topic=topic, partition=partition, check_crcs=reading.check_crcs, limits=reading.limits)
 
@@ -162,7 +165,9 @@ def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
         raise ValueError(f"option {bound.option!r} does not name {name}: it must name every partition of the path")
 
 
-def _check_offsets(options: ReadOptions, found: list[FoundPartition], opened: list[logs.Log], reading: Reading) -> None:
+def _check_offsets(
+    options: SourceOptions, found: list[FoundPartition], opened: list[logs.Log], reading: RangeOptions
+) -> None:
     """Raise ValueError for a requested offset outside of the files that are read: [first offset, end] of a partition.
 
     Where single segments are named, these are the log. Corruption in a segment leaves the end unknown: it is
@@ -202,13 +207,19 @@ def _end_of(parts: list[logs.Log], on_error: str) -> int | None:
         return None
 
 
+def _end_or_highest(log: logs.Log, on_error: str) -> int:
+    """The same of one log; above all offsets where corruption hides it."""
+    end = _end_of([log], on_error)
+    return HIGHEST_LONG if end is None else end
+
+
 def _number(bound: Bound, log: logs.Log) -> int | None:
     if bound.each is None:
         return bound.value
     return next(number for (topic, partition), number in bound.each if (topic, partition) == (log.topic, log.partition))
 
 
-def _start(options: ReadOptions, log: logs.Log) -> int | None:
+def _start(options: SourceOptions, log: logs.Log) -> int | None:
     """The first offset to read; None means from the log start on."""
     bound = options.starting
     number = _number(bound, log)
@@ -216,59 +227,87 @@ def _start(options: ReadOptions, log: logs.Log) -> int | None:
         return None
     if bound.kind == "offset":
         return number
-    offset = log.offset_for_timestamp(number, use_index=False)  # the headers are walked anyway, for the ranges
+    offset = log.offset_for_timestamp(number, use_index=False, on_error=options.on_error)  # headers are walked anyway
     if offset is None and options.without_match == "error":
         raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later")
-    return log.log_end_offset if offset is None else offset
+    return _end_or_highest(log, options.on_error) if offset is None else offset
 
 
-def _end(bound: Bound, log: logs.Log) -> int | None:
+def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
     """The offset before which the read ends; None means at the log's end. A timestamp nothing matches is the end."""
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == LATEST):
         return None
     if bound.kind == "offset":
         return number
-    return log.offset_for_timestamp(number, use_index=False)
+    return log.offset_for_timestamp(number, use_index=False, on_error=on_error)
 
 
-def _narrowed(log: logs.Log, pruning: Pruning, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+def _narrowed(
+    log: logs.Log, pruning: Pruning, start: int | None, end: int | None, on_error: str
+) -> tuple[int | None, int | None]:
     """The bounds with those of the filters; of a timestamp nothing reaches, an empty range."""
     starts = [offset for offset in (start, pruning.start_offset) if offset is not None]
     ends = [offset for offset in (end, pruning.end_offset) if offset is not None]
     if pruning.min_timestamp is not None and pruning.min_timestamp > 0:
-        first = log.offset_for_timestamp(pruning.min_timestamp, use_index=False)
-        starts.append(log.log_end_offset if first is None else first)
+        first = log.offset_for_timestamp(pruning.min_timestamp, use_index=False, on_error=on_error)
+        starts.append(_end_or_highest(log, on_error) if first is None else first)
     return max(starts, default=None), min(ends, default=None)
 
 
-def _cut(log: logs.Log, reading: Reading, start: int | None, end: int | None, split_bytes: int) -> Iterator[Range]:
+def _cut(
+    log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
+) -> Iterator[FileRange]:
     """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
+    if reading.on_error == "skip":
+        yield from _cut_by_index(log, reading, start, end, split_bytes)
+        return
     verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
     if _needs_no_walk(log, reading, split_bytes):
         (segment,), size = log.segments, log.size_in_bytes
-        stretch = ByteRange(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
-        yield Range(stretch, size, verdict, log.topic, log.partition, start, end)
+        byte_range = ByteRange(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
+        yield FileRange(byte_range, size, verdict, log.topic, log.partition, start, end)
         return
     splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
     for split in splits:
         part = verdict.between(split.first_offset, split.next_offset)
-        yield Range(split.byte_range, split.size_in_bytes, part, log.topic, log.partition, start, end)
+        yield FileRange(split.byte_range, split.size_in_bytes, part, log.topic, log.partition, start, end)
 
 
-def _needs_no_walk(log: logs.Log, reading: Reading, split_bytes: int) -> bool:
+def _cut_by_index(
+    log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
+) -> Iterator[FileRange]:
+    """The same for a log that may be corrupt: nothing but names and indexes of segments decides what is read.
+
+    With read_committed the transactions that can be read decide which records are delivered.
+    """
+    verdict = log.verdict(reading.isolation_level, on_error="skip")
+    first = max(log.log_start_offset, start or 0)
+    for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
+        below = None if following is None else following.base_offset
+        is_before = below is not None and below <= first
+        if is_before or (end is not None and (segment.base_offset or 0) >= end):
+            continue
+        for byte_range, size in cut_by_index(segment, below, split_bytes, reading.limits):
+            is_before = byte_range.below_offset is not None and byte_range.below_offset <= first
+            if not is_before and (end is None or byte_range.first_offset < end):
+                part = verdict.between(byte_range.first_offset, byte_range.below_offset or HIGHEST_LONG)
+                yield FileRange(byte_range, size, part, log.topic, log.partition, start, end)
+
+
+def _needs_no_walk(log: logs.Log, reading: RangeOptions, split_bytes: int) -> bool:
     """Whether there is one segment, small enough, nothing is to be settled, and a torn tail shows by its CRC."""
     is_settled = reading.isolation_level == "read_uncommitted" and reading.check_crcs
     return is_settled and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
 
 
-def _in_segments(ranges: Iterable[Range], found: FoundPartition) -> Iterator[Range]:
-    return (each for each in ranges if found.wants(Path(each.stretch.path).name))
+def _in_segments(ranges: Iterable[FileRange], found: FoundPartition) -> Iterator[FileRange]:
+    return (each for each in ranges if found.wants(Path(each.byte_range.path).name))
 
 
-def _packed(ranges: Iterable[Range], most_bytes: int) -> Iterator[Task]:
+def _packed(ranges: Iterable[FileRange], most_bytes: int) -> Iterator[Task]:
     """Neighbours together up to `most_bytes`: each task costs some ten milliseconds."""
-    task: list[Range] = []
+    task: list[FileRange] = []
     size = 0
     for each in ranges:
         if task and size + each.size_in_bytes > most_bytes:

@@ -7,6 +7,7 @@ into offsets and cuts files into ranges at batch boundaries. Each range carries 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,12 +16,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
 from kcodec.spark.filters import Pruning, pruning_of
-from kcodec.spark.options import ReadOptions, parse_options
+from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
+
+# Metadata of the first column of a table: the options that it was created with.
+TABLE_OPTIONS = "kcodec.options"
 
 
 class KcodecDataSource(DataSource):
@@ -38,17 +42,26 @@ class KcodecDataSource(DataSource):
     def schema(self) -> StructType:
         """That of Spark's own Kafka source; includeHeaders and includeBatchMeta add columns."""
         options = parse_options(self.options)
-        return struct_type(default_columns(options.include_headers, options.include_batch_meta))
+        schema = struct_type(default_columns(options.include_headers, options.include_batch_meta))
+        if is_table(self.options):
+            schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of these columns; with pushdown=true one that takes filters, which Spark must be told to offer."""
-        options = parse_options(self.options)
+        options = parse_options(self._table_options(schema) | dict(self.options))
         columns = columns_of_schema(schema)
         if not options.pushdown:
             return KcodecReader(options, columns)
         if not hasattr(DataSourceReader, "pushFilters"):
             raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
         return KcodecPushdownReader(options, columns)
+
+    @staticmethod
+    def _table_options(schema: StructType) -> dict[str, str]:
+        """Return the options of a table: Spark passes them to schema(), when the table is created, and then no more."""
+        found = schema.fields[0].metadata.get(TABLE_OPTIONS) if schema.fields else None
+        return {} if found is None else dict(json.loads(found))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader that raises when a query starts, as PySpark hides the error of a streamReader that raises."""
@@ -93,10 +106,10 @@ class _NoStreamReader(DataSourceStreamReader):
 class KcodecReader(DataSourceReader):
     """Plans on the driver, reads in tasks. What it holds is plain values: Spark pickles it."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[SparkColumn]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         self._options = options
         self._pruning = Pruning()
-        self._reading = ranges.Reading(
+        self._reading = ranges.RangeOptions(
             tuple(columns),
             isolation_level=options.isolation_level,
             on_error=options.on_error,

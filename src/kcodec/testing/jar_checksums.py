@@ -12,9 +12,13 @@ from __future__ import annotations
 #: organisation:name:revision of what was resolved; all jars that came with it are in SHA256.
 ARTIFACTS = frozenset(
     {
+        "org.apache.commons:commons-pool2:2.12.0",
+        "org.apache.kafka:kafka-clients:3.9.1",
         "org.apache.kafka:kafka-tools:4.3.1",
         "org.apache.kafka:kafka_2.13:3.9.1",
         "org.apache.kafka:kafka_2.13:4.3.1",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
         "org.eclipse.jdt:ecj:3.40.0",
         "org.slf4j:slf4j-simple:1.7.36",
     }
@@ -36,6 +40,7 @@ SHA256 = {
     "commons-io-2.14.0.jar": "e35d1df7232568ed4b81d9a9ed94a0159b3ff6cf1915cc21eef5cb55d7b157a2",
     "commons-logging-1.2.jar": "daddea1ea0be0f56978ab3006b8ac92834afeefbd9b7e4e6316fca57df0fa636",
     "commons-logging-1.3.5.jar": "6d7a744e4027649fbb50895df9497d109f98c766a637062fe8d2eabbb3140ba4",
+    "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
     "commons-validator-1.10.1.jar": "ed74711a78d793ca37f6075e4a1e93d107233dfd20d0bb17e32bad88d38e56aa",
     "commons-validator-1.7.jar": "4d74f4ce4fb68b2617edad086df6defdf9338467d2377d2c62e69038e1c4f02f",
     "connect-api-4.3.1.jar": "5ce6158d453d2d84ab3509260fff872c67fb532a51519da6acafc6835bc48cfe",
@@ -157,6 +162,8 @@ SHA256 = {
     "snakeyaml-2.5.jar": "e6682acf1ace77508ef13649cbf4f8d09d2cf5457bdb61d25ffb6ac0233d78dd",
     "snappy-java-1.1.10.5.jar": "0f3f1857ed33116583f480b4df5c0218836c47bfbc9c6221c0d73f356decf37b",
     "snappy-java-1.1.10.7.jar": "4c766cb3f855415ee734b2392949a0b6f12a60879334a74518deaf6270d32e36",
+    "spark-sql-kafka-0-10_2.13-4.2.0.jar": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar": "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
     "swagger-annotations-2.2.39.jar": "ea3017076809f8104ff8a130dc4c12db8c67595aa1d978104a9beca8277a7d29",
     "zookeeper-3.8.4.jar": "2d77b152039e7f85dc5438a9304febff86a2f3e55c88976a8be309af39028e97",
     "zookeeper-jute-3.8.4.jar": "93e854b55d731e745bafec187e2e7bf3389fd2a88e2fc8d1a3c1b9110284b284",

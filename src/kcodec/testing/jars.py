@@ -131,10 +131,11 @@ def _verify_once(folder: Path, artifacts: Artifacts) -> None:
     verify_jars(folder, artifacts)
 
 
-def ivy_module(artifacts: Artifacts) -> str:
+def ivy_module(artifacts: Artifacts, is_transitive: bool = True) -> str:
     """An Ivy module file that depends on every artifact, so that one JVM resolves all of them."""
+    which = 'conf="default-&gt;default"' if is_transitive else 'conf="default-&gt;master" transitive="false"'
     rows = "".join(
-        f'    <dependency org="{organisation}" name="{name}" rev="{revision}" conf="default-&gt;default"/>\n'
+        f'    <dependency org="{organisation}" name="{name}" rev="{revision}" {which}/>\n'
         for organisation, name, revision in artifacts
     )
     return (
@@ -183,11 +184,13 @@ def trust_options(scratch: Path) -> list[str]:
     return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={TRUST_PASSWORD}"]
 
 
-def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts) -> str | None:
+def run_ivy(
+    java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts, is_transitive: bool = True
+) -> str | None:
     """Resolve all artifacts into `target`, `java` with its options; None, or the line that says why it failed."""
     target.mkdir(parents=True)
     module = target / "ivy.xml"
-    module.write_text(ivy_module(artifacts), encoding="utf-8")
+    module.write_text(ivy_module(artifacts, is_transitive), encoding="utf-8")
     command = [*java, "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
     command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{PATTERN}"]
     try:
@@ -203,9 +206,10 @@ def run_ivy(java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts
     return (told or lines or [f"exit code {done.returncode}"])[-1]
 
 
-def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None) -> None:
+def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None, *, is_transitive: bool = True) -> None:
     """Fill `libs`, trying again after a failure (registries do fail now and then); MissingTool after the last.
 
+    is_transitive: with what the artifacts depend on.
     Two processes that want the same are no trouble: the second waits for the first, on systems that have such locks.
     """
     java, ivy = find_java(), find_ivy()
@@ -216,7 +220,7 @@ def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None) -> No
             return
         with tempfile.TemporaryDirectory(prefix=libs.name + "-", dir=libs.parent) as scratch:
             gathered = Path(scratch, "jars")
-            _gather(str(java), ivy, cache, gathered, artifacts)
+            _gather(str(java), ivy, cache, gathered, artifacts, is_transitive)
             verify_jars(gathered, artifacts)
             (gathered / STAMP).write_text("\n".join([*_lines(artifacts), ""]), encoding="utf-8")
             if libs.exists():
@@ -224,7 +228,7 @@ def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None) -> No
             gathered.rename(libs)
 
 
-def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifacts) -> None:
+def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifacts, is_transitive: bool) -> None:
     reason: str | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -232,7 +236,7 @@ def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifa
             shutil.rmtree(gathered, ignore_errors=True)
         # The first try is Java as it is; one that comes with its own certificates may lack the machine's.
         options = trust_options(gathered.parent) if attempt else []
-        reason = run_ivy([java, *options], ivy, cache, gathered, artifacts)
+        reason = run_ivy([java, *options], ivy, cache, gathered, artifacts, is_transitive)
         if reason is None:
             return
     raise MissingTool(f"{', '.join(_lines(artifacts))} could not be fetched ({ATTEMPTS} tries): {reason}")

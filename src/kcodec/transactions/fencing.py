@@ -174,6 +174,15 @@ def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadlin
     return Failed(TransactionDisposition.EMPTY if is_empty else TransactionDisposition.ABORT, plain)
 
 
+def investigate_failed(cluster: Cluster, ending: Ending, failed: Failed, deadline: float | None = None) -> Flow[Failed]:
+    """Return what a failed request means: `failed` itself, unless it only said that the epoch is too old."""
+    if failed.disposition is not TransactionDisposition.INVESTIGATE:
+        return failed
+    code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
+    doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
+    return (yield from investigate(cluster, ending, doing, code, deadline))
+
+
 def _is_committed(found: TransactionStatus, ending: Ending) -> bool:
     """Return whether the coordinator committed this very transaction.
 

@@ -25,7 +25,7 @@ from kcodec.transactions.errors import (
     timeout_refused,
 )
 from kcodec.transactions.fencing import describe_transaction
-from kcodec.transactions.requests import CoordinatorCall
+from kcodec.transactions.requests import CONCURRENT_BACKOFF, CoordinatorCall
 
 log = logging.getLogger("kcodec.transactions")
 
@@ -39,12 +39,14 @@ def init_producer_id(
     on_unanswered: Callable[[], None],
     *,
     is_init_unanswered: bool,
+    concurrent_backoff: float = CONCURRENT_BACKOFF,
 ) -> Flow[ProducerIdAndEpoch]:
     """Return the (producer id, epoch) of the transactions to come; what was open under the id is aborted.
 
     expected:      what we had before; None takes the id over.
     on_unanswered: called for each copy that got no response: it may arrive late.
     is_init_unanswered: whether a copy of an earlier call got no response.
+    concurrent_backoff: the first pause while the last transaction of the id is being ended.
 
     UNKNOWN_SERVER_ERROR is retried until the deadline: the coordinator may have bumped the epoch or not, and a retry
     that names the same epoch is safe in both cases.
@@ -60,6 +62,7 @@ def init_producer_id(
         deadline,
         on_unanswered=on_unanswered,
         is_uncertain=lambda code: code == ErrorCode.UNKNOWN_SERVER_ERROR,
+        concurrent_backoff=concurrent_backoff,
     )
     code, found = yield from _send(coordinator, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:

@@ -43,7 +43,7 @@ from kcodec.transactions.errors import (
     failure,
     not_written,
 )
-from kcodec.transactions.fencing import Ending, investigate
+from kcodec.transactions.fencing import Ending, investigate, investigate_failed
 from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
@@ -63,7 +63,9 @@ LARGE_BATCHES = 16
 #: States in which something is open that only an abort ends.
 TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 #: States in which records are written.
-_WRITING = frozenset({State.IN_TRANSACTION, State.COMMITTING})
+_WRITING = frozenset({State.IN_TRANSACTION, State.COMMITTING, State.RELEASING})
+#: States in which a call waits for the records that are under way.
+_FLUSHING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
 _EVENTS = {
     TransactionDisposition.ABORT: Event.ABORTABLE,
     TransactionDisposition.FATAL: Event.FATAL,
@@ -406,6 +408,38 @@ class TransactionManager(ProducerIdSource):
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
             raise TransactionStateError("this transaction has ended", state=self.state.name, event=Event.SEND.name)
+        self._check_shareable(transaction)
+        return self._share(transaction)
+
+    def release(self, timeout: float | None = None) -> Flow[TransactionHandle]:
+        """Flush, and leave the transaction open for those that have its handle; this producer is to be closed then.
+
+        Raise the error that blocks the commit, DeliveryTimeoutError while records are still under way: the transaction
+        can only be aborted then. Raise TransactionStateError below transaction.version 2 where no partition was added.
+        """
+        self.call(Event.RELEASE)
+        transaction, deadline = self.now_open, self._deadline(timeout)
+        try:
+            yield from self._flush(transaction, deadline)
+            if self.state is not State.RELEASING:
+                assert self.kept_error is not None
+                raise self.kept_error.with_traceback(None)
+            self._check_shareable(transaction)
+        except TransactionStateError as error:
+            self.move(Event.INTERRUPTED, error)
+            raise
+        except GeneratorExit:
+            if self.state is State.RELEASING:
+                self.move(Event.INTERRUPTED, self._blocked("the call that was to release it was interrupted"))
+            raise
+        except DeliveryTimeoutError as late:
+            self._advise(late)
+            raise
+        handle = self._share(transaction)
+        self.move(Event.FLUSHED)
+        return handle
+
+    def _check_shareable(self, transaction: ProducerTransaction) -> None:
         if not transaction.is_new_flow and not transaction.added:
             raise TransactionStateError(
                 "below transaction.version 2 a transaction has a handle only after its partitions were added: name "
@@ -413,6 +447,8 @@ class TransactionManager(ProducerIdSource):
                 state=self.state.name,
                 event=Event.SEND.name,
             )
+
+    def _share(self, transaction: ProducerTransaction) -> TransactionHandle:
         transaction.is_shared = True
         self.note_sent(transaction)
         return TransactionHandle(self.transactional_id, *transaction.producer, self.cluster.transaction_version)
@@ -451,7 +487,7 @@ class TransactionManager(ProducerIdSource):
                 highest_version=highest_version,
             )
         except Failed as failed:
-            found = yield from self._investigated(failed, transaction, deadline)
+            found = yield from investigate_failed(self.cluster, self.ending(transaction), failed, deadline)
             self._fail(found)
             raise found.error from None
         except (KcodecError, GeneratorExit) as error:
@@ -519,7 +555,7 @@ class TransactionManager(ProducerIdSource):
                     )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:
-            if self.state in {State.COMMITTING, State.ABORTING}:
+            if self.state in _FLUSHING:
                 self.move(Event.INTERRUPTED, self._blocked(f"records were still under way: {error}"))
             raise
 
@@ -613,15 +649,6 @@ class TransactionManager(ProducerIdSource):
             error = error.__cause__
         self.move(_EVENTS[failed.disposition], error)
 
-    def _investigated(
-        self, failed: Failed, transaction: ProducerTransaction, deadline: float | None = None
-    ) -> Flow[Failed]:
-        if failed.disposition is not TransactionDisposition.INVESTIGATE:
-            return failed
-        code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
-        doing = str(getattr(failed.error, "reason", failed.error)).partition(": ")[0]
-        return (yield from investigate(self.cluster, self.ending(transaction), doing, code, deadline))
-
     # The background
 
     def run(self) -> Flow[None]:
@@ -675,7 +702,7 @@ class TransactionManager(ProducerIdSource):
                 is_over=is_over,
             )
         except Failed as failed:
-            found = yield from self._investigated(failed, transaction)
+            found = yield from investigate_failed(self.cluster, self.ending(transaction), failed)
             if not is_over():
                 self._fail(found)
         except UnsupportedError as error:

@@ -5,6 +5,9 @@ A `TransactionWriter` writes under the identity of the handle, which it can neit
 partitions it writes to, and no other writes to them. Any of IDENTITY_ERRORS means: stop, and leave the decision to the
 owner of the transaction.
 
+A transaction that no producer owns begins with InitProducerId, which fences the last producer of the id and aborts what
+it left open; below transaction version 2, AddPartitionsToTxn for all its partitions follows.
+
 A transaction is ended by EndTxn directly, never by InitProducerId, which would abort it. Any process may do it, also
 after all that took part were restarted, and any number of times: the response to a repeat of the same end is success.
 The only bound is the transaction's time-out, which the coordinator keeps.
@@ -15,17 +18,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Asking
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.errors import BrokerError, FatalTransactionError, TransactionStateError
+from kcodec.errors import (
+    AuthorizationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    FatalTransactionError,
+    KcodecError,
+    TransactionStateError,
+)
 from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdSource
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, abortable
-from kcodec.transactions.fencing import ONGOING, Ending, TransactionStatus, describe_transaction, investigate
+from kcodec.transactions.fencing import (
+    ONGOING,
+    Ending,
+    TransactionStatus,
+    describe_transaction,
+    investigate,
+    investigate_failed,
+)
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_receipts
+from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.offsets import Offsets, commit_offsets
+from kcodec.transactions.partitions import add_partitions
+from kcodec.transactions.requests import CONCURRENT_BACKOFF, OWN_CONCURRENT_BACKOFF
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VERSION
 
 #: How a broker refuses a writer whose transaction has ended.
@@ -53,7 +74,12 @@ def ending_of(cluster: Cluster, handle: TransactionHandle, wall_clock: Callable[
 
 
 class HandleSource(ProducerIdSource):
-    """The identity of a TransactionWriter. error: the first that was met; nothing is written after it."""
+    """The identity of a TransactionWriter.
+
+    error:         the first that was met; nothing is written after it.
+    check_seconds: must_be_first: the time in which a leader must say whether another writer was there; None: it is not
+                   asked.
+    """
 
     def __init__(
         self,
@@ -61,6 +87,7 @@ class HandleSource(ProducerIdSource):
         handle: TransactionHandle,
         partitions: Iterable[TopicPartition],
         wall_clock: Callable[[], float],
+        check_seconds: float | None = None,
     ) -> None:
         super().__init__()
         self.cluster = cluster
@@ -69,6 +96,9 @@ class HandleSource(ProducerIdSource):
         self._ending = ending_of(cluster, handle, wall_clock)
         self._written: dict[TopicPartition, tuple[int, int]] = dict.fromkeys(partitions, (0, -1))
         self._to_investigate: tuple[str, int] | None = None
+        self._check_seconds = check_seconds
+        self._unchecked = set(self._written) if check_seconds is not None else set()
+        self._to_check: set[TopicPartition] = set()
         self._wake = Signal()
 
     @property
@@ -91,7 +121,11 @@ class HandleSource(ProducerIdSource):
         return HIGHEST_VERSION if self._ending.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource."""
+        """See ProducerIdSource. With must_be_first, the first batch of a partition waits for the leader's word."""
+        if partition in self._unchecked:
+            self._to_check.add(partition)
+            self._wake.set()
+            return False
         return partition in self._written and self._to_investigate is None
 
     def refuses(self) -> BaseException | None:
@@ -121,12 +155,122 @@ class HandleSource(ProducerIdSource):
             self.changed.set()
 
     def run(self) -> Flow[None]:
-        """Find out why an epoch is too old, once."""
+        """Find out whether another writer was there, and, once, why an epoch is too old."""
         while self._to_investigate is None:
-            yield from wait(self._wake)
+            if self._to_check and self.error is None:
+                yield from self._check_first()
+            else:
+                yield from wait(self._wake)
         doing, code = self._to_investigate
         failed = yield from investigate(self.cluster, self._ending, doing, code)
         self._stop(failed.error)
+
+    def _check_first(self) -> Flow[None]:
+        """Stop unless this producer id and epoch has written nothing yet to the partitions that are to be written."""
+        from kcodec.cluster.producer_states import producers_of
+
+        partitions, seconds = sorted(self._to_check), self._check_seconds
+        asking = Asking(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
+        try:
+            found = (yield from producers_of(asking, partitions, None, seconds)).first_value()
+        except KcodecError as error:
+            if isinstance(error, AuthorizationError) and isinstance(error.resource, TopicPartition):
+                error.resource = error.resource.topic
+            error.add_note(
+                "must_be_first=True asks leaders for the producers of a partition, which takes READ on its topic, and "
+                "brokers from Kafka 2.8 on"
+            )
+            self._stop(error)
+            return
+        for partition in partitions:
+            for state in found[partition]:
+                # An end marker of the transaction before may have brought the epoch, without a sequence number.
+                is_same = (state.producer_id, state.producer_epoch) == self._ending.producer
+                if is_same and (state.last_sequence >= 0 or state.current_transaction_start_offset is not None):
+                    self._stop(_not_first(self._ending.transactional_id, partition, state.last_sequence))
+                    return
+        self._unchecked.difference_update(partitions)
+        self._to_check.difference_update(partitions)
+        self.changed.set()
+
+
+def _not_first(transactional_id: str, partition: TopicPartition, last_sequence: int) -> BrokerError:
+    text = (
+        f"another writer has written to {partition} under this handle of {transactional_id!r} already (up to sequence "
+        f"number {last_sequence}), and must_be_first is set; nothing was written by this one. One writer writes to a "
+        "partition: abort the transaction (abort_transaction), and write it again"
+    )
+    return abortable(text, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, partition)
+
+
+def begin_shared(
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Iterable[TopicPartition],
+    timeout_ms: int,
+    deadline: float,
+    *,
+    expected: ProducerIdAndEpoch | None = None,
+    on_unanswered: Callable[[], None] = lambda: None,
+    is_init_unanswered: bool = False,
+    on_initialized: Callable[[ProducerIdAndEpoch], None] = lambda producer: None,
+) -> Flow[TransactionHandle]:
+    """Take the transactional id over, abort what was open under it, and begin a transaction without an owner.
+
+    expected:      the (producer id, epoch) of the transaction before, if this process began it: it succeeds only
+                   while no other took the id over. None: take it over.
+    on_unanswered: called for each copy of InitProducerId that got no response; is_init_unanswered: whether one of an
+                   earlier call got none.
+    on_initialized: called with the (producer id, epoch) of the transaction as soon as it is known.
+
+    Raise what InitProducerId and AddPartitionsToTxn failed with (ProducerFencedError, AuthorizationError ...),
+    DeliveryTimeoutError, TransactionStateError without partitions below transaction version 2.
+    """
+    try:
+        producer = yield from init_producer_id(
+            cluster,
+            transactional_id,
+            timeout_ms,
+            expected,
+            deadline,
+            on_unanswered,
+            is_init_unanswered=is_init_unanswered,
+            concurrent_backoff=CONCURRENT_BACKOFF if expected is None else OWN_CONCURRENT_BACKOFF,
+        )
+    except Failed as failed:
+        raise failed.error from failed
+    on_initialized(producer)
+    handle = TransactionHandle(transactional_id, *producer, cluster.transaction_version)
+    if handle.transaction_version < NEW_FLOW_LEVEL:
+        yield from _add_up_front(cluster, handle, set(partitions), deadline)
+    return handle
+
+
+def _add_up_front(
+    cluster: Cluster, handle: TransactionHandle, partitions: set[TopicPartition], deadline: float
+) -> Flow[None]:
+    """Send AddPartitionsToTxn, so that the end of this transaction fences its late writers in each partition."""
+    if not partitions:
+        raise TransactionStateError(
+            f"transaction.version of this cluster is {handle.transaction_version}, and below {NEW_FLOW_LEVEL} a "
+            "transaction begins with its partitions: name all that its writers will write to (partitions=[...])",
+            state="READY",
+            event="BEGIN",
+        )
+    producer = ProducerIdAndEpoch(handle.producer_id, handle.producer_epoch)
+    try:
+        yield from add_partitions(
+            cluster,
+            handle.transactional_id,
+            producer,
+            partitions,
+            deadline,
+            # Each transaction without an owner has its own epoch, so that a late copy cannot reach another one.
+            on_unanswered=lambda: None,
+            is_over=lambda: False,
+        )
+    except Failed as failed:
+        raise failed.error from failed
 
 
 def commit_shared(
@@ -138,8 +282,9 @@ def commit_shared(
     group: ConsumerGroupMetadata | None,
     timeout: float,
     wall_clock: Callable[[], float],
-) -> Flow[None]:
-    """Commit the transaction of a handle, offsets with it.
+) -> Flow[ProducerIdAndEpoch]:
+    """Commit the transaction of a handle, offsets with it; return the (producer id, epoch) that a next InitProducerId
+    expects.
 
     Raise ValueError (two receipts for one partition), TransactionStateError (a partition without a receipt, or a
     receipt for what is not in the transaction): nothing was sent then. After that what `end_transaction` says, as
@@ -166,23 +311,26 @@ def commit_shared(
                 # The owner spends the epoch of every transaction that it shared.
                 on_unanswered=lambda: None,
             )
-        yield from end_transaction(cluster, ending, True, deadline)
-    except Failed as failed:
+        following = yield from end_transaction(cluster, ending, True, deadline)
+        return following or ending.producer
+    except Failed as first:
+        failed = yield from investigate_failed(cluster, ending, first, deadline)
         error = failed.error
         is_empty = written and not any(written.values()) and not offsets
         if is_empty and isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TXN_STATE:
-            return
-        raise _not_committed(handle, failed) from failed
+            return ending.producer
+        raise _not_committed(handle, failed) from first
 
 
 def abort_shared(
     cluster: Cluster, handle: TransactionHandle, *, timeout: float, wall_clock: Callable[[], float]
-) -> Flow[None]:
-    """Abort the transaction of a handle. Nothing happens if it is aborted already; AbortableTransactionError if it was
-    committed."""
+) -> Flow[ProducerIdAndEpoch]:
+    """Abort the transaction of a handle; return the (producer id, epoch) that a next InitProducerId expects. Nothing
+    happens if it is aborted already; AbortableTransactionError if it was committed."""
     ending = ending_of(cluster, handle, wall_clock)
     try:
-        yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
+        following = yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
+        return following or ending.producer
     except Failed as failed:
         raise failed.error from failed
 

@@ -7,8 +7,9 @@ Rule 2: an error that made a transaction impossible is kept, and the calls of `R
 says more than "illegal state".
 Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
 
-States and their names are those of Kafka's own producer (TransactionManager.State), and one more:
-UNKNOWN_OUTCOME, a commit that was sent and got no response. UNINITIALIZED means that InitProducerId comes before the
+States and their names are those of Kafka's own producer (TransactionManager.State), and three more:
+UNKNOWN_OUTCOME, a commit that was sent and got no response; and two of a transaction that is left open for other
+processes to end, RELEASING and RELEASED. UNINITIALIZED means that InitProducerId comes before the
 next transaction: at first, and whenever an epoch must not be used again (a request of the old flow got no response, and
 a late copy of it could join the next transaction of the same epoch).
 """
@@ -30,6 +31,8 @@ class State(Enum):
     COMMITTING = "the records are flushed, then EndTxn requests the commit"
     ABORTING = "what is not sent is dropped, then EndTxn requests the abort"
     ABORTABLE_ERROR = "the transaction can only be aborted"
+    RELEASING = "the records are flushed, then the transaction is left open for other processes"
+    RELEASED = "the transaction is open, and this producer neither writes to it nor ends it"
     UNKNOWN_OUTCOME = (
         "EndTxn requested the commit and got no response: whether the transaction was committed is unknown"
     )
@@ -45,11 +48,13 @@ class Event(Enum):
     SEND_OFFSETS = "send_offsets_to_transaction"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
+    RELEASE = "release"
 
     INITIALIZED = "InitProducerId gave a producer id and epoch"
     NOT_INITIALIZED = "InitProducerId got no response in time, or the epoch was spent while nothing was open"
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
+    FLUSHED = "all records of a transaction that is released were acknowledged"
     ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
     INTERRUPTED = "the call ended before EndTxn was sent"
     UNANSWERED = "EndTxn was sent and got no response by the deadline"
@@ -58,7 +63,7 @@ class Event(Enum):
 
 
 #: The calls of an application; the rest is what happens.
-CALLS = (Event.INITIALIZE, Event.BEGIN, Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.ABORT)
+CALLS = (Event.INITIALIZE, Event.BEGIN, Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.ABORT, Event.RELEASE)
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
     State.UNINITIALIZED: {
@@ -81,6 +86,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.SEND_OFFSETS: State.IN_TRANSACTION,
         Event.COMMIT: State.COMMITTING,
         Event.ABORT: State.ABORTING,
+        Event.RELEASE: State.RELEASING,
         Event.ABORTABLE: State.ABORTABLE_ERROR,
         Event.FATAL: State.FATAL_ERROR,
     },
@@ -107,6 +113,13 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ABORTABLE: State.ABORTABLE_ERROR,
         Event.FATAL: State.FATAL_ERROR,
     },
+    State.RELEASING: {
+        Event.FLUSHED: State.RELEASED,
+        Event.INTERRUPTED: State.ABORTABLE_ERROR,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.RELEASED: {Event.FATAL: State.FATAL_ERROR},
     State.UNKNOWN_OUTCOME: {
         # The same EndTxn once more, in the hope of a response.
         Event.COMMIT: State.COMMITTING,
@@ -121,7 +134,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 #: Calls that raise the error which led into the state.
 RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
-    State.ABORTABLE_ERROR: (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT),
+    State.ABORTABLE_ERROR: (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.RELEASE),
     State.FATAL_ERROR: CALLS,
 }
 
@@ -133,6 +146,8 @@ _REMEDIES: dict[State, str] = {
     State.COMMITTING: "wait until the commit has returned, then begin the next transaction",
     State.ABORTING: "wait until the abort has returned, then begin the next transaction",
     State.ABORTABLE_ERROR: "abort the transaction first",
+    State.RELEASING: "wait until release has returned; commit_transaction(handle) or abort_transaction(handle) ends it",
+    State.RELEASED: "commit_transaction(handle) or abort_transaction(handle) ends it; create another producer to write",
     State.UNKNOWN_OUTCOME: (
         "the commit was sent and got no response: commit_transaction sends it again, "
         "begin_transaction leaves its outcome unknown and continues"

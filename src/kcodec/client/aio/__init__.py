@@ -22,10 +22,12 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.client.aio.range_records import read_ranges
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
     from kcodec.client.aio.shared import (
+        SharedTransactions,
         TransactionHandle,
         TransactionWriter,
         WriterReceipt,
         abort_transaction,
+        begin_transaction,
         commit_transaction,
     )
     from kcodec.client.aio.topic_records import read_topic
@@ -40,6 +42,7 @@ _EXPORTS = {
     "Producer": "kcodec.client.aio.producer",
     "RecordMetadata": "kcodec.client.aio.producer",
     "SessionTransaction": "kcodec.client.aio.session",
+    "SharedTransactions": "kcodec.client.aio.shared",
     "TableDelivery": "kcodec.client.aio.producer",
     "TopicDeliveryError": "kcodec.client.aio.producer",
     "Transaction": "kcodec.client.aio.producer",
@@ -47,6 +50,7 @@ _EXPORTS = {
     "TransactionWriter": "kcodec.client.aio.shared",
     "WriterReceipt": "kcodec.client.aio.shared",
     "abort_transaction": "kcodec.client.aio.shared",
+    "begin_transaction": "kcodec.client.aio.shared",
     "commit_transaction": "kcodec.client.aio.shared",
     "read_ranges": "kcodec.client.aio.range_records",
     "read_topic": "kcodec.client.aio.topic_records",
@@ -62,6 +66,7 @@ __all__ = [
     "Producer",
     "RecordMetadata",
     "SessionTransaction",
+    "SharedTransactions",
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
@@ -69,6 +74,7 @@ __all__ = [
     "TransactionWriter",
     "WriterReceipt",
     "abort_transaction",
+    "begin_transaction",
     "commit_transaction",
     "read_ranges",
     "read_topic",

@@ -164,12 +164,12 @@ class Consumer(ClientBase):
         return await self._poll(timeout, self._core.take_arrow)
 
     async def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
-        if not self._polling.acquire(blocking=False):
+        if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is under way: one task polls a consumer, and none of the functions it calls")
         try:
             if True:  # ASYNC
-                if self._must_start():
+                if not self._is_started:
                     self._start()
             if self._io_loop.is_closed:
                 await self._run(self._core.wait_for_work(0.0))  # says why

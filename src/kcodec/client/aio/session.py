@@ -316,7 +316,7 @@ class GroupTransactSession(ClientBase):
     async def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
-        if not self._polling.acquire(blocking=False):
+        if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is under way: one task polls a session, and none of the functions it calls")
         try:

@@ -31,23 +31,14 @@ IoLoop = AsyncioLoop
 CoreLock = nullcontext
 
 
-def _true() -> bool:
-    return True
-
-
 class ClientBase(NotPickled):
     """An object that belongs to the event loop of its first call."""
 
     _io_loop: IoLoop
     _event_loop: asyncio.AbstractEventLoop | None = None
-    #: Quick enough for each `send`: true before the first call, and when its event loop is closed.
-    _must_start: Callable[[], bool] = staticmethod(_true)
+    _is_started = False
     #: What a ResourceWarning says.
     _unclosed: ClassVar[str] = "was not closed"
-
-    @property
-    def _is_started(self) -> bool:
-        return self._event_loop is not None
 
     def _begin(self) -> None:
         """In the event loop: run the flows that a client has in the background."""
@@ -57,7 +48,7 @@ class ClientBase(NotPickled):
         the first call."""
         if self._event_loop is None:
             self._event_loop = asyncio.get_running_loop()
-            self._must_start = self._event_loop.is_closed
+            self._is_started = True
             self._io_loop.post(self._begin)
         else:
             self._io_loop.check_wait()
@@ -85,12 +76,16 @@ class ClientBase(NotPickled):
 
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
-        if io_loop is not None and self._event_loop is not None and not io_loop.is_closed:
+        if io_loop is not None and self._is_started and not io_loop.is_closed:
             self._log_lost()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
 
 
 # Producers
+
+
+def _true() -> bool:
+    return True
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
@@ -165,9 +160,17 @@ class ProducerBase(ClientBase):
     _core: ProducerCore
     _lock: nullcontext[None]
     _freed: asyncio.Event
+    #: Quick enough for each `send`: true before the first call, and when the event loop is closed.
+    _must_start: Callable[[], bool]
+
+    def _start(self) -> None:
+        super()._start()
+        assert self._event_loop is not None
+        self._must_start = self._event_loop.is_closed
 
     def _make_lock(self) -> Callable[[], None]:
         """Make the lock of the core; return what the core calls when it has buffer space again."""
+        self._must_start = _true
         self._lock = nullcontext()
         self._freed = asyncio.Event()
         return self._freed.set

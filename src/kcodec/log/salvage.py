@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where reading continues behind corruption, under ``on_error="skip"``.
+
+Bytes are never searched for something that looks like a batch: the value of a record may be a batch itself. A position
+behind corruption is believed only if
+
+- the batch at the corrupt position has a right CRC, so that its length is right, too (its offsets contradict those
+  around it, or its records cannot be decoded);
+- or the length of the corrupt batch, and of those behind it, leads to a batch with a right CRC, from which batches lead
+  to the position below;
+- or ``.index`` names the position, and the batch there has a right CRC and the offsets that the index names.
+
+Otherwise the rest of the segment is lost, and reading continues with the next segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from kcodec._fast import RecordBatch, header_at
+from kcodec.errors import DecodeError
+from kcodec.limits import DecodeLimits
+from kcodec.log.indexes import OffsetIndex, named_offset, read_offset_index
+from kcodec.log.segment import (
+    BATCH_OVERHEAD,
+    LEAST_BATCH,
+    LEAST_BATCH_LENGTH,
+    LOG_OVERHEAD,
+    Segment,
+    batch_at,
+    computed_crc,
+    has_plausible_fields,
+    stored_offset,
+)
+from kcodec.log.windows import SegmentFile
+
+# A cut is looked for among this many index entries.
+CUT_ENTRIES = 16
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Bytes [position, end_position) of a segment that were skipped.
+
+    first_offset, next_offset: records in [first_offset, next_offset) may have been lost; next_offset is None where
+    nothing tells the offset behind the loss (at the end of the log, or of a file whose successor is not known).
+    """
+
+    path: str
+    position: int
+    end_position: int
+    first_offset: int
+    next_offset: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        offsets = f"from {self.first_offset} on" if self.next_offset is None else self._offsets(self.next_offset)
+        place = f"bytes {self.position} to {self.end_position - 1}"
+        if self.position == self.end_position:
+            place = f"bytes from {self.position} on"
+        return f"{self.path}: {place} ({offsets}) were skipped: {self.reason}"
+
+    def _offsets(self, next_offset: int) -> str:
+        if next_offset - self.first_offset < 2:
+            return f"offset {self.first_offset}"
+        return f"offsets {self.first_offset} to {next_offset - 1}"
+
+
+class ResumePosition(NamedTuple):
+    """A batch boundary behind corruption, and the first offset there (None where the batch there is not known)."""
+
+    position: int
+    offset: int | None
+
+
+class ResumePositions:
+    """Where reading of one segment can continue. Its index is read when it is first needed."""
+
+    def __init__(self, file: SegmentFile, limits: DecodeLimits) -> None:
+        self._file = file.apart()
+        self._limits = limits
+
+    @cached_property
+    def _index(self) -> OffsetIndex | None:
+        path, storage = self._file.path, self._file.storage
+        if named_offset(path) is None:
+            return None
+        try:
+            return read_offset_index(Segment(path, None, False, storage).beside(".index"), None, storage)
+        except (OSError, DecodeError):
+            return None
+
+    def are_after(self, position: int) -> bool:
+        """Return whether the index names batches at or behind `position`, so that data that ends there has been cut."""
+        index = self._index
+        return index is not None and len(index) > 0 and index[-1].position >= position
+
+    def behind(self, position: int, end: int, above: int) -> ResumePosition | None:
+        """Return where to continue behind the corrupt batch at `position`; None if the bytes up to `end` are lost.
+
+        above: the last offset before the corruption.
+        """
+        batch = self.intact(position, end)
+        if batch is not None:
+            behind = position + batch.size_in_bytes
+            return ResumePosition(behind, self._offset_at(behind, end)) if behind < end else None
+        indexed = self.indexed(position, end)
+        reached = self._by_lengths(position, end, above, indexed) or indexed
+        return None if reached is None else ResumePosition(reached.position, stored_offset(reached))
+
+    def indexed(self, position: int, end: int) -> RecordBatch | None:
+        """Return the first batch in (position, end) that ``.index`` names and that has a right CRC."""
+        return next(self._indexed(position, end), None)
+
+    def cut(self, position: int, end: int) -> RecordBatch | None:
+        """Return a batch in (position, end) where the segment can be cut: one whose offsets the index bears out.
+
+        The index has the last offset of an append, which is that of the batch where each append is one batch.
+        """
+        first: RecordBatch | None = None
+        for batch in islice(self._indexed(position, end), CUT_ENTRIES):
+            if self._has_entry(batch):
+                return batch
+            first = batch if first is None else first
+        return first
+
+    def _has_entry(self, batch: RecordBatch) -> bool:
+        index = self._index or ()
+        number = bisect_left(index, batch.position, key=lambda entry: entry.position)
+        return number < len(index) and index[number] == (batch.last_offset, batch.position)
+
+    def _indexed(self, position: int, end: int) -> Iterator[RecordBatch]:
+        index = self._index
+        if index is None:
+            return
+        for number in range(bisect_right(index, position, key=lambda entry: entry.position), len(index)):
+            offset, start = index[number]
+            before = index[number - 1].offset if number else index.base_offset - 1
+            if position < start < end:
+                batch = self.intact(start, end)
+                if batch is not None and before < stored_offset(batch) <= offset:
+                    yield batch
+
+    def intact(self, position: int, end: int) -> RecordBatch | None:
+        """Return the batch at `position` if it ends by `end` and has a right CRC."""
+        if end - position < LEAST_BATCH:
+            return None
+        try:
+            batch = batch_at(self._file, position, end, self._limits)
+        except DecodeError:
+            return None
+        if batch is None or not has_plausible_fields(batch) or computed_crc(self._file, batch) != batch.crc:
+            return None
+        return batch
+
+    def _by_lengths(self, position: int, end: int, above: int, indexed: RecordBatch | None) -> RecordBatch | None:
+        """Return the first intact batch that lengths lead to from `position`; None if that is behind `indexed`."""
+        last = end if indexed is None else indexed.position
+        while last - position >= LOG_OVERHEAD:
+            length = int.from_bytes(self._file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
+            position += LOG_OVERHEAD + length
+            if length < LEAST_BATCH_LENGTH or position > last:
+                return None
+            if indexed is not None and position == last:
+                return indexed
+            batch = self.intact(position, last)
+            if batch is not None and above < stored_offset(batch):
+                return batch if indexed is None or self._leads_to(batch, indexed) else None
+        return None
+
+    def _leads_to(self, batch: RecordBatch, indexed: RecordBatch) -> bool:
+        """Return whether the batches from `batch` on lead to the indexed one, or to further corruption before it.
+
+        What follows an intact batch in a value are the other bytes of that value, and not a batch.
+        """
+        if batch.last_offset >= stored_offset(indexed):
+            return False
+        position, is_intact = batch.position, True
+        while position < indexed.position:
+            try:
+                found = batch_at(self._file, position, indexed.position, self._limits)
+            except DecodeError:
+                found = None
+            if found is None:
+                return not is_intact
+            is_intact = self.intact(position, indexed.position) is not None
+            position += found.size_in_bytes
+        return True
+
+    def _offset_at(self, position: int, end: int) -> int | None:
+        batch = self.intact(position, end)
+        return None if batch is None else stored_offset(batch)
+
+
+class BatchWindow(NamedTuple):
+    """Whole batches of a file.
+
+    data: the bytes that were read, from the first batch on; following: the header behind the last batch, None where the
+    data ends; failure: what is wrong with that header.
+    """
+
+    data: memoryview
+    batches: list[RecordBatch]
+    following: RecordBatch | None
+    failure: DecodeError | None
+
+
+def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: DecodeLimits) -> BatchWindow:
+    """Read the batches at `position`, at least one if there is one before `end`, and the header behind them.
+
+    size: bytes to read; more if that is less than a batch and the header behind it.
+    """
+    while True:
+        size = min(size, end - position)
+        data = file.read(position, size)
+        batches: list[RecordBatch] = []
+        following: RecordBatch | None = None
+        at = 0
+        while at < size:
+            try:
+                following = header_at(data[at:], position + at, file.path, limits)
+            except DecodeError as error:
+                return BatchWindow(data, batches, None, error)
+            if following is None or at + following.size_in_bytes > size:
+                break
+            batches.append(following)
+            at, following = at + following.size_in_bytes, None
+        if position + size < end:
+            if following is None and len(batches) > 1:
+                following = batches.pop()
+            elif following is None or not batches:
+                size = at + (BATCH_OVERHEAD if following is None else following.size_in_bytes)
+                continue
+        return BatchWindow(data, batches, following, None)
+
+
+def batches_in_order(
+    batches: Sequence[RecordBatch], above: int, below: int | None, positions: ResumePositions, end: int
+) -> int:
+    """Return the number of batches that come before the first one whose base offset is wrong.
+
+    The base offset of a batch is not covered by its CRC: corruption there shows only where offsets do not rise.
+    above: the last offset before the first batch. below: all offsets are below it; None if that is not known. end: of
+    the data. A batch whose CRC is wrong counts as in order: decoding it reports the CRC.
+    """
+    last = above
+    for batch in batches:
+        if stored_offset(batch) <= last:
+            break
+        last = batch.last_offset
+    else:
+        if below is None or last < below:
+            return len(batches)
+    intact = [(number, batch) for number, batch in enumerate(batches) if positions.intact(batch.position, end)]
+    for at, (number, batch) in enumerate(intact):
+        following = intact[at + 1][1] if at + 1 < len(intact) else None
+        if stored_offset(batch) <= above or (below is not None and batch.last_offset >= below):
+            return number
+        if following is not None and _is_misplaced(batch, following, above):
+            return number
+        corrupt = batches[number + 1] if number + 1 < len(batches) else None
+        if corrupt is not None and corrupt is not following and _is_misplaced(batch, corrupt, above, is_exact=True):
+            return number
+        above = batch.last_offset
+    return len(batches)
+
+
+def _is_misplaced(batch: RecordBatch, following: RecordBatch, above: int, is_exact: bool = False) -> bool:
+    """Return whether a batch has the wrong base offset, and not the one behind it that its offsets reach.
+
+    above: the last offset before the batch. It is the batch if nothing else would be wrong with another base offset.
+    is_exact: if it fits in exactly, as the CRC of the one behind it is wrong.
+    """
+    if stored_offset(following) > batch.last_offset or stored_offset(batch) == above + 1:
+        return False
+    free = stored_offset(following) - above - 1 - (batch.last_offset - batch.base_offset + 1)
+    return free == 0 if is_exact else free >= 0

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions that one process begins and ends and others write, one after the other, with the progress of the job.
+
+The progress is an offset that a group of the job's own has committed, and its metadata: each commit writes the next one
+within the transaction, so that the records and the progress are visible together or not at all. After a begin the
+progress is final: InitProducerId has aborted what was open, and OffsetFetch waits (RequireStable) until no transaction
+holds the offset back. Therefore a coordinator that does not know what became of its last commit begins again, and reads
+it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.retry_driver import Asking, settle
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.consumer.committed_offsets import STABLE_VERSION, fetch_question, value_of
+from kcodec.errors import DeliveryTimeoutError, ProducerFencedError
+from kcodec.flow import Flow
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.shared import abort_shared, begin_shared, commit_shared
+
+
+class SharedTransactionFlows:
+    """The flows of `kcodec.client.SharedTransactions`. timeout: seconds for the whole call.
+
+    progress_partition: whose committed offset is the progress; None: partition 0 of the topic that each begin names.
+    wall_clock:         seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        group_id: str,
+        transaction_timeout_ms: int,
+        progress_partition: TopicPartition | None,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._cluster = cluster
+        self._group = ConsumerGroupMetadata(group_id)
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._is_named = progress_partition is not None
+        self._progress_partition = progress_partition
+        self._wall_clock = wall_clock
+        #: What the next InitProducerId expects; None before the first, which takes the transactional id over.
+        self._expected: ProducerIdAndEpoch | None = None
+        self._is_init_unanswered = False
+        self._fenced: ProducerFencedError | None = None
+
+    def begin(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Flow[tuple[TransactionHandle, OffsetAndMetadata | None]]:
+        """Begin a transaction; return its handle and the progress, None where the group has none.
+
+        Once another process has taken the id over, no request follows: at InitProducerId with an old epoch a
+        coordinator first aborts what is open under the id, and only then looks at the epoch.
+        """
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
+        if not self._is_named:
+            self._progress_partition = _progress_partition(partitions)
+        deadline = self._cluster.clock() + timeout
+        try:
+            handle = yield from begin_shared(
+                self._cluster,
+                self.transactional_id,
+                partitions,
+                self._transaction_timeout_ms,
+                deadline,
+                expected=self._expected,
+                on_unanswered=self._note_unanswered,
+                is_init_unanswered=self._is_init_unanswered,
+                on_initialized=self._note_producer,
+            )
+        except ProducerFencedError as error:
+            self._fenced = error
+            raise
+        progress = yield from self._fetch_progress(deadline)
+        return handle, progress
+
+    def _note_unanswered(self) -> None:
+        self._is_init_unanswered = True
+
+    def _note_producer(self, producer: ProducerIdAndEpoch) -> None:
+        self._expected = producer
+
+    def _fetch_progress(self, deadline: float) -> Flow[OffsetAndMetadata | None]:
+        partition, group_id = self._known_partition(), self._group.group_id
+        left = max(deadline - self._cluster.clock(), 0.0)
+        asking = Asking(self._cluster, left, int, DeliveryTimeoutError)
+        question = fetch_question(self._cluster, group_id, [partition], lowest=STABLE_VERSION)
+        outcome = yield from settle(asking, [partition], question, asking.deadline(None))
+        found: OffsetAndMetadata | None = value_of(outcome, group_id)[partition]
+        return found
+
+    def commit(
+        self,
+        handle: TransactionHandle,
+        receipts: Iterable[WriterReceipt],
+        progress: int | OffsetAndMetadata,
+        timeout: float,
+    ) -> Flow[None]:
+        """Commit the transaction of a handle, the progress with it."""
+        self._check(handle)
+        following = yield from commit_shared(
+            self._cluster,
+            handle,
+            receipts=receipts,
+            offsets=check_offsets({self._known_partition(): progress}),
+            group=self._group,
+            timeout=timeout,
+            wall_clock=self._wall_clock,
+        )
+        self._note_end(handle, following)
+
+    def abort(self, handle: TransactionHandle, timeout: float) -> Flow[None]:
+        """Abort the transaction of a handle."""
+        self._check(handle)
+        following = yield from abort_shared(self._cluster, handle, timeout=timeout, wall_clock=self._wall_clock)
+        self._note_end(handle, following)
+
+    def _note_end(self, handle: TransactionHandle, following: ProducerIdAndEpoch) -> None:
+        if self._expected == (handle.producer_id, handle.producer_epoch):
+            self._expected = following
+
+    def _check(self, handle: TransactionHandle) -> None:
+        if handle.transactional_id != self.transactional_id:
+            raise ValueError(
+                f"the handle is of transactional_id {handle.transactional_id!r}, not of {self.transactional_id!r}"
+            )
+
+    def _known_partition(self) -> TopicPartition:
+        if self._progress_partition is None:
+            raise ValueError(
+                "the partition that the progress is committed for is not known: nothing was begun here; name it with "
+                "progress_partition=TopicPartition(topic, partition)"
+            )
+        return self._progress_partition
+
+
+def _progress_partition(partitions: Collection[TopicPartition]) -> TopicPartition:
+    """Return partition 0 of the only topic of these partitions. Raise ValueError if there is none, or several."""
+    topics = sorted({partition.topic for partition in partitions})
+    if len(topics) != 1:
+        found = f"are of {len(topics)} topics ({', '.join(topics)})" if topics else "are not given"
+        raise ValueError(
+            f"partitions {found}, so the partition that the progress is committed for is not known: name it with "
+            "progress_partition=TopicPartition(topic, partition)"
+        )
+    return TopicPartition(topics[0], 0)

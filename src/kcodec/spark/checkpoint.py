@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The position of a query of Spark's own Kafka source, from its checkpoint, so that another query can carry on.
+
+A checkpoint (OffsetSeqLog, CommitLog) has for each batch a file in ``offsets``, written before it runs, and one in
+``commits``, written after it: a version, the batch's metadata, and a line for each source: its offsets as JSON, ``-``
+for none, and from version 2 on the name of the source before them. ``sources/<source>/0`` has where it started.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kcodec.spark.planner import parse_partition_numbers
+
+NO_OFFSET = "-"
+
+
+def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesystem: Any = None) -> str:
+    """Return the next offsets of a query that read with ``format("kafka")``, to be passed as `startingOffsets`.
+
+    They are the end of the last batch that is committed in the checkpoint. A batch that was only begun is to be read
+    again: stop the query before. Without a committed batch they are where the query started.
+
+    path: of the checkpoint, `checkpointLocation` of the query: a local path, or an address that pyarrow resolves
+    (``s3://...``). filesystem: a ``pyarrow.fs.FileSystem`` that `path` is in. source: the number of the Kafka source
+    in the order of the query's plan, or its name; needed where a query has several sources.
+
+    Raise FileNotFoundError if there is no checkpoint, and ValueError if `source` has to be given or is not there, if
+    the source is not Kafka, or if the files have a version that is not known (1 and 2, of Spark 3.5 to 4.3, are).
+    """
+    files = _Checkpoint(path, filesystem)
+    batches = files.numbers("offsets")
+    if not batches:
+        raise FileNotFoundError(f"{path}: no batch in 'offsets', so it is not the checkpoint of a streaming query")
+    committed = set(files.numbers("commits"))
+    name: str | None = None
+    for batch in sorted(batches, reverse=True):
+        sources = _sources(files.lines(f"offsets/{batch}"), f"{path}/offsets/{batch}")
+        name = _name_of(sources, source, path)
+        if batch in committed and sources[name] != NO_OFFSET:
+            return _offsets(sources[name], f"{path}/offsets/{batch}")
+    place = f"sources/{name}/0"
+    lines = files.lines(place)
+    _check_version(lines, f"{path}/{place}", ("v1",))
+    return _offsets("".join(lines[1:]), f"{path}/{place}")
+
+
+def _sources(lines: list[str], place: str) -> dict[str, str]:
+    """The offsets of each source, by its number or name."""
+    _check_version(lines, place, ("v1", "v2"))
+    offsets = [line.strip() for line in lines[2:] if line.strip()]
+    if lines[0] == "v1":
+        return {str(number): line for number, line in enumerate(offsets)}
+    pairs = (line.partition(":") for line in offsets)
+    return {name: offset for name, _, offset in pairs}
+
+
+def _check_version(lines: list[str], place: str, known: Iterable[str]) -> None:
+    if not lines or lines[0] not in known:
+        raise ValueError(f"{place}: expected version {' or '.join(known)} in its first line, found {lines[:1]}")
+
+
+def _name_of(sources: Mapping[str, str], source: int | str | None, path: str) -> str:
+    names = list(sources)
+    if source is None:
+        if len(names) == 1:
+            return names[0]
+        raise ValueError(f"{path}: the query has the sources {', '.join(names)}: name one of them by `source`")
+    if str(source) in sources:
+        return str(source)
+    if isinstance(source, int) and 0 <= source < len(names):
+        return names[source]
+    raise ValueError(f"{path}: the query has no source {source!r}; it has {', '.join(names)}")
+
+
+def _offsets(text: str, place: str) -> str:
+    try:
+        found = parse_partition_numbers("startingOffsets", text)
+    except ValueError:
+        raise ValueError(f"{place}: expected the offsets of a Kafka source, found {text!r}") from None
+    each: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(found.items()):
+        each.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return json.dumps(each, separators=(",", ":"))
+
+
+class _Checkpoint:
+    """The files of a checkpoint, wherever it is."""
+
+    def __init__(self, path: str, filesystem: Any) -> None:
+        from pyarrow import fs
+
+        if filesystem is None:
+            filesystem, path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+        self._filesystem = filesystem
+        self._path = path.removeprefix("file:").rstrip("/")
+
+    def numbers(self, folder: str) -> list[int]:
+        """The numbers of the batches that have a file in a folder; others (``.0.crc``, temporary ones) are not."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
+        return [int(info.base_name) for info in self._filesystem.get_file_info(selector) if info.base_name.isdecimal()]
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a file; the zero byte that Spark writes before those of ``sources`` is taken off."""
+        with self._filesystem.open_input_stream(f"{self._path}/{name}") as file:
+            return str(file.read().decode("utf-8")).removeprefix("\0").splitlines()
