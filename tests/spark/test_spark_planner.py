@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
-from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, OffsetRange, StreamOffsets
+from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, StreamOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -241,12 +242,12 @@ def test_ranges_are_whole_after_cutting() -> None:
         ranges = random_ranges(random)
         records = random.choice((None, max(1, sum(each.size for each in ranges) // 50)))
         cut = planner.cut_ranges(ranges, random.choice((None, 3, 50)), records)
-        whole = {each[:2]: [each.start, each.end] for each in ranges if each.size}
+        whole = {each.topic_partition: [each.start, each.end] for each in ranges if each.size}
         joined: dict[tuple[str, int], list[int]] = {}
         for each in cut:
             assert each.size > 0
             assert records is None or each.size <= records
-            bounds = joined.setdefault(each[:2], [each.start, each.start])
+            bounds = joined.setdefault(each.topic_partition, [each.start, each.start])
             assert bounds[1] == each.start
             bounds[1] = each.end
         assert joined == whole
@@ -299,7 +300,7 @@ RANGE = OffsetRange("orders", 0, 10, 50)
 def test_what_a_log_lacks_is_a_loss(first: int, end: int, kept: tuple[int, int], text: str | None) -> None:
     log = ({ORDERS[0]: first}, {ORDERS[0]: end})
     found, losses = planner.readable_ranges([RANGE], *log, fail_on_data_loss=False)
-    assert found == [RANGE._replace(start=kept[0], end=kept[1])]
+    assert found == [replace(RANGE, start=kept[0], end=kept[1])]
     assert bool(losses) == (text is not None)
     if text is not None:
         with pytest.raises(DataLossError, match=text + ".*failOnDataLoss=false") as caught:
