@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from spark_source import JARS
 
 import kcodec
 from kcodec import OffsetRange, TopicPartition
@@ -135,6 +136,27 @@ def test_rows_and_schema_are_those_of_sparks_source(spark: SparkSession, servers
             assert int(row.timestamp.timestamp() * 1000 + 0.5) == record.timestamp
             headers = None if row.headers is None else [(each.key, bytes(each.value)) for each in row.headers]
             assert headers == (list(record.headers) or None)
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_rows_are_those_of_sparks_own_source(spark: SparkSession, servers: str, topics: list[str], level: str) -> None:
+    """exceptAll both ways, with headers and an offset that only a marker has."""
+    assert list(JARS.glob("spark-sql-kafka-*.jar")), "the jars of Spark's Kafka source are missing: run `make jars`"
+    source = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": ",".join(topics),
+        "kafka.isolation.level": level,
+        "includeHeaders": "true",
+        "startingOffsets": json.dumps({topic: {"0": 3, "1": -2, "2": 20} for topic in topics}),
+        "minPartitions": "9",
+    }
+    theirs = spark.read.format("kafka").options(**source).load()
+    ours = map_batches(spark, source, unchanged, schema(include_headers=True))
+    assert ours.schema == theirs.schema
+    assert ours.rdd.getNumPartitions() == theirs.rdd.getNumPartitions()
+    assert theirs.count() > 100
+    assert theirs.exceptAll(ours).count() == 0
+    assert ours.exceptAll(theirs).count() == 0
 
 
 def test_offsets_times_and_assigned_partitions(spark: SparkSession, servers: str, topics: list[str]) -> None:

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
-from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, OffsetRange, StreamOffsets
+from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, StreamOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -300,7 +300,7 @@ RANGE = OffsetRange("orders", 0, 10, 50)
 def test_what_a_log_lacks_is_a_loss(first: int, end: int, kept: tuple[int, int], text: str | None) -> None:
     log = ({ORDERS[0]: first}, {ORDERS[0]: end})
     found, losses = planner.readable_ranges([RANGE], *log, fail_on_data_loss=False)
-    assert found == [dataclasses.replace(RANGE, start=kept[0], end=kept[1])]
+    assert found == [replace(RANGE, start=kept[0], end=kept[1])]
     assert bool(losses) == (text is not None)
     if text is not None:
         with pytest.raises(DataLossError, match=text + ".*failOnDataLoss=false") as caught:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import IllegalArgumentException
 
-from kcodec.offsets import TopicPartition
-from kcodec.spark.planner import OffsetRange
+from kcodec.offsets import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
