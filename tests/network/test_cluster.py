@@ -86,6 +86,27 @@ def test_leaders_and_partitions_are_known_after_the_first_answer() -> None:
     assert [one.name for one in world.asked[0].topics] == ["a"]
 
 
+def test_a_topic_requested_during_a_request_follows_at_once() -> None:
+    """It is not missing: it was not in the request. Every short-lived producer begins like this."""
+
+    class Busy(World):
+        def start_call(self, call: Call, done: Done) -> Any:
+            if not self.asked:
+                self.cluster.topics_wanted(["a"])
+            return super().start_call(call, done)
+
+    world = Busy(
+        metadata(), metadata(topic("a", error=ErrorCode.LEADER_NOT_AVAILABLE)), metadata(topic("a", {0: (1, 5)}))
+    )
+    world.cluster.request_update("the client starts")
+    world.scheduler.run_ready()
+    assert world.now == 0.0
+    assert [[one.name for one in request.topics] for request in world.asked] == [[], ["a"]]
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    assert world.now == pytest.approx(0.1), "what was requested and is missing is requested again after a pause"
+    assert len(world.asked) == 3
+
+
 def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_anew() -> None:
     world = World(metadata(topic("a", {0: (1, 5)})))
     world.run(world.cluster.ensure_topic("a", 5.0))

@@ -314,7 +314,7 @@ def test_a_handle_of_a_step_is_ended_by_functions_too(job: Job) -> None:
 
 
 def test_a_step_needs_no_new_connection(job: Job) -> None:
-    """Nor does it look anything up: begin and commit are 4 requests in the new flow, 6 in the old one."""
+    """Nor does it look anything up: begin and commit are 5 requests in the new flow, 7 in the old one."""
     cluster, topic, arguments = job
     with SharedTransactions(**arguments) as shared:
         shared.commit(shared.begin(partitions_of(topic))[0], [], 1)

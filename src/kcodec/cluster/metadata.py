@@ -252,7 +252,7 @@ class Cluster:
                 age = self.clock() - (self._updated_at or self.clock())
                 yield from wait(self._update_wanted, max(self.times.metadata_max_age - age, 0.0))
             self._is_update_wanted = False
-            before = self.updates
+            before, requested = self.updates, set(self._wanted)
             yield from self._ask()
             if self.updates == before:
                 self._is_update_wanted = not isinstance(self.last_error, AuthenticationError)
@@ -265,6 +265,9 @@ class Cluster:
                 attempt += 1
             else:
                 attempt = 0
+                if self._wanted.keys() - requested:  # requested since then, so not missing: at once, as Java does
+                    self._is_update_wanted = True
+                    continue
                 gaps = gaps + 1 if self._has_gaps() else 0
                 if gaps:
                     self._is_update_wanted = True
