@@ -80,7 +80,7 @@ class TransactionManager(ProducerIdSource):
     state, kept_error: by `kcodec.transactions.state`.
     producer:          the last (id, epoch) we had, also when it may not be used any more.
     open:              the transaction that is open, or the last one.
-    changed:           set whenever a response to the sender may have changed; wake: the background flow has to look.
+    wake:              set when the background flow has to look.
     is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was for one.
     highest_level:     of transaction.version; lower, to speak as with older brokers.
     """
