@@ -112,7 +112,7 @@ class TransactionManager(ProducerIdSource):
 
     @property
     def level(self) -> int:
-        """Level of transaction.version that the next transaction is spoken by."""
+        """The level of transaction.version that the next transaction uses."""
         return min(self.cluster.transaction_version, self.highest_level)
 
     def attach(self, records: BufferedRecords) -> None:
