@@ -5,7 +5,7 @@
 
 tests/support/parallel_tests.py says which test belongs to which pass. Both passes run, whatever the first one found,
 unless it was interrupted. The exit status is that of the first pass that failed; a pass without a test is no failure
-if the other pass has one. At the end stands a line about both, in pytest's form.
+if the other pass has one. The last line sums up both passes, in pytest's form.
 """
 
 from __future__ import annotations

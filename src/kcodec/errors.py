@@ -281,7 +281,7 @@ class RecordValidationError(KcodecError, ValueError):
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.code = code
+        self.code = int(code)  # not a member of ErrorCode, whose repr is not the number
         self.name = name
         self.position = position
         self.base_offset = base_offset
@@ -329,7 +329,7 @@ class BrokerError(KcodecError):
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.code = code
+        self.code = int(code)  # not a member of ErrorCode, whose repr is not the number
         self.name = name
         self.retriable = retriable
         self.remedy = remedy

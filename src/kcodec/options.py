@@ -20,6 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed
 
+#: A name that no client has, but that is written for an option of all of them.
+SHORTENED = {"max_in_flight_requests": "max_in_flight_requests_per_connection"}
+
 T = TypeVar("T")
 Options = TypeVar("Options", bound="OptionSet")
 Settings = TypeVar("Settings")
@@ -138,7 +141,7 @@ _DECLARATIONS: dict[type[OptionSet], _Declarations] = {}
 
 def counterparts() -> dict[str, str]:
     """Return the names in other clients, with underscores, and the option that is meant, of all classes in use."""
-    return {
+    return SHORTENED | {
         other.replace(".", "_"): name
         for options in OptionSet.__subclasses__()
         for name, field in options.fields().items()

@@ -12,6 +12,7 @@ from batch_writer import RecordSpec, build_batch
 
 import kcodec
 from kcodec import TopicPartition, errors
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 TREE = {
     "KcodecError": (Exception,),
@@ -220,3 +221,11 @@ def test_those_about_writing_travel_with_all_they_know() -> None:
             assert vars(twin) == vars(error)
     assert str(refused) == "batch at byte 78 (base_offset 0): record 2 has no key [INVALID_RECORD, 87]"
     assert str(errors.RecordValidationError("none", code=87, name="INVALID_RECORD")) == "none [INVALID_RECORD, 87]"
+
+
+def test_the_code_of_an_error_is_a_plain_number() -> None:
+    """Whether the code came from a broker or is one of ours: the repr of a member of ErrorCode is not the number."""
+    with pytest.raises(errors.RecordValidationError) as caught:
+        kcodec.validate(b"")
+    found = [caught.value, broker_error(6, "Produce"), broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Produce")]
+    assert [repr(error.code) for error in found] == ["87", "6", "6"]

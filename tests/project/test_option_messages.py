@@ -85,6 +85,7 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
         ("ssl_ca_location", "; its name in kcodec is 'ssl_cafile'"),
         ("ssl.ca.location", "; its name in kcodec is 'ssl_cafile'"),
         ("message.timeout.ms", "its name in kcodec is 'delivery_timeout_ms'"),
+        ("max.in.flight.requests", "its name in kcodec is 'max_in_flight_requests_per_connection'"),
         ("linger.ms", r"option names have underscores: write linger_ms=\.\.\."),
         ("statistics.interval.ms", ": pass an object as metrics="),
         ("statistics_interval_ms", ": pass an object as metrics="),

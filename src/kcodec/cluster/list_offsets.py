@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets by position or time, asked of the leaders of partitions (ListOffsets; Kafka: OffsetFetcher, OffsetSpec).
 
-"latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. Leaders that have
-moved, that load, or that do not know their high watermark yet (OFFSET_NOT_AVAILABLE) are requested again by
-`kcodec.cluster.retry_driver`; the leader epoch that we know goes with the request, so that a former leader rejects it.
+"latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. If a leader has
+moved, is loading, or does not know its high watermark yet (OFFSET_NOT_AVAILABLE), `kcodec.cluster.retry_driver` repeats
+the request; the leader epoch that we know goes with it, so that a former leader rejects it.
 """
 
 from __future__ import annotations

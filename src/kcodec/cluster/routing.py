@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which broker is requested for an item of a call about many, and what to forget when it no longer is the right one."""
+"""Which broker gets the request for an item of a call about many, and what to forget when it is the wrong one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 K_contra = TypeVar("K_contra", contravariant=True)
-# After which errors another broker is requested; None: no response. After others the same broker is requested again.
+# After which errors the request goes to another broker; None: no response. After others it goes to the same again.
 NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
 NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 NOT_THE_LEADER = frozenset(
@@ -37,7 +37,7 @@ TOPIC_PATIENCE_SECONDS = 1.0
 
 
 class Route(ABC, Generic[K_contra]):
-    """The broker that is requested for an item.
+    """The broker that gets the request for an item.
 
     may_lag: that broker learns of new topics later than the controller, so that "unknown" may pass.
     """

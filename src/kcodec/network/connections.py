@@ -8,7 +8,7 @@ with it, and the next attempt begins when the backoff of that broker is over. Re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -193,20 +193,6 @@ class Network(ConnectionOwner):
         """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""
         backoff = self._backoffs.get(node_id)
         return backoff.cause if backoff is not None else None
-
-    def versions_of(self, node_id: int) -> BrokerVersions | None:
-        """What a connected broker takes; None while there is no connection."""
-        for connection in self._connections.values():
-            if connection.node_id == node_id and connection.versions is not None:
-                return connection.versions
-        return None
-
-    def drop_connections(self, nodes: Iterable[int], reason: str) -> None:
-        """Close the connections to these brokers, e.g. because they lead us nowhere."""
-        wanted = set(nodes)
-        for connection in list(self._connections.values()):
-            if connection.node_id in wanted:
-                connection.close(TransportError(f"{connection.name}: {reason}"))
 
     def close(self) -> None:
         """Close everything; calls that are not answered fail."""

@@ -23,8 +23,8 @@ RENEWAL_LEAST_SECONDS = 1.1
 def ask_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
     """ApiVersions of the broker `name` with our highest version; timeout: seconds for each request.
 
-    A broker that does not know that version says so in the form of version 0, names what it knows, and is requested
-    again (KIP-511). Raises BrokerError, TransportError.
+    A broker that does not know that version responds in the form of version 0 and names what it knows; the request is
+    then repeated in a version of those (KIP-511). Raises BrokerError, TransportError.
     """
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 

@@ -202,9 +202,7 @@ class Sender:
                     refused = [(record.holder, error) for record in buffer.waiting]
                     buffer.waiting.clear()
             with self.accumulator.lock:
-                if (
-                    not buffer.waiting and not buffer.queues
-                ):  # nothing needs it any more: the next record requests it again
+                if not buffer.waiting and not buffer.queues:  # not needed any more; the next record requests it again
                     self.accumulator.topics.pop(buffer.topic, None)
             for holder, failure in refused:
                 self.responses.fail(None, holder, failure)

@@ -131,7 +131,11 @@ class ErrorCode(IntEnum):
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "stop", "delegation tokens are switched off"
     DELEGATION_TOKEN_NOT_FOUND = 62, "stop", "there is no such delegation token"
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "stop", "the delegation token belongs to another principal"
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "stop", "the connection is authenticated by a delegation token"
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
+        64,
+        "stop",
+        "delegation tokens need a connection that is authenticated otherwise",
+    )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "stop", "a permission on the delegation token is missing"
     DELEGATION_TOKEN_EXPIRED = 66, "stop", "the delegation token is too old"
     INVALID_PRINCIPAL_TYPE = 67, "stop", "there is no such type of principal"

@@ -127,9 +127,8 @@ uuid = Kind("uuid")  # sixteen bytes, a uuid.UUID
 #: UTF-8 behind its length, at most 32767 bytes. What is not UTF-8 is read as Java reads it, with U+FFFD.
 string = Kind("string")
 data = Kind("bytes")  # behind their length; any buffer is written, bytes are read
-records = Kind(
-    "records"
-)  # record batches behind their length; any buffer is written, a memoryview of the frame is read
+#: Record batches behind their length; any buffer is written, a memoryview of the frame is read.
+records = Kind("records")
 
 
 def struct(kind: type[Any], versions: str, **options: Any) -> Any:

@@ -82,7 +82,7 @@ class TransactionManager(ProducerIdSource):
     state, kept_error: by `kcodec.transactions.state`.
     producer:          the last (id, epoch) we had, also when it may not be used any more.
     open:              the transaction that is open, or the last one.
-    changed:           set whenever a response to the sender may have changed; wake: the background flow has to look.
+    wake:              set when the background flow has to look.
     is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was for one.
     highest_level:     of transaction.version; lower, to speak as with older brokers.
     """
@@ -114,7 +114,7 @@ class TransactionManager(ProducerIdSource):
 
     @property
     def level(self) -> int:
-        """Level of transaction.version that the next transaction is spoken by."""
+        """The level of transaction.version that the next transaction uses."""
         return min(self.cluster.transaction_version, self.highest_level)
 
     def attach(self, records: BufferedRecords) -> None:

@@ -2,7 +2,7 @@
 """Whether the end markers of the last transaction are written, so that records of the next one need not wait for them.
 
 The markers follow the response to EndTxn. A leader that is to add a partition to the next transaction before they are
-there waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks again; DescribeTransactions tells sooner.
+there waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks again; DescribeTransactions shows it sooner.
 """
 
 from __future__ import annotations

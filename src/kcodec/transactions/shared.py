@@ -53,7 +53,7 @@ from kcodec.transactions.transaction import NEW_FLOW_LEVEL, OLD_FLOW_PRODUCE_VER
 ENDED_CODES = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 
-def ending_of(cluster: Cluster, handle: TransactionHandle, wall_clock: Callable[[], float]) -> Ending:
+def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> Ending:
     """Return the transaction of a handle, as the flows that end or investigate it need it.
 
     wall_clock: seconds since 1970, the only clock that a process shares with the broker that knows when the transaction
@@ -93,7 +93,7 @@ class HandleSource(ProducerIdSource):
         self.cluster = cluster
         self.transactional_id = handle.transactional_id
         self.error: BaseException | None = None
-        self._ending = ending_of(cluster, handle, wall_clock)
+        self._ending = ending_of(handle, wall_clock)
         self._written: dict[TopicPartition, tuple[int, int]] = dict.fromkeys(partitions, (0, -1))
         self._to_investigate: tuple[str, int] | None = None
         self._check_seconds = check_seconds
@@ -292,7 +292,7 @@ def commit_shared(
     """
     deadline = cluster.clock() + timeout
     written = check_receipts(receipts)
-    ending = ending_of(cluster, handle, wall_clock)
+    ending = ending_of(handle, wall_clock)
     found = yield from describe_transaction(cluster, handle.transactional_id, deadline)
     if found is not None and found.state == ONGOING and found.producer == ending.producer and written:
         _check_partitions(handle, found, written)
@@ -327,7 +327,7 @@ def abort_shared(
 ) -> Flow[ProducerIdAndEpoch]:
     """Abort the transaction of a handle; return the (producer id, epoch) that a next InitProducerId expects. Nothing
     happens if it is aborted already; AbortableTransactionError if it was committed."""
-    ending = ending_of(cluster, handle, wall_clock)
+    ending = ending_of(handle, wall_clock)
     try:
         following = yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
         return following or ending.producer

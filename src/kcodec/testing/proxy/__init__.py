@@ -14,6 +14,8 @@ For what brokers say to each other, or behind TLS, `listen` gives ports to adver
 with the process.
 """
 
+from kcodec.testing.proxy.frames import Exchange
 from kcodec.testing.proxy.proxy import KafkaProxy, Port, join_address, split_address
+from kcodec.testing.proxy.rules import Selection
 
-__all__ = ["KafkaProxy", "Port", "join_address", "split_address"]
+__all__ = ["Exchange", "KafkaProxy", "Port", "Selection", "join_address", "split_address"]
