@@ -25,8 +25,8 @@ demo:  ## real broker bytes to Python, Arrow and Spark; ARGS=--quick: no Spark, 
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer with venv" >&2; exit 1; }
 	@$(PYTHON) tools/demo.py $(ARGS)
 
-quick: build lint types  ## lint, types and the tests that need neither Java nor Spark, in about two minutes
-	@KCODEC_QUICK=1 KCODEC_PROFILE=short $(RUN) -m pytest -q -n 2 --dist loadgroup $(ARGS)
+quick: build lint types  ## lint, types and the tests that need no Java, no Spark and no idle machine, in about two minutes
+	@KCODEC_QUICK=1 KCODEC_TESTS=parallel KCODEC_PROFILE=short $(RUN) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) tools/run_tests.py $(ARGS)
