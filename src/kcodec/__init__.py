@@ -59,9 +59,9 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kcodec.client.polars_scan import scan_topic
     from kcodec.client.range_records import read_ranges
     from kcodec.client.topic_records import read_topic
-    from kcodec.client.topic_scan import scan_topic
     from kcodec.log import open  # noqa: A004  the builtin is not used here
     from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, OffsetRange, Timestamp, TopicPartition
     from kcodec.record.compaction import filter_to
@@ -86,7 +86,7 @@ _EXPORTS = {
     "open": "kcodec.log",
     "read_ranges": "kcodec.client.range_records",
     "read_topic": "kcodec.client.topic_records",
-    "scan_topic": "kcodec.client.topic_scan",
+    "scan_topic": "kcodec.client.polars_scan",
     "set_base_offset": "kcodec.record.rewrite",
     "set_log_append_time": "kcodec.record.rewrite",
     "set_max_timestamp": "kcodec.record.rewrite",

@@ -31,7 +31,7 @@ FLOW_PACKAGES = (
 )
 #: Imported by code that runs on the caller's thread: Arrow and Polars input, and the lazy names of a package.
 ON_THE_CALLERS_THREAD = {
-    *("producer/tables.py", "client/topic_scan.py", "reading/predicate.py", "client/__init__.py"),
+    *("producer/tables.py", "client/polars_scan.py", "reading/predicate.py", "client/__init__.py"),
     *("client/aio/__init__.py", "security/options.py", "producer/options.py"),
 }
 #: Imported when a client with these options is made; test_client_threads_import_nothing covers them.

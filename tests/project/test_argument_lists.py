@@ -222,7 +222,7 @@ def range_of(read: Callable[..., Any]) -> Callable[[Any], Any]:
     def probe(given: Any) -> Any:
         found = []
         with pytest.MonkeyPatch.context() as patched:
-            for home in ("topic_records", "topic_scan"):
+            for home in ("topic_records", "polars_scan"):
                 module = importlib.import_module(f"kcodec.client.{home}")
                 made = module.TopicReading
                 patched.setattr(module, "TopicReading", lambda *args, made=made: found.append(made(*args)) or found[-1])

@@ -24,7 +24,7 @@ from kcodec.protocol.messages.fetch import (
     FetchResponse,
     ListOffsetsRequest,
 )
-from kcodec.reading.engine import RangeProgress
+from kcodec.reading.bounded_read import RangeProgress
 
 
 def one_log(**options: Any) -> tuple[TopicWorld, ServedLog]:

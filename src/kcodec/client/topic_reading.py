@@ -15,8 +15,8 @@ from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.decoding import RangeDecoder
-from kcodec.reading.engine import BoundedRead, FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.options import take_options
 from kcodec.reading.ranges import Places, TopicRange
 

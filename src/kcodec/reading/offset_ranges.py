@@ -14,7 +14,7 @@ from kcodec.errors import BrokerError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import OffsetRange
 from kcodec.protocol.error_codes import ErrorCode, broker_error
-from kcodec.reading.engine import GONE, TOPIC_PATIENCE_SECONDS, BoundedRead, OnMissing
+from kcodec.reading.bounded_read import GONE, TOPIC_PATIENCE_SECONDS, BoundedRead, OnMissing
 
 ON_MISSING: tuple[OnMissing, ...] = ("raise", "skip")
 
