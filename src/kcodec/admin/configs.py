@@ -15,7 +15,7 @@ from kcodec.admin.values import (
 )
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
-from kcodec.cluster.routing import AnyBroker, Controller, Route
+from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
 from kcodec.flow import Flow
 from kcodec.protocol import messages
 

@@ -20,7 +20,7 @@ from kcodec.cluster.retry_driver import (
     settle,
     whole,
 )
-from kcodec.cluster.routing import CoordinatorOf, EachBroker, EachCoordinator
+from kcodec.cluster.retry_routes import CoordinatorOf, EachBroker, EachCoordinator
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
 from kcodec.consumer.lag import PartitionLag, partition_lags

@@ -10,7 +10,7 @@ from kcodec.admin.values import ElectedLeader
 from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
 from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, partition_codes, results
-from kcodec.cluster.routing import Controller, Leader
+from kcodec.cluster.retry_routes import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition

@@ -12,7 +12,7 @@ from typing import Any
 
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
-from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, broker_error

@@ -10,7 +10,7 @@ from uuid import UUID
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, entries, results, settle
-from kcodec.cluster.routing import AnyBroker, Controller
+from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
 from kcodec.flow import ANY_NODE, Flow, call

@@ -13,7 +13,7 @@ from kcodec.cluster.producer_states import TransactionDescription as Transaction
 from kcodec.cluster.producer_states import TransactionListing, coordinators_lists, producers_of, transactions_of
 from kcodec.cluster.producer_states import by_transactional_id as by_transactional_id
 from kcodec.cluster.retry_driver import Asking, Question, partition_codes, results, whole
-from kcodec.cluster.routing import EachCoordinator, Leader
+from kcodec.cluster.retry_routes import EachCoordinator, Leader
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition

@@ -14,7 +14,7 @@ from typing import Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import Asking, Question, by_topic, partition_codes, settle
-from kcodec.cluster.routing import Leader
+from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow

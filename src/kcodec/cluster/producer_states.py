@@ -12,7 +12,7 @@ from typing import Any
 
 from kcodec.arguments import names_of, numbers_of, partitions_of
 from kcodec.cluster.retry_driver import Asking, Outcome, Question, by_topic, entries, partition_codes, settle, whole
-from kcodec.cluster.routing import EachBroker, EachCoordinator, Leader, OneBroker, Route
+from kcodec.cluster.retry_routes import EachBroker, EachCoordinator, Leader, OneBroker, Route
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages

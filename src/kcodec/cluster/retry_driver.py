@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.routing import Route
+from kcodec.cluster.retry_routes import Route
 from kcodec.errors import (
     AdminError,
     AuthenticationError,

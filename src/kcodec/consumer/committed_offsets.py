@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
-from kcodec.cluster.routing import CoordinatorOf
+from kcodec.cluster.retry_routes import CoordinatorOf
 from kcodec.consumer.options import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import Answer, Question, by_topic
-from kcodec.cluster.routing import Leader
+from kcodec.cluster.retry_routes import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
