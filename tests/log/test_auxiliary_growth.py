@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from opened_logs import open_log
 
 import kcodec
 from kcodec._fast import crc32c
@@ -156,7 +157,7 @@ def test_many_wrong_entries_are_counted(tmp_path: Path) -> None:
     directory = partition(tmp_path)
     path = directory / f"{FIRST}.timeindex"
     path.write_bytes(struct.pack(">qi", 7, 3) * 1000)
-    for found in (check_file(path), kcodec.open(directory).check()):
+    for found in (check_file(path), open_log(directory).check()):
         wrong = [one for one in found if one.code == "index-entry"]
         assert len(wrong) == MOST_ALIKE + 1
         assert wrong[-1].text == f"{1000 - MOST_ALIKE} more like these"

@@ -13,6 +13,7 @@ import pytest
 from batch_writer import BASE_TIMESTAMP, RecordSpec
 from group_records import classic, commit, newer, plain, removed, text, within
 from log_files import ABORT, COMMIT, marker, partition
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import CommittedOffset, GroupOffsets, Log, group_offsets, transaction_states
@@ -22,7 +23,7 @@ TP = kcodec.TopicPartition
 
 
 def captured(cluster: str, name: str) -> Log:
-    log = kcodec.open(golden_data.root() / cluster / "logs" / name)
+    log = open_log(golden_data.root() / cluster / "logs" / name)
     assert isinstance(log, Log)
     return log
 
@@ -78,7 +79,7 @@ def test_the_kind_of_each_group_is_told(cluster: str, classic: int, consumer: in
 
 
 def replayed(folder: Path, *batches: bytes) -> dict[str, GroupOffsets]:
-    return group_offsets(kcodec.open(partition(folder, batches, name="__consumer_offsets-7")))
+    return group_offsets(open_log(partition(folder, batches, name="__consumer_offsets-7")))
 
 
 def offset_of(found: dict[str, GroupOffsets], group: str = "g") -> int | None:
@@ -184,7 +185,7 @@ def test_states_are_the_last_records_and_tombstones_remove(tmp_path: Path) -> No
 
     gone = RecordSpec(state("gone", 0).key, None)
     batch = plain(0, state("one", 1), state("gone", 4), state("one", 2), gone, state("odd", 77))
-    found = transaction_states(kcodec.open(partition(tmp_path, [batch], name="__transaction_state-0")))
+    found = transaction_states(open_log(partition(tmp_path, [batch], name="__transaction_state-0")))
     assert set(found) == {"one", "odd"}
     assert found["odd"].state == "unknown (77)"
     one = found["one"]
@@ -195,7 +196,7 @@ def test_states_are_the_last_records_and_tombstones_remove(tmp_path: Path) -> No
 
 
 def test_partitions_of_another_topic_are_refused(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(0, commit(1))]))
+    log = open_log(partition(tmp_path, [plain(0, commit(1))]))
     with pytest.raises(ValueError, match=r"^orders-0 is no partition of __consumer_offsets$"):
         group_offsets(log)
     with pytest.raises(ValueError, match=r"^orders-0 is no partition of __transaction_state$"):
@@ -226,7 +227,7 @@ def test_edited_logs_are_decode_errors_or_read_on(tmp_path: Path, name: str) -> 
         directory = tmp_path / str(turn) / name
         directory.mkdir(parents=True)
         (directory / f"{0:020d}.log").write_bytes(edited)
-        log = kcodec.open(directory)
+        log = open_log(directory)
         try:
             read(log)
         except kcodec.DecodeError:

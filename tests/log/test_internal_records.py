@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import golden_data
 import pytest
 from internal_truth import Truth, check_record
+from opened_logs import open_log
 
-import kcodec
 from kcodec.log import decode_internal_record, internal_record
 from kcodec.log.internal.records import (
     COORDINATOR_RECORDS,
@@ -40,7 +40,7 @@ def truths(partition: golden_data.Partition) -> Iterator[Truth]:
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_every_captured_record_is_shown_as_kafka_shows_it(partition: golden_data.Partition) -> None:
-    records = list(kcodec.open(partition.path).records(control_records="include"))
+    records = list(open_log(partition.path).records(control_records="include"))
     told = list(truths(partition))
     assert len(records) == len(told) > 0
     for record, truth in zip(records, told, strict=True):
@@ -51,7 +51,7 @@ def test_every_captured_record_is_shown_as_kafka_shows_it(partition: golden_data
 
 
 def test_markers_are_shown_in_every_topic_and_other_records_in_none() -> None:
-    log = kcodec.open(golden_data.root() / "tv2" / "logs" / "txn-java-0")
+    log = open_log(golden_data.root() / "tv2" / "logs" / "txn-java-0")
     shown = [internal_record("txn-java", record) for record in log.records(control_records="include")]
     assert {told["type"] for told in shown if told is not None} == {"COMMIT", "ABORT"}
     assert {"type": "COMMIT", "version": 0, "value": {"coordinator_epoch": 0}} in shown
@@ -165,7 +165,7 @@ def test_bytes_that_kafka_refuses_are_an_error() -> None:
 def test_edited_records_are_told_of_and_never_raise() -> None:
     chance = random.Random(5)
     for partition in PARTITIONS:
-        records = list(kcodec.open(partition.path).records(control_records="include"))
+        records = list(open_log(partition.path).records(control_records="include"))
         for record in chance.sample(records, min(len(records), 120)):
             told = Told(record.key, record.value, record.control_type)
             for _ in range(8):
@@ -184,7 +184,8 @@ def edited(chance: random.Random, told: Told) -> Told:
         del content[at:]
     else:
         content[at] = chance.choice((0, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-    return told._replace(**{name: bytes(content)})
+    changed: Any = {name: bytes(content)}
+    return told._replace(**changed)
 
 
 def test_a_tombstone_is_one_and_an_unreadable_record_is_none() -> None:

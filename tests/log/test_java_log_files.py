@@ -16,8 +16,8 @@ from index_files import write_indexes
 from java_internals import recovered_offsets
 from java_judge import JavaJudge
 from log_files import partition
+from opened_logs import open_log
 
-import kcodec
 from kcodec.limits import DEFAULT_LIMITS
 from kcodec.log import (
     ProducerState,
@@ -109,10 +109,10 @@ def recovered(judge: JavaJudge, folder: Path, seed: int) -> tuple[Path, Path, Wr
 def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
     written, copy, writer, timestamps, told = recovered(judge, tmp_path, seed)
     for path in (written, copy):
-        assert [kcodec.open(path).offset_for_timestamp(timestamp) for timestamp in timestamps] == told
-    walked = kcodec.open(copy)
+        assert [open_log(path).offset_for_timestamp(timestamp) for timestamp in timestamps] == told
+    walked = open_log(copy)
     assert [walked.offset_for_timestamp(timestamp, use_index=False) for timestamp in timestamps] == told
-    found = kcodec.open(copy).check()
+    found = open_log(copy).check()
     assert {one.code for one in found} <= {"open-transaction"}, "\n".join(map(str, found))
     assert len(found) == len(writer.opened)
 
@@ -120,7 +120,7 @@ def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int)
 @pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_indexes_and_producers_are_those_that_kafka_wrote(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
     written, copy, _writer, _timestamps, _told = recovered(judge, tmp_path, seed)
-    log = kcodec.open(written)
+    log = open_log(written)
     alone = producer_states(log.segments, log.log_end_offset, DEFAULT_LIMITS, use_snapshots=False)
     snapshot = read_snapshot(copy / f"{log.log_end_offset:020d}.snapshot")
     assert sorted(snapshot.producers, key=lambda state: state.producer_id) == list(alone)
@@ -146,7 +146,7 @@ def test_a_snapshot_of_ours_is_loaded_by_kafka(judge: JavaJudge, tmp_path: Path)
     states = [*read_snapshot(path).producers, other]
     write_snapshot(path, states)
     last = max(copy.glob("*.log"))
-    end = kcodec.open(copy).log_end_offset
+    end = open_log(copy).log_end_offset
     last.write_bytes(last.read_bytes() + build_batch([RecordSpec()], base_offset=end, base_timestamp=writer.now))
     recovered_offsets(judge, copy, [], INTERVAL, clean=True)
     found = read_snapshot(copy / f"{end + 1:020d}.snapshot")

@@ -9,6 +9,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import golden_data
 import pytest
@@ -16,8 +17,8 @@ from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch, empty_batch, f
 from golden_data import Partition
 from index_files import write_indexes
 from log_files import ABORT, COMMIT, data, marker, partition, plain
+from opened_logs import open_log
 
-import kcodec
 from kcodec.log import check_file, read_snapshot, write_snapshot
 from kcodec.log.check.findings import CODES, MOST_ALIKE, Finding
 
@@ -39,7 +40,7 @@ def codes(found: list[Finding]) -> list[str]:
 @pytest.mark.parametrize("partition", DIRECTORIES, ids=str)
 def test_what_a_broker_wrote_is_clean(partition: Partition) -> None:
     """Compacted, deleted, running and killed ones too."""
-    found = kcodec.open(partition.path).check()
+    found = open_log(partition.path).check()
     expected = ODD.get(partition.name, ((), ""))[0]
     if partition.name == "__consumer_offsets-0" and partition.cluster == "tv0":
         expected = ()
@@ -76,7 +77,7 @@ def healthy(tmp_path: Path) -> Path:
     partition = next(one for one in golden_data.partitions() if one.name == "txn-mixed-0")
     directory = tmp_path / partition.name
     shutil.copytree(partition.path, directory)
-    assert kcodec.open(directory).check() == []
+    assert open_log(directory).check() == []
     return directory
 
 
@@ -139,7 +140,7 @@ def test_damage_to_a_file_is_found_and_nothing_else(healthy: Path, name: str) ->
         base, _, suffix = file.partition(".")
         path = segment(healthy, int(base), f".{suffix}")
     edit(path, change)
-    found = kcodec.open(healthy).check()
+    found = open_log(healthy).check()
     rest = {one.code for one in found} - ALSO.get(name, set()) - ({"snapshot-beyond-log"} if name in BEYOND else set())
     assert rest == {code}, "\n".join(map(str, found))
     of_code = [one for one in found if one.code == code]
@@ -153,9 +154,9 @@ def test_damage_to_a_file_is_found_and_nothing_else(healthy: Path, name: str) ->
 
 def test_findings_say_where_and_what(healthy: Path) -> None:
     path = segment(healthy, 2)
-    batch = list(kcodec.open(path).batches)[3]
+    batch = list(open_log(path).batches)[3]
     edit(path, flip(batch.position + 100))
-    (one,) = kcodec.open(healthy).check()
+    (one,) = open_log(healthy).check()
     assert (one.position, one.offset, one.severity) == (batch.position, batch.base_offset, "error")
     assert str(one).startswith(f"{path}: byte {batch.position} (offset {batch.base_offset}): crc {batch.crc:#010x} is ")
     assert "another replica" in one.remedy
@@ -169,10 +170,10 @@ def test_a_bad_crc_is_reported_only_if_another_implementation_agrees(
     import crc32c
 
     path = segment(healthy, 2)
-    stored = next(iter(kcodec.open(path).batches)).crc
+    stored = next(iter(open_log(path).batches)).crc
     edit(path, flip(70))
     monkeypatch.setattr(crc32c, "crc32c", lambda data, value=0: stored)
-    found = kcodec.open(healthy).check()
+    found = open_log(healthy).check()
     assert codes(found) == ["crc-disagreement"]
     assert f"the package crc32c the stored {stored:#010x}" in found[0].text
 
@@ -180,10 +181,10 @@ def test_a_bad_crc_is_reported_only_if_another_implementation_agrees(
 def test_files_that_are_missing_or_too_many(healthy: Path) -> None:
     segment(healthy, 60, ".index").unlink()
     (healthy / f"{60:020d}.log.deleted").write_bytes(b"")
-    found = kcodec.open(healthy).check()
+    found = open_log(healthy).check()
     assert [(one.code, one.severity) for one in found] == [("leftover", "notice"), ("index-missing", "warning")]
     segment(healthy, 60, ".txnindex").unlink()
-    assert "transaction-index-incomplete" in codes(kcodec.open(healthy).check())
+    assert "transaction-index-incomplete" in codes(open_log(healthy).check())
 
 
 def test_a_directory_in_another_storage_is_checked_the_same(healthy: Path) -> None:
@@ -191,11 +192,11 @@ def test_a_directory_in_another_storage_is_checked_the_same(healthy: Path) -> No
 
     edit(segment(healthy, 60, ".index"), flip(7))
     edit(segment(healthy, 60, ".snapshot"), flip(20))
-    here = kcodec.open(healthy).check()
+    here = open_log(healthy).check()
     assert len(here) > 1
-    there = kcodec.open(healthy.name, filesystem=filesystem(Store(healthy.parent))).check()
+    there = open_log(healthy.name, filesystem=filesystem(Store(healthy.parent))).check()
     assert [(one.code, one.offset, one.text) for one in there] == [(one.code, one.offset, one.text) for one in here]
-    alone = kcodec.open(ReadAt(segment(healthy, 60).read_bytes()))
+    alone = open_log(ReadAt(segment(healthy, 60).read_bytes()))
     assert alone.check() == []
     assert alone.producer_states
 
@@ -204,7 +205,7 @@ def test_a_copy_of_the_segments_alone_misses_nothing(healthy: Path) -> None:
     for path in healthy.iterdir():
         if path.suffix != ".log":
             path.unlink()
-    assert kcodec.open(healthy).check() == []
+    assert open_log(healthy).check() == []
 
 
 @pytest.mark.parametrize(
@@ -223,28 +224,28 @@ def test_a_snapshot_that_the_log_does_not_bear_out(healthy: Path, field: str, ch
     at = next(at for at, state in enumerate(states) if state.current_transaction_first_offset is not None)
     states[at] = dataclasses.replace(states[at], **{field: getattr(states[at], field) + change})
     write_snapshot(path, states)
-    (one,) = kcodec.open(healthy).check()
+    (one,) = open_log(healthy).check()
     assert (one.code, one.path) == ("snapshot-disagrees", str(path))
     assert str(states[at].producer_id) in one.text
     del states[at]
     write_snapshot(path, states)
-    (one,) = kcodec.open(healthy).check()
+    (one,) = open_log(healthy).check()
     assert "is missing, whose transaction is open" in one.text
 
 
 def test_a_snapshot_behind_the_end(healthy: Path) -> None:
     segment(healthy, 143, ".snapshot").rename(segment(healthy, 150, ".snapshot"))
-    assert codes(kcodec.open(healthy).check()) == ["snapshot-beyond-log"]
+    assert codes(open_log(healthy).check()) == ["snapshot-beyond-log"]
 
 
 # -------------------------------------------------------------------------------------------------------- made batches
 
 
 def found_in(folder: Path, *segments: list[bytes]) -> list[str]:
-    return codes(kcodec.open(partition(folder, *segments)).check())
+    return codes(open_log(partition(folder, *segments)).check())
 
 
-def idempotent(base_offset: int, sequence: int, epoch: int = 0, **header: object) -> bytes:
+def idempotent(base_offset: int, sequence: int, epoch: int = 0, **header: Any) -> bytes:
     return plain(base_offset, producer_id=5, producer_epoch=epoch, base_sequence=sequence, **header)
 
 
@@ -269,7 +270,7 @@ def test_order_of_batches_and_of_segments(tmp_path: Path) -> None:
     ]
     directory = partition(tmp_path / "c", [plain(5)])
     (directory / f"{5:020d}.log").rename(directory / f"{6:020d}.log")
-    assert codes(kcodec.open(directory).check()) == ["overlapping-segments"]
+    assert codes(open_log(directory).check()) == ["overlapping-segments"]
 
 
 def test_missing_offsets_are_told_unless_the_log_was_compacted(tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_transactions(tmp_path: Path) -> None:
     late = plain(2, base_timestamp=BASE_TIMESTAMP + 3_600_000, producer_id=9, producer_epoch=0, base_sequence=0)
     assert found_in(tmp_path / "open", [data(7, 0), soon]) == ["open-transaction"]
     assert found_in(tmp_path / "hanging", [data(7, 0), late]) == ["hanging-transaction"]
-    (one,) = kcodec.open(tmp_path / "hanging" / "orders-0").check()
+    (one,) = open_log(tmp_path / "hanging" / "orders-0").check()
     assert one.remedy.endswith("abort --topic orders --partition 0 --start-offset 0")
     mixed = plain(2, producer_id=7, producer_epoch=0, base_sequence=2)
     assert found_in(tmp_path / "mixed", [data(7, 0), mixed, marker(COMMIT, 7, 5)]) == ["mixed-transaction"]
@@ -310,14 +311,14 @@ def test_transactions(tmp_path: Path) -> None:
 def test_a_segment_by_itself_leaves_open_what_a_later_one_ends(tmp_path: Path) -> None:
     late = plain(2, base_timestamp=BASE_TIMESTAMP + 3_600_000, producer_id=9, producer_epoch=0, base_sequence=0)
     directory = partition(tmp_path, [data(7, 0), late], [marker(COMMIT, 7, 5)])
-    assert kcodec.open(directory).check() == []
+    assert open_log(directory).check() == []
     assert check_file(directory / f"{0:020d}.log") == []
     (directory / f"{5:020d}.log").unlink()
     assert codes(check_file(directory / f"{0:020d}.log")) == ["hanging-transaction"]
 
 
 def test_many_findings_of_a_kind_are_counted(tmp_path: Path) -> None:
-    found = kcodec.open(partition(tmp_path, [plain(0)] * 40)).check()
+    found = open_log(partition(tmp_path, [plain(0)] * 40)).check()
     assert codes(found) == ["offset-order"] * (MOST_ALIKE + 1)
     assert found[-1].text == f"{39 - MOST_ALIKE} more like these"
 
@@ -325,7 +326,7 @@ def test_many_findings_of_a_kind_are_counted(tmp_path: Path) -> None:
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0, size=400_000), plain(3, size=400_000)], [plain(6)])
     told: list[tuple[int, int]] = []
-    log = kcodec.open(directory)
+    log = open_log(directory)
     assert log.check(progress=lambda done, of: told.append((done, of))) == []
     assert told == sorted(told)
     assert told[-1] == (log.size_in_bytes, log.size_in_bytes)
@@ -333,7 +334,7 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
 
 def test_findings_come_as_they_are_found(tmp_path: Path) -> None:
     broken = plain(0)[:-1] + b"?"
-    log = kcodec.open(partition(tmp_path, [broken, plain(3), plain(6)]))
+    log = open_log(partition(tmp_path, [broken, plain(3), plain(6)]))
     assert next(log.findings()).code == "bad-crc"
 
 
@@ -344,7 +345,7 @@ def test_old_batches_of_several_appends_may_share_an_index_entry(tmp_path: Path)
     write_indexes(path)
     write_indexes(directory / f"{9:020d}.log")
     path.with_suffix(".index").write_bytes(struct.pack(">ii", 8, len(plain(0))))
-    assert kcodec.open(directory).check() == []
+    assert open_log(directory).check() == []
 
 
 # -------------------------------------------------------------------------------------------------------- single files

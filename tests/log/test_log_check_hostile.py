@@ -11,6 +11,7 @@ from pathlib import Path
 import golden_data
 import pytest
 from batch_writer import fix_crc
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import check_file
@@ -71,7 +72,7 @@ def test_edited_directories_give_findings_and_nothing_else(name: str, tmp_path: 
             else:
                 path = directory / dice.choice(files)
                 path.write_bytes(edited(path.read_bytes(), dice))
-        found = kcodec.open(directory).check()
+        found = open_log(directory).check()
         found_something += bool(found)
         for one in found:
             assert one.code in CODES
@@ -80,7 +81,7 @@ def test_edited_directories_give_findings_and_nothing_else(name: str, tmp_path: 
         for path in directory.iterdir():
             assert {one.path for one in check_file(path)} <= {str(path)} | {str(one) for one in directory.iterdir()}
         try:
-            states = kcodec.open(directory).producer_states
+            states = open_log(directory).producer_states
         except kcodec.DecodeError as error:
             assert error.path is not None
         else:

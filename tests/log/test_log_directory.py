@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import golden_data
 import pytest
+from batch_writer import RecordSpec
 from log_files import ABORT, COMMIT, data, marker, offsets, partition, plain
+from opened_logs import open_directory, open_log
 from storages import Buckets
 
 import kcodec
@@ -25,9 +28,7 @@ def captured(cluster: str, kind: str = "logs") -> LogDirectory:
 
 
 def made(folder: Path) -> LogDirectory:
-    found = kcodec.open(folder)
-    assert isinstance(found, LogDirectory)
-    return found
+    return open_directory(folder)
 
 
 # ------------------------------------------------------------------------------------------------------- the captured
@@ -123,7 +124,7 @@ def test_a_metadata_snapshot_opens_like_a_log(partition_: golden_data.Partition,
 
     from kcodec.log import internal_record
 
-    log = kcodec.open(partition_.path / name)
+    log = open_log(partition_.path / name)
     assert isinstance(log, Log)
     assert (log.topic, log.partition, log.segments[0].is_active) == ("__cluster_metadata", 0, False)
     told = [record for batch in partition_.checkpoint_batches[name] for record in batch["records"]]
@@ -142,7 +143,7 @@ def test_a_cut_snapshot_is_damage(tmp_path: Path) -> None:
     partition_, name = SNAPSHOTS[-1]
     content = (partition_.path / name).read_bytes()
     (tmp_path / "bootstrap.checkpoint").write_bytes(content[:-1])
-    log = kcodec.open(tmp_path / "bootstrap.checkpoint")
+    log = open_log(tmp_path / "bootstrap.checkpoint")
     assert log.topic == "__cluster_metadata"
     with pytest.raises(kcodec.TruncatedError):
         list(log.records())
@@ -191,8 +192,8 @@ def test_what_is_no_partition_is_listed_and_not_mixed_in(tmp_path: Path) -> None
 def test_partitions_are_found_by_name_and_by_topic_partition(tmp_path: Path) -> None:
     directory = made(broker(tmp_path))
     assert offsets(directory["b-9"]) == offsets(directory[TP("b", 9)]) == offsets(directory["b", 9]) == [5, 6, 7]
-    assert "b-9" in directory
-    assert TP("b", 9) in directory
+    for present in ("b-9", TP("b", 9)):
+        assert present in directory
     for absent in ("b-11", "b", "b-x", "", 3, ("b",), TP("b", 11)):
         assert absent not in directory
         with pytest.raises(KeyError, match="has no partition"):
@@ -338,8 +339,8 @@ def test_the_transaction_that_holds_the_last_stable_offset_is_named(tmp_path: Pa
 
 
 def test_what_the_coordinator_does_not_expect_is_hanging(tmp_path: Path) -> None:
-    from group_records import RecordSpec, struct, text
     from group_records import plain as batch
+    from group_records import text
 
     def state(name: str, producer_id: int, status: int, *partitions: int, previous: int | None = None) -> RecordSpec:
         key = struct.pack(">h", 0) + text(name)

@@ -21,6 +21,7 @@ import pytest
 from follow_story import BATCHES, QUICK, Script, appending, file_of, follow, pieces
 from golden_data import Partition
 from log_files import ABORT, COMMIT, data, marker, partition, plain
+from opened_logs import open_log
 from storages import Store, filesystem
 
 import kcodec
@@ -49,11 +50,11 @@ def test_a_log_that_grows_in_odd_pieces_gives_what_it_gives_at_its_end(
         steps.append(appending(target, b""))
         steps += [appending(target, piece) for piece in pieces(content, max(61, len(content) // 7))]
     steps.pop(0)()
-    log = kcodec.open(directory)
+    log = open_log(directory)
     columns = ("offset", "timestamp", "key", "value", "headers", "topic", "partition")
     stream = log.to_arrow(columns, level, follow=True, poll_interval=QUICK, stop=Script(*steps))
     followed = pa.RecordBatchReader.from_stream(stream).read_all()
-    read = pa.RecordBatchReader.from_stream(kcodec.open(directory).to_arrow(columns, level)).read_all()
+    read = pa.RecordBatchReader.from_stream(open_log(directory).to_arrow(columns, level)).read_all()
     assert followed.combine_chunks() == read.combine_chunks()
 
 
@@ -77,7 +78,7 @@ def test_each_record_comes_once_and_only_when_its_batch_is_there(tmp_path: Path,
 
     found = []
     script = Script(*[write] * len(content))
-    for record in kcodec.open(path.parent).records(follow=True, poll_interval=QUICK, stop=script):
+    for record in open_log(path.parent).records(follow=True, poll_interval=QUICK, stop=script):
         assert written >= ends[record.offset // 3]
         found.append(record.offset)
     assert found == list(range(9))
@@ -127,7 +128,7 @@ def test_small_steps_change_nothing(tmp_path: Path, level: str, monkeypatch: pyt
     monkeypatch.setattr(growth, "STEP_BYTES", 100)
     batches = [data(7, 0), plain(2), data(8, 5), marker(ABORT, 8, 7), data(7, 8), marker(COMMIT, 7, 10), plain(11)]
     directory = partition(tmp_path, batches[:4], batches[4:])
-    read = [record.offset for record in kcodec.open(directory).records(level)]
+    read = [record.offset for record in open_log(directory).records(level)]
     assert follow(directory, Script(looks=1000), level, timeout=0) == read
     assert len(read) == (10 if level == "read_committed" else 12)
 
@@ -163,9 +164,7 @@ def test_open_transactions_hold_back_and_aborted_ones_never_come(tmp_path: Path)
         pass
 
     steps = [each for at in range(len(story)) for each in (idle, idle, step(at))]
-    for record in kcodec.open(directory).records(
-        "read_committed", follow=True, poll_interval=QUICK, stop=Script(*steps)
-    ):
+    for record in open_log(directory).records("read_committed", follow=True, poll_interval=QUICK, stop=Script(*steps)):
         found.append(record.offset)
     before, after_abort = [0, 1, 2], [0, 1, 2, 5, 6, 7]
     assert seen == [before] * 4 + [after_abort] * 3 + [[*after_abort, 8, 9, 11, 12, 13]] * 2
@@ -176,7 +175,7 @@ def test_counts_hold_each_record_once(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), data(7, 3), data(8, 5)])
     path = file_of(directory)
     steps = [appending(path, marker(ABORT, 8, 7)), appending(path, plain(8)), appending(path, marker(COMMIT, 7, 11))]
-    stream = kcodec.open(directory).to_arrow(
+    stream = open_log(directory).to_arrow(
         isolation_level="read_committed", follow=True, poll_interval=QUICK, stop=Script(*steps)
     )
     chunks = iter(stream)
@@ -189,7 +188,7 @@ def test_what_is_known_of_transactions_is_forgotten_when_it_was_used(tmp_path: P
     path = file_of(directory)
     rounds = [(data(7, 3 + 3 * at), marker(ABORT, 7, 5 + 3 * at)) for at in range(50)]
     steps = [appending(path, b"".join(each)) for each in rounds]
-    stream = kcodec.open(directory).to_arrow(
+    stream = open_log(directory).to_arrow(
         isolation_level="read_committed", follow=True, poll_interval=QUICK, stop=Script(*steps)
     )
     chunks = iter(stream)
@@ -214,7 +213,7 @@ def test_quiet_ends_it_and_costs_no_work(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(growth.GrowingLog, "step", counted)
     begin, work = time.monotonic(), time.process_time()
-    found = [record.offset for record in kcodec.open(directory).records(follow=True, poll_interval=0.1, timeout=0.55)]
+    found = [record.offset for record in open_log(directory).records(follow=True, poll_interval=0.1, timeout=0.55)]
     assert found == [0, 1, 2]
     assert time.monotonic() - begin >= 0.55
     assert time.process_time() - work < 0.3
@@ -223,14 +222,14 @@ def test_quiet_ends_it_and_costs_no_work(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_timeout_zero_reads_what_is_there(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:5], BATCHES[5:])
-    records = kcodec.open(directory).records(follow=True, timeout=0, poll_interval=100)
+    records = open_log(directory).records(follow=True, timeout=0, poll_interval=100)
     assert [record.offset for record in records] == list(range(36))
 
 
 def test_an_event_wakes_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:1])
     event = threading.Event()
-    records = kcodec.open(directory).records(follow=True, poll_interval=3600, stop=event)
+    records = open_log(directory).records(follow=True, poll_interval=3600, stop=event)
     assert [next(records).offset for _ in range(3)] == [0, 1, 2]
     timer = threading.Timer(0.05, event.set)
     timer.start()
@@ -241,7 +240,7 @@ def test_an_event_wakes_it(tmp_path: Path) -> None:
 def test_an_event_of_processes_stops_it(tmp_path: Path) -> None:
     event = multiprocessing.get_context("spawn").Event()
     event.set()
-    assert list(kcodec.open(partition(tmp_path, BATCHES[:1])).records(follow=True, stop=event)) == []
+    assert list(open_log(partition(tmp_path, BATCHES[:1])).records(follow=True, stop=event)) == []
 
 
 @pytest.mark.parametrize(
@@ -260,15 +259,15 @@ def test_options_that_make_no_sense_are_refused(
     tmp_path: Path, options: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        kcodec.open(partition(tmp_path, BATCHES)).records(**{"follow": True, **options})
+        open_log(partition(tmp_path, BATCHES)).records(**{"follow": True, **options})
 
 
 def test_a_high_watermark_and_threads_are_refused(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES)
     with pytest.raises(ValueError, match="without high_watermark"):
-        kcodec.open(directory, high_watermark=5).records(follow=True)
+        open_log(directory, high_watermark=5).records(follow=True)
     with pytest.raises(ValueError, match="one thread"):
-        kcodec.open(directory).to_arrow(follow=True, threads=2)
+        open_log(directory).to_arrow(follow=True, threads=2)
 
 
 # ------------------------------------------------------------------------------------------------------ other places
@@ -278,7 +277,7 @@ def test_a_filesystem_object_is_followed(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
     steps = [appending(file_of(directory), BATCHES[2][:80]), appending(file_of(directory), BATCHES[2][80:])]
     steps += [appending(file_of(directory, 9), batch) for batch in BATCHES[3:]]
-    log = kcodec.open("orders-0", filesystem=filesystem(Store(tmp_path)))
+    log = open_log("orders-0", filesystem=filesystem(Store(tmp_path)))
     records = log.records("read_committed", follow=True, poll_interval=QUICK, stop=Script(*steps))
     assert [record.offset for record in records] == list(range(36))
 
@@ -294,7 +293,7 @@ def test_a_file_object_that_grows_is_followed() -> None:
         return write
 
     steps = [grow(piece) for batch in BATCHES[1:] for piece in pieces(batch, 90)]
-    records = kcodec.open(content).records(follow=True, poll_interval=QUICK, stop=Script(*steps))
+    records = open_log(content).records(follow=True, poll_interval=QUICK, stop=Script(*steps))
     assert [record.offset for record in records] == list(range(36))
 
 
@@ -339,7 +338,7 @@ def test_a_writer_that_is_killed_and_comes_back_is_followed(tmp_path: Path) -> N
     writers = [start(0)]
     found = []
     kills = [200, 500]
-    for record in kcodec.open(directory).records(follow=True, poll_interval=0.01, timeout=10, end_offset=900):
+    for record in open_log(directory).records(follow=True, poll_interval=0.01, timeout=10, end_offset=900):
         found.append(record.offset)
         if kills and record.offset >= kills[0]:
             kills.pop(0)
@@ -373,7 +372,7 @@ def test_threads_write_transactions_while_arrow_reads(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    stream = kcodec.open(directory).to_arrow(
+    stream = open_log(directory).to_arrow(
         ("offset",), "read_committed", follow=True, poll_interval=0.002, timeout=5, end_offset=899
     )
     table = pa.RecordBatchReader.from_stream(stream).read_all()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from follow_story import BATCHES, QUICK, Script, appending, file_of, follow
 from log_files import COMMIT, data, marker, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import growth
@@ -36,7 +37,7 @@ def test_a_segment_that_is_deleted_before_it_was_read_is_an_error(
 ) -> None:
     monkeypatch.setattr(growth, "STEP_BYTES", 100)
     directory = partition(tmp_path, BATCHES[:4], BATCHES[4:8])
-    records = kcodec.open(directory).records(follow=True, poll_interval=QUICK)
+    records = open_log(directory).records(follow=True, poll_interval=QUICK)
     assert [next(records).offset for _ in range(3)] == [0, 1, 2]
     file_of(directory).unlink()
     with pytest.raises(FileNotFoundError, match=r"0\.log: deleted while .* offset 3 on .* begins at offset 12 now"):
@@ -55,7 +56,7 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
     steps = [lambda: None, lambda: directory.rename(tmp_path / "orders-0.0123456789abcdef-delete")]
     with pytest.raises(FileNotFoundError, match="orders-0: the partition's directory is gone"):
-        follow(directory, Script(*steps))  # type: ignore[arg-type]
+        follow(directory, Script(*steps))
 
 
 def cut(path: Path, size: int, content: bytes = b"") -> Callable[[], None]:
@@ -120,7 +121,7 @@ def test_compaction_behind_the_reader_loses_nothing(
     """The segment that is being read is replaced by a smaller one, or becomes part of the one before it."""
     monkeypatch.setattr(growth, "STEP_BYTES", 100)
     directory = partition(tmp_path, BATCHES[:2], BATCHES[2:8], BATCHES[8:])
-    records = kcodec.open(directory).records(follow=True, poll_interval=QUICK, stop=Script(looks=30))
+    records = open_log(directory).records(follow=True, poll_interval=QUICK, stop=Script(looks=30))
     assert [next(records).offset for _ in range(12)] == list(range(12))
     if merged:
         file_of(directory).write_bytes(BATCHES[1] + BATCHES[3] + BATCHES[5] + BATCHES[6])
@@ -143,12 +144,12 @@ def test_a_segment_on_its_way_to_its_name_is_waited_for(
     idle = [lambda: None] * 10
     if not read:
         path.rename(swap)
-        assert follow(directory, Script(*idle, lambda: swap.rename(path), looks=60)) == list(range(36))  # type: ignore[arg-type]
+        assert follow(directory, Script(*idle, lambda: swap.rename(path), looks=60)) == list(range(36))
         return
-    records = kcodec.open(directory).records(
+    records = open_log(directory).records(
         follow=True,
         poll_interval=QUICK,
-        stop=Script(*idle, lambda: swap.rename(path), looks=60),  # type: ignore[arg-type]
+        stop=Script(*idle, lambda: swap.rename(path), looks=60),
     )
     assert [next(records).offset for _ in range(read)] == [0, 1, 2]
     path.rename(swap)
@@ -170,7 +171,7 @@ def flip(batch: bytes, at: int = 65) -> bytes:
 def until_damage(directory: Path, script: Callable[[], bool], **options: Any) -> tuple[list[int], kcodec.DecodeError]:
     found = []
     with pytest.raises(kcodec.DecodeError) as caught:
-        for record in kcodec.open(directory).records(follow=True, poll_interval=QUICK, stop=script, **options):
+        for record in open_log(directory).records(follow=True, poll_interval=QUICK, stop=script, **options):
             found.append(record.offset)
     return found, caught.value
 
@@ -229,7 +230,7 @@ def test_a_torn_batch_before_many_zeros_settles_nothing(
     came: list[int] = []
     seen: list[int] = []
     script = Script(*[lambda: None] * 12, lambda: seen.append(len(came)), complete, looks=20)
-    for record in kcodec.open(directory).records("read_committed", follow=True, poll_interval=QUICK, stop=script):
+    for record in open_log(directory).records("read_committed", follow=True, poll_interval=QUICK, stop=script):
         came.append(record.offset)
     assert seen == [0]
     assert came == [0, 1, 2, 3, 4, 5]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from follow_story import Script, file_of, follow
 from log_files import data, marker, plain
+from opened_logs import open_log
 
-import kcodec
 from kcodec.log import growth
 
 SEEDS = range(2000 if os.environ.get("KCODEC_PROFILE") == "long" else 25)
@@ -95,4 +95,4 @@ def test_what_was_followed_is_what_is_there_at_the_end(
     start = chance.choice([None, chance.randrange(30), 1000 + chance.randrange(30)])
     looks = 20 + 3 * len(steps) + (100_000 if step_bytes < 1000 else 10_000) // step_bytes
     found = follow(directory, Script(*steps, looks=looks), level, start_offset=start)
-    assert found == [record.offset for record in kcodec.open(directory).records(level, start_offset=start)]
+    assert found == [record.offset for record in open_log(directory).records(level, start_offset=start)]

@@ -12,6 +12,7 @@ import golden_data
 import pyarrow as pa
 import pytest
 from golden_data import Partition, same_bytes, same_headers
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import read_split
@@ -32,7 +33,7 @@ def same_record(record: kcodec.Record, told: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("partition", PARTITIONS + COPIES, ids=str)
 def test_batches_are_those_kafka_reads(partition: Partition) -> None:
-    found = list(kcodec.open(partition.path).batches)
+    found = list(open_log(partition.path).batches)
     assert len(found) == len(partition.batches)
     for batch, told in zip(found, partition.batches, strict=True):
         assert batch.path is not None and Path(batch.path).name == told["file"]
@@ -54,14 +55,14 @@ def test_records_are_those_kafkas_consumer_delivered(partition: Partition, level
     if told is None:
         assert partition.name.startswith("__")
         return
-    found = list(kcodec.open(partition.path).records(level))
+    found = list(open_log(partition.path).records(level))
     assert [record.offset for record in found] == [record["offset"] for record in told]
     assert all(same_record(record, line) for record, line in zip(found, told, strict=True))
 
 
 @pytest.mark.parametrize("partition", [one for one in PARTITIONS if one.offsets], ids=str)
 def test_offsets_are_those_of_the_broker(partition: Partition) -> None:
-    log, told = kcodec.open(partition.path), partition.offsets
+    log, told = open_log(partition.path), partition.offsets
     assert told is not None
     assert (log.topic, log.partition) == (partition.topic, partition.partition)
     assert log.log_start_offset == told["logStartOffset"]
@@ -76,7 +77,7 @@ INDEXED = [one for one in PARTITIONS if any(name.endswith(".txnindex") for name 
 @pytest.mark.parametrize("partition", INDEXED, ids=str)
 def test_aborted_transactions_are_those_of_the_transaction_index(partition: Partition) -> None:
     """Where data was deleted the index remembers an earlier first offset, or one of which nothing is left."""
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     aborted = {
         (found.producer_id, found.marker_offset): found.first_offset
         for found in log.transactions
@@ -95,7 +96,7 @@ def test_aborted_transactions_are_those_of_the_transaction_index(partition: Part
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_splits_read_apart_give_the_same(partition: Partition, level: str) -> None:
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     verdict = pickle.loads(pickle.dumps(log.verdict(level)))
     whole = list(log.records(level))
     for max_bytes in (1, 1000, 1 << 30):
@@ -109,7 +110,7 @@ def test_splits_read_apart_give_the_same(partition: Partition, level: str) -> No
 
 @pytest.mark.parametrize("partition", PARTITIONS[::7], ids=str)
 def test_arrow_stream_holds_the_records(partition: Partition) -> None:
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     columns = ("topic", "partition", "offset", "value")
     for level in LEVELS:
         table = pa.table(log.to_arrow(columns, level, max_rows=7))
@@ -123,14 +124,14 @@ def test_arrow_stream_holds_the_records(partition: Partition) -> None:
 
 @pytest.mark.parametrize("partition", [one for one in PARTITIONS if len(one.segments) > 2], ids=str)
 def test_one_segment_opened_by_name_is_settled_by_itself(partition: Partition) -> None:
-    whole = list(kcodec.open(partition.path).records())
-    apart = [record for path in partition.segments for record in kcodec.open(path).records()]
+    whole = list(open_log(partition.path).records())
+    apart = [record for path in partition.segments for record in open_log(path).records()]
     assert apart == whole
 
 
 def test_a_log_of_transactions_open_at_the_end_lists_them() -> None:
     partition = next(one for one in PARTITIONS if one.name == "txn-open-0")
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     opened = [found for found in log.transactions if found.state == "open"]
     assert min(found.first_offset for found in opened if found.first_offset is not None) == log.last_stable_offset == 7
     assert {found.state for found in log.transactions} == {"open", "committed", "aborted"}
@@ -141,5 +142,5 @@ def test_a_log_of_transactions_open_at_the_end_lists_them() -> None:
 def test_a_directory_that_is_copied_without_its_checkpoint_begins_at_its_first_segment(tmp_path: Path) -> None:
     partition = next(one for one in PARTITIONS if one.name == "deleted-mid-0")
     shutil.copytree(partition.path, tmp_path / partition.name)
-    log = kcodec.open(tmp_path / partition.name)
+    log = open_log(tmp_path / partition.name)
     assert log.log_start_offset == int(partition.segments[0].stem) < partition.log_start_offset

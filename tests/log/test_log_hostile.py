@@ -11,6 +11,7 @@ import pytest
 import reference
 from batch_writer import fix_crc
 from log_files import ABORT, COMMIT, data, marker, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log
@@ -90,7 +91,7 @@ def test_edited_files_give_what_the_oracle_reads_up_to_the_damage(tmp_path: Path
     for seed in range(block * 60, block * 60 + 60):
         content, _ = edited(seed)
         path.write_bytes(content)
-        log = kcodec.open(path)
+        log = open_log(path)
         found, error = read(log, "read_uncommitted")
         expected, damage = told(content, "read_uncommitted")
         first = min((row[0] for row in expected), default=0)
@@ -106,7 +107,7 @@ def test_edited_files_deliver_nothing_undecided_as_committed(tmp_path: Path, blo
     for seed in range(1000 + block * 60, 1060 + block * 60):
         content, is_right = edited(seed)
         path.write_bytes(content)
-        found, error = read(kcodec.open(path), "read_committed")
+        found, error = read(open_log(path), "read_committed")
         if error is None:
             expected, _ = told(content, "read_committed")
             assert found == expected, seed
@@ -119,7 +120,7 @@ def test_every_truncation_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> 
     path = tmp_path / "cut.log"
     for end in range(len(WHOLE) + 1):
         path.write_bytes(WHOLE[:end])
-        log = kcodec.open(path)
+        log = open_log(path)
         for level in ("read_uncommitted", "read_committed"):
             assert read(log, level) == (told(WHOLE[:end], level)[0], None)
         whole = max(start for start in [*STARTS, len(WHOLE)] if start <= end)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from log_files import data, offsets, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import checkpoints, open_partition
@@ -16,7 +17,7 @@ def test_a_partition_directory_is_its_segments_in_order_of_offsets(tmp_path: Pat
     directory = partition(tmp_path, [plain(0)], [plain(3)], [plain(6)])
     for name in ("00000000000000000001.log.deleted", "00000000000000000002.log.cleaned", "x.swap", "notes.log"):
         (directory / name).write_bytes(b"none of these is a segment")
-    log = kcodec.open(directory)
+    log = open_log(directory)
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
     assert [segment.is_active for segment in log.segments] == [False, False, True]
     assert (log.path, log.topic, log.partition) == (str(directory), "orders", 0)
@@ -28,18 +29,18 @@ def test_a_partition_directory_is_its_segments_in_order_of_offsets(tmp_path: Pat
 def test_a_segment_is_active_unless_a_later_one_lies_beside_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
     first, last = sorted(directory.iterdir())
-    assert [kcodec.open(path).segments[0].is_active for path in (first, last)] == [False, True]
+    assert [open_log(path).segments[0].is_active for path in (first, last)] == [False, True]
     last.rename(directory / "renamed.log")
-    assert kcodec.open(first).segments[0].is_active
-    assert kcodec.open(directory / "renamed.log").segments[0].is_active
+    assert open_log(first).segments[0].is_active
+    assert open_log(directory / "renamed.log").segments[0].is_active
 
 
 def test_a_segment_by_itself_leaves_undecided_what_a_later_one_decides(tmp_path: Path) -> None:
     from log_files import COMMIT, marker
 
     directory = partition(tmp_path, [data(7, 0), plain(2)], [marker(COMMIT, 7, 5)])
-    assert offsets(kcodec.open(directory), "read_committed") == [0, 1, 2, 3, 4]
-    assert offsets(kcodec.open(directory / f"{0:020d}.log"), "read_committed") == []
+    assert offsets(open_log(directory), "read_committed") == [0, 1, 2, 3, 4]
+    assert offsets(open_log(directory / f"{0:020d}.log"), "read_committed") == []
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,9 @@ def test_names_come_from_the_directory_else_from_the_caller(
 ) -> None:
     directory = partition(tmp_path, [plain(0)], name=name)
     for path in (directory, directory / f"{0:020d}.log"):
-        log = kcodec.open(path, topic="given", partition=5)
+        log = open_log(path, topic="given", partition=5)
         assert (log.topic, log.partition) == expected
-    unnamed = kcodec.open(directory)
+    unnamed = open_log(directory)
     assert (unnamed.topic, unnamed.partition) == (expected if expected[0] != "given" else (None, None))
 
 
@@ -69,15 +70,15 @@ def test_a_file_of_another_name_takes_the_callers_names_first(tmp_path: Path) ->
     directory = partition(tmp_path, [], name="run-2")
     path = directory / "capture.log"
     path.write_bytes(plain(40))
-    log = kcodec.open(path, topic="orders", partition=1)
+    log = open_log(path, topic="orders", partition=1)
     assert (log.topic, log.partition, log.log_start_offset, log.log_end_offset) == ("orders", 1, 40, 43)
-    assert kcodec.open(path).topic == "run"
+    assert open_log(path).topic == "run"
 
 
 def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = partition(tmp_path, [plain(0)])
     monkeypatch.chdir(directory)
-    assert kcodec.open(".").topic == kcodec.open(f"{0:020d}.log").topic == "orders"
+    assert open_log(".").topic == open_log(f"{0:020d}.log").topic == "orders"
 
 
 def test_what_is_no_log_is_told_apart(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_an_empty_log_begins_and_ends_where_its_segment_is_named(tmp_path: Path)
     directory = tmp_path / "orders-0"
     directory.mkdir()
     (directory / f"{70:020d}.log").write_bytes(b"")
-    log = kcodec.open(directory)
+    log = open_log(directory)
     assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.high_watermark) == (70, 70, 70, 70)
     assert (list(log.batches), offsets(log), log.transactions, log.splits(), log.tail) == ([], [], [], [], None)
     assert log.offset_for_timestamp(0) is None
@@ -113,21 +114,21 @@ def checkpoint(folder: Path, *lines: str) -> None:
 def test_the_log_start_offset_comes_from_the_checkpoint_beside_the_directory(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)], [plain(6)])
     checkpoint(tmp_path, "orders 1 3", "orders 0 4", "order-s 0 5")
-    log = kcodec.open(directory)
+    log = open_log(directory)
     assert log.log_start_offset == 4
     assert offsets(log) == [4, 5, 6, 7, 8]
     assert offsets(log, "read_committed", start_offset=2) == [4, 5, 6, 7, 8]
     assert log.splits(1)[0].first_offset == 3
     assert log.offset_for_timestamp(0) == 4
-    assert kcodec.open(directory / f"{0:020d}.log").log_start_offset == 4
+    assert open_log(directory / f"{0:020d}.log").log_start_offset == 4
 
 
 def test_without_an_entry_or_behind_it_the_first_segment_tells(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(3)], [plain(6)])
     checkpoint(tmp_path, "others 0 7")
-    assert kcodec.open(directory).log_start_offset == 3
+    assert open_log(directory).log_start_offset == 3
     checkpoint(tmp_path, "orders 0 1")
-    assert kcodec.open(directory).log_start_offset == 3
+    assert open_log(directory).log_start_offset == 3
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_broken_checkpoint_is_an_error_that_names_file_and_line(tmp_path: Path
 
 def test_a_high_watermark_ends_what_is_read(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)], [plain(6)])
-    log = kcodec.open(directory, high_watermark=5)
+    log = open_log(directory, high_watermark=5)
     assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (5, 5, 9)
     assert offsets(log) == offsets(log, "read_committed") == [0, 1, 2, 3, 4]
     chunks = iter(log.to_arrow(isolation_level="read_committed"))

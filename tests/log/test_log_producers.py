@@ -13,8 +13,8 @@ import golden_data
 import pytest
 from golden_data import Partition
 from log_files import ABORT, COMMIT, data, marker, partition, plain
+from opened_logs import open_log
 
-import kcodec
 from kcodec.limits import DEFAULT_LIMITS
 from kcodec.log import Log, ProducerState, read_snapshot, write_snapshot
 from kcodec.log.producers import newest_usable, producer_states, snapshot_paths
@@ -35,7 +35,7 @@ def told_by_the_broker(partition: Partition) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_states_are_those_that_the_broker_told(partition: Partition) -> None:
     """DescribeProducers while it ran. Its coordinator epoch is -1 before any marker; it knows no expired producer."""
-    states = {state.producer_id: state for state in kcodec.open(partition.path).producer_states}
+    states = {state.producer_id: state for state in open_log(partition.path).producer_states}
     for told in told_by_the_broker(partition):
         state = states[told["producerId"]]
         assert (state.producer_epoch, state.last_sequence) == (told["producerEpoch"], told["lastSequence"])
@@ -46,7 +46,7 @@ def test_states_are_those_that_the_broker_told(partition: Partition) -> None:
 
 @pytest.mark.parametrize("partition", PARTITIONS + COPIES, ids=str)
 def test_states_are_those_of_the_snapshot_at_the_end(partition: Partition) -> None:
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     offset, path = (snapshot_paths(log.segments) or [(-1, "")])[-1]
     if offset != log.log_end_offset:
         assert partition.name.startswith("__cluster") or partition.kind != "logs" or offset < log.log_end_offset
@@ -59,7 +59,7 @@ def test_states_are_those_of_the_snapshot_at_the_end(partition: Partition) -> No
 @pytest.mark.parametrize("partition", PARTITIONS + COPIES, ids=str)
 def test_a_replay_of_the_log_alone_gives_the_same(partition: Partition) -> None:
     """But for producers that the broker has let expire, and those of which the cleaner left nothing."""
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     alone = {state.producer_id: state for state in from_the_log_alone(log)}
     known = {state.producer_id: state for state in log.producer_states}
     common = alone.keys() & known.keys()
@@ -72,11 +72,11 @@ def test_a_replay_of_the_log_alone_gives_the_same(partition: Partition) -> None:
 def test_each_snapshot_leads_to_the_same_end(partition: Partition, tmp_path: Path) -> None:
     directory = tmp_path / partition.name
     shutil.copytree(partition.path, directory)
-    expected = {state.producer_id: state for state in kcodec.open(directory).producer_states}
-    for offset, path in reversed(snapshot_paths(kcodec.open(directory).segments)):
-        found = newest_usable(kcodec.open(directory).segments, 1 << 62, DEFAULT_LIMITS)
+    expected = {state.producer_id: state for state in open_log(directory).producer_states}
+    for offset, path in reversed(snapshot_paths(open_log(directory).segments)):
+        found = newest_usable(open_log(directory).segments, 1 << 62, DEFAULT_LIMITS)
         assert found is not None and found.offset == offset
-        states = {state.producer_id: state for state in kcodec.open(directory).producer_states}
+        states = {state.producer_id: state for state in open_log(directory).producer_states}
         assert {name: states[name] for name in expected} == expected
         Path(path).unlink()
 
@@ -85,7 +85,7 @@ def test_each_snapshot_leads_to_the_same_end(partition: Partition, tmp_path: Pat
 
 
 def log_of(folder: Path, *segments: list[bytes]) -> Log:
-    return kcodec.open(partition(folder, *segments))
+    return open_log(partition(folder, *segments))
 
 
 def test_transactions_begin_and_end(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from batch_writer import RecordSpec, build_batch, fix_crc
 from log_files import data, offsets, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log, chunks, read_split, timeline, windows
@@ -42,7 +43,7 @@ def mixed(count: int) -> list[bytes]:
 @pytest.mark.parametrize("binary_type", ["binary", "large_binary", "binary_view"])
 def test_windows_do_not_show(tmp_path: Path, window: int, binary_type: str) -> None:
     batches = mixed(40)
-    log = kcodec.open(partition(tmp_path, batches[:25], batches[25:]))
+    log = open_log(partition(tmp_path, batches[:25], batches[25:]))
     expected = [record for batch in batches for record in kcodec.decode(batch).records()]
     stream = log.to_arrow(binary_type=binary_type, max_rows=10)
     assert [record for chunk in stream for record in chunk.records()] == expected
@@ -53,7 +54,7 @@ def test_windows_do_not_show(tmp_path: Path, window: int, binary_type: str) -> N
 
 
 def test_chunks_outlive_the_windows_they_came_from(tmp_path: Path, window: int) -> None:
-    log = kcodec.open(partition(tmp_path, mixed(40)))
+    log = open_log(partition(tmp_path, mixed(40)))
     kept = list(log.to_arrow(binary_type="binary_view", max_rows=7))
     again = [record for chunk in kept for record in chunk.records()]
     assert again == list(log.records())
@@ -61,13 +62,13 @@ def test_chunks_outlive_the_windows_they_came_from(tmp_path: Path, window: int) 
 
 def test_a_batch_larger_than_a_window_grows_it(tmp_path: Path) -> None:
     large = plain(3, count=2, size=3 << 20)
-    log = kcodec.open(partition(tmp_path, [plain(0), large, plain(5)]))
+    log = open_log(partition(tmp_path, [plain(0), large, plain(5)]))
     assert offsets(log) == list(range(8))
     assert [len(record.value or b"") for record in log.records(start_offset=3, end_offset=5)] == [3 << 20] * 2
 
 
 def test_the_stream_is_lazy_and_can_be_drawn_again(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(at * 3) for at in range(100)]))
+    log = open_log(partition(tmp_path, [plain(at * 3) for at in range(100)]))
     stream = log.to_arrow(max_rows=3)
     reader = pa.RecordBatchReader.from_stream(stream)
     assert reader.read_next_batch().num_rows == 3
@@ -77,7 +78,7 @@ def test_the_stream_is_lazy_and_can_be_drawn_again(tmp_path: Path) -> None:
 
 
 def test_two_readings_of_one_log_do_not_disturb_each_other(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, mixed(30)))
+    log = open_log(partition(tmp_path, mixed(30)))
     one, other = log.records(), log.records()
     assert [(a.offset, b.offset) for a, b in zip(one, other, strict=True)] == [(at, at) for at in range(90)]
 
@@ -85,7 +86,7 @@ def test_two_readings_of_one_log_do_not_disturb_each_other(tmp_path: Path) -> No
 def test_offset_ranges_choose_records_and_whole_segments(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)], [plain(6), plain(9)], [plain(12)])
     (directory / f"{0:020d}.log").write_bytes(b"what is not asked for is not read")
-    log = kcodec.open(directory)
+    log = open_log(directory)
     assert offsets(log, start_offset=7, end_offset=11) == [7, 8, 9, 10]
     assert offsets(log, start_offset=12) == [12, 13, 14]
     assert offsets(log, start_offset=50) == []
@@ -95,7 +96,7 @@ def test_offset_ranges_choose_records_and_whole_segments(tmp_path: Path) -> None
 
 def test_two_records_of_one_offset_are_one_and_offsets_never_go_back(tmp_path: Path) -> None:
     double = build_batch([RecordSpec(b"a", offset_delta=0), RecordSpec(b"b", offset_delta=0), RecordSpec(b"c")])
-    log = kcodec.open(partition(tmp_path, [double, plain(5), plain(3, count=4), plain(7)]))
+    log = open_log(partition(tmp_path, [double, plain(5), plain(3, count=4), plain(7)]))
     assert [(record.offset, record.key) for record in log.records(end_offset=5)] == [(0, b"a"), (1, b"c")]
     assert offsets(log) == [0, 1, 5, 6, 7, 8, 9]
     counts = iter(log.to_arrow(("value",)))
@@ -104,7 +105,7 @@ def test_two_records_of_one_offset_are_one_and_offsets_never_go_back(tmp_path: P
 
 
 def test_columns_may_be_any_and_unknown_ones_are_refused_at_once(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(0)]))
+    log = open_log(partition(tmp_path, [plain(0)]))
     assert pa.table(log.to_arrow(("partition", "value"))).column_names == ["partition", "value"]
     with pytest.raises(ValueError, match="valeu"):
         log.to_arrow(("valeu",))
@@ -119,13 +120,13 @@ def test_columns_may_be_any_and_unknown_ones_are_refused_at_once(tmp_path: Path)
 def test_control_records_are_included_when_asked(tmp_path: Path) -> None:
     from log_files import ABORT, marker
 
-    log = kcodec.open(partition(tmp_path, [data(7, 0), marker(ABORT, 7, 2)]))
+    log = open_log(partition(tmp_path, [data(7, 0), marker(ABORT, 7, 2)]))
     found = list(log.records("read_committed", control_records="include"))
     assert [(record.offset, record.control_type) for record in found] == [(2, kcodec.ControlType.ABORT)]
 
 
 def test_spark_layout_comes_from_splits(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(0)]))
+    log = open_log(partition(tmp_path, [plain(0)]))
     (split,) = log.splits()
     read = read_split(
         split, log.verdict("read_uncommitted"), columns=("timestamp", "headers", "topic"), topic="t", spark_layout=True
@@ -152,7 +153,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path, monkey
     content = path.read_bytes()
     for keep in range(0, len(content), 37):
         path.write_bytes(content)
-        stream, found = stepwise(kcodec.open(path))
+        stream, found = stepwise(open_log(path))
         os.truncate(path, keep)
         with pytest.raises(kcodec.TruncatedError, match="it has shrunk while it was read") as caught:
             found += [record.offset for chunk in stream for record in chunk.records()]
@@ -169,7 +170,7 @@ def test_a_file_that_grows_while_it_is_read_gives_the_longer_data(
     path = tmp_path / "grows.log"
     for cut in range(1000, 2000, 41):
         path.write_bytes(content[:cut])
-        stream, found = stepwise(kcodec.open(path))
+        stream, found = stepwise(open_log(path))
         path.write_bytes(content)
         found += [record.offset for chunk in stream for record in chunk.records()]
         assert found in (list(range(60)), list(range(cut // len(plain(0)) * 3)))
@@ -178,18 +179,18 @@ def test_a_file_that_grows_while_it_is_read_gives_the_longer_data(
 
 def test_what_is_appended_after_the_verdict_is_not_delivered_as_committed(tmp_path: Path) -> None:
     path = partition(tmp_path, [plain(0)]) / f"{0:020d}.log"
-    log = kcodec.open(path)
+    log = open_log(path)
     assert log.last_stable_offset == 3
     with path.open("ab") as file:
         file.write(data(7, 3))
     assert offsets(log, "read_committed") == [0, 1, 2]
-    assert offsets(kcodec.open(path), "read_committed") == [0, 1, 2]
+    assert offsets(open_log(path), "read_committed") == [0, 1, 2]
     assert offsets(log) == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_whose_place_was_rewritten_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     path = partition(tmp_path, [plain(0), plain(3)]) / f"{0:020d}.log"
-    first, second = kcodec.open(path).batches
+    first, second = open_log(path).batches
     path.write_bytes(fix_crc(plain(0, size=21)) + plain(3))
     with pytest.raises(kcodec.DecodeError, match="another batch is here now"):
         first.records()
@@ -199,7 +200,7 @@ def test_a_batch_whose_place_was_rewritten_is_not_taken_for_the_old_one(tmp_path
 
 
 def test_batches_and_logs_travel(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, mixed(10)), check_crcs=False)
+    log = open_log(partition(tmp_path, mixed(10)), check_crcs=False)
     assert log.transactions == []
     copy = pickle.loads(pickle.dumps(log))
     assert offsets(copy) == list(range(30))
@@ -256,7 +257,7 @@ def test_threads_do_not_show(tmp_path: Path, level: str) -> None:
     from log_files import ABORT, COMMIT, marker
 
     batches = [*mixed(40), data(7, 120), data(8, 122), marker(ABORT, 7, 124), marker(COMMIT, 8, 125)]
-    log = kcodec.open(partition(tmp_path, batches[:25], batches[25:]))
+    log = open_log(partition(tmp_path, batches[:25], batches[25:]))
     for threads in (2, 5):
         alone, together = (
             iter(log.to_arrow(isolation_level=level)),
@@ -274,8 +275,9 @@ def test_threads_do_not_show(tmp_path: Path, level: str) -> None:
 def test_with_threads_damage_comes_behind_what_precedes_it(tmp_path: Path) -> None:
     batches = [plain(at * 3, size=200) for at in range(40)]
     batches[20] = batches[20][:90] + b"?" + batches[20][91:]
-    log = kcodec.open(partition(tmp_path, batches))
-    stream, found = iter(log.to_arrow(threads=3)), []
+    log = open_log(partition(tmp_path, batches))
+    stream = iter(log.to_arrow(threads=3))
+    found: list[int] = []
     with pytest.raises(kcodec.CorruptBatchError) as caught:
         for chunk in stream:
             found += chunk.column("offset")
@@ -290,7 +292,7 @@ def test_with_threads_damage_comes_behind_what_precedes_it(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("narrow")
 def test_a_reading_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, mixed(40)))
+    log = open_log(partition(tmp_path, mixed(40)))
     stream = iter(log.to_arrow(threads=3))
     next(stream)
     assert any(thread.name.startswith("kcodec") for thread in threading.enumerate())

@@ -15,6 +15,7 @@ from batch_writer import RecordSpec, build_batch
 from golden_data import Partition
 from index_files import write_indexes
 from log_files import COMMIT, data, marker, offsets, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log, read_offset_index, read_time_index, windows
@@ -40,7 +41,7 @@ def all_stamped(log: Log) -> Stamped:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_reading_from_any_offset_gives_the_rest(partition: Partition, level: str) -> None:
-    log = kcodec.open(partition.path)
+    log = open_log(partition.path)
     whole = offsets(log, level)
     starts = range(log.log_start_offset, log.log_end_offset + 2)
     for start in starts[:: 1 + len(starts) // 60]:
@@ -49,11 +50,11 @@ def test_reading_from_any_offset_gives_the_rest(partition: Partition, level: str
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_the_offset_of_every_timestamp(partition: Partition) -> None:
-    records = all_stamped(kcodec.open(partition.path))
+    records = all_stamped(open_log(partition.path))
     for timestamp in sorted({found + more for _, found in records for more in (0, 1)})[::3]:
         expected = first_at(records, timestamp)
-        assert kcodec.open(partition.path).offset_for_timestamp(timestamp) == expected
-        assert kcodec.open(partition.path).offset_for_timestamp(timestamp, use_index=False) == expected
+        assert open_log(partition.path).offset_for_timestamp(timestamp) == expected
+        assert open_log(partition.path).offset_for_timestamp(timestamp, use_index=False) == expected
 
 
 def test_the_index_writer_of_these_tests_writes_what_the_broker_wrote(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def many(folder: Path, seed: int, *, ordered: bool) -> Log:
     directory = partition(folder, *segments)
     for path in directory.glob("*.log"):
         write_indexes(path, interval=300, preallocated=24 * 700 if path == max(directory.glob("*.log")) else 0)
-    return kcodec.open(directory)
+    return open_log(directory)
 
 
 def shift(layout: str, by: tuple[int, int]) -> Callable[[bytes], bytes]:
@@ -167,7 +168,7 @@ def test_a_lying_index_never_gives_a_wrong_record(tmp_path: Path, name: str, ord
         for level in LEVELS:
             assert offsets(log, level, start_offset=start) == [offset for offset in whole if offset >= start]
     for timestamp in range(990, max(found for _, found in records) + 3, 37):
-        assert kcodec.open(log.path).offset_for_timestamp(timestamp) == first_at(records, timestamp)
+        assert open_log(log.path).offset_for_timestamp(timestamp) == first_at(records, timestamp)
 
 
 def test_an_index_that_points_at_a_batch_inside_a_value_is_not_believed(tmp_path: Path) -> None:
@@ -177,9 +178,9 @@ def test_an_index_that_points_at_a_batch_inside_a_value_is_not_believed(tmp_path
     path = directory / f"{0:020d}.log"
     inside = path.read_bytes().index(inner)
     path.with_suffix(".index").write_bytes(struct.pack(">ii", 7, inside))
-    assert offsets(kcodec.open(directory), start_offset=7) == [8, 9, 10]
+    assert offsets(open_log(directory), start_offset=7) == [8, 9, 10]
     path.with_suffix(".index").write_bytes(struct.pack(">iiii", 3, len(outer[0]), 7, inside))
-    assert offsets(kcodec.open(directory), start_offset=7) == [8, 9, 10]
+    assert offsets(open_log(directory), start_offset=7) == [8, 9, 10]
 
 
 def test_what_a_time_index_leaves_out_only_a_walk_can_tell(tmp_path: Path) -> None:
@@ -188,8 +189,8 @@ def test_what_a_time_index_leaves_out_only_a_walk_can_tell(tmp_path: Path) -> No
     directory = partition(tmp_path, [plain(at, 1, base_timestamp=stamp) for at, stamp in enumerate(stamps)])
     times = b"".join(struct.pack(">qi", stamp, at) for at, stamp in enumerate(stamps) if stamp != 9000)
     (directory / f"{0:020d}.timeindex").write_bytes(times)
-    assert kcodec.open(directory).offset_for_timestamp(3500) == 4
-    assert kcodec.open(directory).offset_for_timestamp(3500, use_index=False) == 1
+    assert open_log(directory).offset_for_timestamp(3500) == 4
+    assert open_log(directory).offset_for_timestamp(3500, use_index=False) == 1
 
 
 # ------------------------------------------------------------------------------------------------ how much is read
@@ -240,14 +241,14 @@ def test_a_seek_reads_little(twenty_megabytes: Path, monkeypatch: pytest.MonkeyP
     from batch_writer import BASE_TIMESTAMP
 
     reads = Reads(monkeypatch)
-    end = kcodec.open(twenty_megabytes).log_end_offset
+    end = open_log(twenty_megabytes).log_end_offset
     for target in (0, 5, 17_777, end // 2, end - 15):
         reads.count = reads.bytes = 0
-        assert next(iter(kcodec.open(twenty_megabytes).records(start_offset=target))).offset == target
+        assert next(iter(open_log(twenty_megabytes).records(start_offset=target))).offset == target
         assert reads.count < 40
         assert reads.bytes < 3_000_000
         reads.count = reads.bytes = 0
-        found = kcodec.open(twenty_megabytes).offset_for_timestamp(BASE_TIMESTAMP + target - target % 10)
+        found = open_log(twenty_megabytes).offset_for_timestamp(BASE_TIMESTAMP + target - target % 10)
         assert found == target - target % 10
         assert reads.count < 120
         assert reads.bytes < 3_000_000
@@ -259,7 +260,7 @@ def test_an_index_that_is_believed_saves_the_walk(twenty_megabytes: Path, monkey
     hidden = index.rename(index.with_suffix(".hidden"))
     try:
         reads = Reads(monkeypatch)
-        assert next(iter(kcodec.open(twenty_megabytes).records(start_offset=150_000))).offset == 150_000
+        assert next(iter(open_log(twenty_megabytes).records(start_offset=150_000))).offset == 150_000
         assert reads.bytes > 10_000_000
     finally:
         hidden.rename(index)
@@ -274,9 +275,9 @@ def test_damage_before_the_start_is_not_in_the_way(tmp_path: Path) -> None:
     directory = partition(tmp_path, batches, [plain(90)])
     write_indexes(directory / f"{0:020d}.log", interval=100)
     with pytest.raises(kcodec.CorruptBatchError):
-        offsets(kcodec.open(directory), start_offset=12)
+        offsets(open_log(directory), start_offset=12)
     for start in (15, 16, 50, 90):
-        assert offsets(kcodec.open(directory), start_offset=start) == list(range(start, 93))
+        assert offsets(open_log(directory), start_offset=start) == list(range(start, 93))
 
 
 def test_damage_at_the_entry_that_is_wanted_is_met_by_the_reading(tmp_path: Path) -> None:
@@ -285,12 +286,12 @@ def test_damage_at_the_entry_that_is_wanted_is_met_by_the_reading(tmp_path: Path
     directory = partition(tmp_path, batches, [plain(90)])
     write_indexes(directory / f"{0:020d}.log", interval=100)
     with pytest.raises(kcodec.CorruptBatchError) as caught:
-        offsets(kcodec.open(directory), start_offset=61)
+        offsets(open_log(directory), start_offset=61)
     assert caught.value.base_offset == 60
     broken = b"".join(batches[:20]) + b"\0" * 8 + b"\xff" * 100 + b"".join(batches[21:])
     (directory / f"{0:020d}.log").write_bytes(broken)
     with pytest.raises(kcodec.DecodeError) as refused:
-        offsets(kcodec.open(directory), start_offset=61)
+        offsets(open_log(directory), start_offset=61)
     assert refused.value.position == len(b"".join(batches[:20]))
 
 
@@ -299,7 +300,7 @@ def test_a_torn_tail_is_the_end_wherever_reading_begins(tmp_path: Path, start: i
     whole = b"".join(plain(at * 3) for at in range(4))
     for tail in (plain(12)[:50], plain(12)[:-1] + b"?", bytes(100)):
         directory = partition(tmp_path / tail[-5:].hex(), [whole + tail])
-        log = kcodec.open(directory)
+        log = open_log(directory)
         assert offsets(log, start_offset=start) == list(range(start, 12))
         assert log.offset_for_timestamp(1 << 50) is None
 
@@ -307,9 +308,9 @@ def test_a_torn_tail_is_the_end_wherever_reading_begins(tmp_path: Path, start: i
 def test_transactions_are_settled_by_what_lies_before_the_start(tmp_path: Path) -> None:
     first = [data(7, 0), data(8, 2), plain(4)]
     second = [plain(7), marker(0, 7, 10), data(7, 11), marker(COMMIT, 7, 13), data(8, 14), plain(16)]
-    log = kcodec.open(partition(tmp_path, first, second))
+    log = open_log(partition(tmp_path, first, second))
     assert log.last_stable_offset == 2
     assert offsets(log, "read_committed", start_offset=5) == []
-    done = kcodec.open(partition(tmp_path / "done", first, [*second, marker(0, 8, 19)]))
+    done = open_log(partition(tmp_path / "done", first, [*second, marker(0, 8, 19)]))
     assert offsets(done, "read_committed", start_offset=3) == [4, 5, 6, 7, 8, 9, 11, 12, 16, 17, 18]
     assert offsets(done, "read_committed", start_offset=15) == [16, 17, 18]

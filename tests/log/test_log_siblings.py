@@ -16,6 +16,7 @@ from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch
 from java_internals import loaded_log
 from java_judge import JavaJudge
 from log_files import partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log, open_partition
@@ -198,5 +199,5 @@ def test_a_swap_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 def test_a_segment_by_name_is_that_file_whatever_lies_beside_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
     (directory / f"{0:020d}.log.swap").write_bytes(plain(1, count=1))
-    assert [record.offset for record in kcodec.open(directory / f"{0:020d}.log").records()] == [0, 1, 2]
-    assert [record.offset for record in kcodec.open(directory).records()] == [1, 3, 4, 5]
+    assert [record.offset for record in open_log(directory / f"{0:020d}.log").records()] == [0, 1, 2]
+    assert [record.offset for record in open_log(directory).records()] == [1, 3, 4, 5]

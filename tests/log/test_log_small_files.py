@@ -7,6 +7,7 @@ import pickle
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from reference_codecs import crc32c as reference_crc32c
 
@@ -52,7 +53,7 @@ def test_an_offset_index_is_a_sequence_of_entries_with_absolute_offsets(tmp_path
         index[2]
     array = index.to_numpy()
     assert (array["offset"].tolist(), array["position"].tolist()) == ([103, 109], [4100, 8300])
-    assert (array.dtype["offset"], array.dtype["position"]) == ("int64", "int32")
+    assert (array.dtype["offset"], array.dtype["position"]) == (np.dtype("int64"), np.dtype("int32"))
     assert repr(index) == (
         "<OffsetIndex of 2 entries, OffsetIndexEntry(offset=103, position=4100) .. "
         "OffsetIndexEntry(offset=109, position=8300)>"

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from golden_data import Partition
 from log_files import COMMIT, data, marker, offsets, partition, plain
+from opened_logs import open_directory, open_log
 from pyarrow import fs
 from storages import Buckets, ReadAt, SeekOnly, Store, filesystem
 
@@ -60,12 +61,12 @@ def sources(folder: Path) -> dict[str, Log]:
     """One directory, opened in every way there is."""
     parent, name = folder.parent, folder.name
     return {
-        "subtree": kcodec.open(name, filesystem=fs.SubTreeFileSystem(str(parent), fs.LocalFileSystem())),
-        "python": kcodec.open(name, filesystem=filesystem(Store(parent))),
-        "short reads": kcodec.open(name, filesystem=filesystem(Store(parent, most_bytes=100))),
-        "fsspec": kcodec.open(f"buckets://{name}/", filesystem=Buckets(parent)),
-        "arrow local": kcodec.open(folder, filesystem=fs.LocalFileSystem()),
-        "address": kcodec.open(folder.as_uri()),
+        "subtree": open_log(name, filesystem=fs.SubTreeFileSystem(str(parent), fs.LocalFileSystem())),
+        "python": open_log(name, filesystem=filesystem(Store(parent))),
+        "short reads": open_log(name, filesystem=filesystem(Store(parent, most_bytes=100))),
+        "fsspec": open_log(f"buckets://{name}/", filesystem=Buckets(parent)),
+        "arrow local": open_log(folder, filesystem=fs.LocalFileSystem()),
+        "address": open_log(folder.as_uri()),
     }
 
 
@@ -79,7 +80,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_every_source_tells_what_local_files_tell(partition: Partition, small_blocks: None) -> None:
-    local = everything(kcodec.open(partition.path))
+    local = everything(open_log(partition.path))
     for name, log in sources(partition.path).items():
         assert everything(log) == local, name
 
@@ -91,14 +92,14 @@ def test_a_segment_as_an_object_tells_what_its_file_tells(partition: Partition, 
     copy.parent.mkdir()
     shutil.copy(path, copy)
     content = path.read_bytes()
-    local = everything(kcodec.open(copy))
+    local = everything(open_log(copy))
     named = ReadAt(content, name=str(copy))
     with copy.open("rb") as opened, pa.OSFile(str(copy)) as arrow:
-        for log in (kcodec.open(named), kcodec.open(opened)):
+        for log in (open_log(named), open_log(opened)):
             assert everything(log) == local
             assert log.path == str(copy)
         for nameless in (io.BytesIO(content), SeekOnly(content), pa.BufferReader(content), arrow):
-            log = kcodec.open(nameless, topic=partition.topic, partition=partition.partition)
+            log = open_log(nameless, topic=partition.topic, partition=partition.partition)
             assert log.topic == partition.topic
             assert everything(log)[:4] == local[:4]
 
@@ -114,8 +115,8 @@ def large(tmp_path: Path) -> Path:
 
 def test_whole_reads_take_few_large_requests(large: Path) -> None:
     store = Store(large.parent)
-    size = kcodec.open(large).size_in_bytes
-    log = kcodec.open(large.name, filesystem=filesystem(store))
+    size = open_log(large).size_in_bytes
+    log = open_log(large.name, filesystem=filesystem(store))
     assert offsets(log) == list(range(1000))
     assert len(store.requests) <= 3 + size // remote.BLOCK_BYTES
     assert store.bytes_read == size
@@ -127,13 +128,13 @@ def test_whole_reads_take_few_large_requests(large: Path) -> None:
 
 def test_the_first_records_take_one_request(large: Path) -> None:
     store = Store(large.parent)
-    records = kcodec.open(large.name, filesystem=filesystem(store)).records()
+    records = open_log(large.name, filesystem=filesystem(store)).records()
     assert [next(records).offset for _ in range(10)] == list(range(10))
     assert store.requests == [(f"{large.name}/{0:020d}.log", 0, remote.FIRST_BLOCK_BYTES)]
 
 
 def test_object_stores_are_asked_for_ranges_of_an_object_only() -> None:
-    log = kcodec.open(found := ReadAt(b"".join(LARGE)))
+    log = open_log(found := ReadAt(b"".join(LARGE)))
     assert offsets(log) == list(range(1000))
     assert max(size for _, size in found.requests) <= 2 << 20
 
@@ -141,7 +142,7 @@ def test_object_stores_are_asked_for_ranges_of_an_object_only() -> None:
 def test_what_is_fetched_ahead_ends_with_the_range(large: Path) -> None:
     """A split is read to its end, and not a byte more."""
     store = Store(large.parent)
-    log = kcodec.open(large.name, filesystem=filesystem(store))
+    log = open_log(large.name, filesystem=filesystem(store))
     splits = log.splits(max_bytes=10 << 20)
     assert len(splits) > 2
     store.requests.clear()
@@ -157,16 +158,16 @@ def test_what_is_fetched_ahead_ends_with_the_range(large: Path) -> None:
 def test_logs_verdicts_and_splits_of_a_filesystem_pickle(tmp_path: Path) -> None:
     directory = partition(tmp_path, [data(7, 0), plain(2)], [marker(COMMIT, 7, 5)])
     subtree = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    log = pickle.loads(pickle.dumps(kcodec.open(directory.name, filesystem=subtree)))
+    log = pickle.loads(pickle.dumps(open_log(directory.name, filesystem=subtree)))
     assert offsets(log, "read_committed") == [0, 1, 2, 3, 4]
-    assert log.segments == kcodec.open(directory.name, filesystem=subtree).segments
+    assert log.segments == open_log(directory.name, filesystem=subtree).segments
     split = pickle.loads(pickle.dumps(log.splits()[0]))
     chunks = read_split(split, log.verdict(), isolation_level="read_committed")
     assert sum(len(chunk) for chunk in chunks) == 5
-    (batch, *_rest) = pickle.loads(pickle.dumps(kcodec.open(ReadAt(data(7, 0))))).batches
+    (batch, *_rest) = pickle.loads(pickle.dumps(open_log(ReadAt(data(7, 0))))).batches
     assert bytes(batch.data) == data(7, 0)
     with pytest.raises(TypeError, match="pickle"), directory.joinpath(f"{0:020d}.log").open("rb") as opened:
-        pickle.dumps(kcodec.open(opened))
+        pickle.dumps(open_log(opened))
 
 
 # --------------------------------------------------------------------------------------------------------- what fails
@@ -184,7 +185,7 @@ def test_logs_verdicts_and_splits_of_a_filesystem_pickle(tmp_path: Path) -> None
 def test_a_read_that_fails_names_path_and_bytes(large: Path, at: int, error: Exception, kind: type[Exception]) -> None:
     store, name = Store(large.parent), f"{large.name}/{0:020d}.log"
     store.fail(name, at, error)
-    records = kcodec.open(large.name, filesystem=filesystem(store)).records()
+    records = open_log(large.name, filesystem=filesystem(store)).records()
     with pytest.raises(kind, match=rf"{name}: reading \d+ bytes from byte \d+ on failed: .*{error}") as caught:
         assert len(list(records)) < 1000
     assert not isinstance(caught.value, kcodec.DecodeError)
@@ -192,7 +193,7 @@ def test_a_read_that_fails_names_path_and_bytes(large: Path, at: int, error: Exc
 
 def test_an_object_that_shrinks_while_it_is_read_is_a_clear_error(large: Path) -> None:
     path = large / f"{0:020d}.log"
-    log = kcodec.open(large.name, filesystem=filesystem(Store(large.parent)))
+    log = open_log(large.name, filesystem=filesystem(Store(large.parent)))
     records = log.records()
     next(records)
     with path.open("rb+") as file:
@@ -205,7 +206,7 @@ def test_an_object_that_shrinks_while_it_is_read_is_a_clear_error(large: Path) -
 def test_an_object_that_grows_is_read_to_the_size_it_had(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)[:50]])
     path = directory / f"{0:020d}.log"
-    records = kcodec.open(directory.name, filesystem=filesystem(Store(tmp_path))).records()
+    records = open_log(directory.name, filesystem=filesystem(Store(tmp_path))).records()
     assert next(records).offset == 0
     path.write_bytes(plain(0) + plain(3) + plain(6))
     assert [record.offset for record in records] == [1, 2]
@@ -213,7 +214,7 @@ def test_an_object_that_grows_is_read_to_the_size_it_had(tmp_path: Path) -> None
 
 def test_an_object_that_is_gone_is_a_file_not_found_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
-    log = kcodec.open(directory.name, filesystem=filesystem(Store(tmp_path)))
+    log = open_log(directory.name, filesystem=filesystem(Store(tmp_path)))
     records = log.records()
     next(records)
     (directory / f"{3:020d}.log").unlink()
@@ -242,18 +243,18 @@ class Lying(ReadAt):
 )
 def test_an_object_that_gives_no_bytes_or_too_many_is_an_error(answer: Callable[[bytes], Any], text: str) -> None:
     with pytest.raises(OSError, match=rf"<Lying>: reading \d+ bytes from byte 0 on failed: {text}"):
-        offsets(kcodec.open(Lying(plain(0), answer)))
+        offsets(open_log(Lying(plain(0), answer)))
 
 
 def test_an_object_of_short_reads_is_read_to_its_end() -> None:
-    assert offsets(kcodec.open(Lying(plain(0) + plain(3), lambda found: found[:7]))) == [0, 1, 2, 3, 4, 5]
+    assert offsets(open_log(Lying(plain(0) + plain(3), lambda found: found[:7]))) == [0, 1, 2, 3, 4, 5]
 
 
 def test_an_object_whose_size_is_too_large_is_a_truncated_error() -> None:
     found = ReadAt(plain(0))
     found.size += 100
     with pytest.raises(kcodec.TruncatedError, match=f"the file ends at byte {len(plain(0))}"):
-        offsets(kcodec.open(found))
+        offsets(open_log(found))
 
 
 @pytest.mark.parametrize("size", [-1, "many", 1.5])
@@ -284,7 +285,7 @@ def test_what_is_not_there_or_no_log_is_told_as_of_local_files(tmp_path: Path, m
     for path in ("nothing-0", "empty-0"):
         with pytest.raises(FileNotFoundError):
             kcodec.open(path, filesystem=make(tmp_path))
-    assert offsets(kcodec.open("", filesystem=make(tmp_path))["orders-0"]) == [0, 1, 2]
+    assert offsets(open_directory("", filesystem=make(tmp_path))["orders-0"]) == [0, 1, 2]
     with pytest.raises(ValueError, match="not a segment"):
         kcodec.open(f"orders-0/{0:020d}.index", filesystem=make(tmp_path))
 
@@ -301,12 +302,12 @@ def test_a_filesystem_that_tells_no_size_is_a_clear_error(tmp_path: Path) -> Non
         def info(self, path: str) -> dict[str, Any]:
             return {**super().info(path), "size": None}
 
-    log = kcodec.open("orders-0", filesystem=Untold(partition(tmp_path, [plain(0)]).parent))
+    log = open_log("orders-0", filesystem=Untold(partition(tmp_path, [plain(0)]).parent))
     with pytest.raises(OSError, match=rf"orders-0/{0:020d}\.log: the filesystem does not tell its size"):
         offsets(log)
 
 
 def test_a_filesystem_that_forgets_nothing_is_told_to(tmp_path: Path) -> None:
     buckets = Buckets(partition(tmp_path, [plain(0)]).parent)
-    assert offsets(kcodec.open("orders-0", filesystem=buckets)) == [0, 1, 2]
+    assert offsets(open_log("orders-0", filesystem=buckets)) == [0, 1, 2]
     assert buckets.forgotten > 0

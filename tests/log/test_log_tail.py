@@ -12,6 +12,7 @@ import pytest
 from batch_writer import fix_crc
 from legacy_writer import MessageSpec, build_message
 from log_files import COMMIT, data, marker, offsets, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log, Tail, segment
@@ -26,7 +27,7 @@ def flip(batch: bytes, at: int = 70) -> bytes:
 
 
 def opened(folder: Path, *batches: bytes, **options: Any) -> Log:
-    return kcodec.open(partition(folder, batches), **options)
+    return open_log(partition(folder, batches), **options)
 
 
 def assert_ends_at(log: Log, position: int, expected: list[int], reason: str) -> None:
@@ -72,7 +73,7 @@ def test_every_cut_of_a_brokers_last_batches_is_a_torn_tail(tmp_path: Path, name
     for end in range(batches[-min(3, len(batches))]["position"], len(content)):
         path.write_bytes(content[:end])
         whole = [batch for batch in batches if batch["position"] + batch["size"] <= end]
-        log = kcodec.open(path)
+        log = open_log(path)
         assert [batch.base_offset for batch in log.batches] == [batch["baseOffset"] for batch in whole]
         position = whole[-1]["position"] + whole[-1]["size"] if whole else 0
         assert (log.tail[:2] if log.tail else (end, 0)) == (position, end - position)
@@ -104,7 +105,7 @@ def test_a_last_whole_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path, behind
 
 def test_a_last_whole_batch_whose_header_was_torn_is_a_torn_tail(tmp_path: Path) -> None:
     for at in range(21, 61):
-        log = kcodec.open(partition(tmp_path / str(at), [FIRST, SECOND, flip(THIRD, at)]))
+        log = open_log(partition(tmp_path / str(at), [FIRST, SECOND, flip(THIRD, at)]))
         assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
 
 
@@ -183,16 +184,16 @@ def test_in_an_earlier_segment_all_of_it_is_damage(tmp_path: Path, tail: bytes, 
     directory = partition(tmp_path, [FIRST, SECOND, tail], [plain(9)])
     before = [0, 1, 2, 3, 4, 5]
     for path in (directory, directory / f"{0:020d}.log"):
-        assert_damage(kcodec.open(path), kind, START, before)
+        assert_damage(open_log(path), kind, START, before)
     if kind is not kcodec.CorruptBatchError:
         for read in (lambda log: log.transactions, lambda log: list(log.batches)):
             with pytest.raises(kind):
-                read(kcodec.open(directory))
+                read(open_log(directory))
 
 
 def test_an_earlier_segment_that_reaches_into_the_next_is_damage(tmp_path: Path) -> None:
     directory = partition(tmp_path, [FIRST, SECOND], [plain(5), plain(8)], [plain(11)])
-    log = kcodec.open(directory)
+    log = open_log(directory)
     with pytest.raises(kcodec.DecodeError, match="base_offset 5 is not above 5") as caught:
         list(log.records())
     assert caught.value.path == log.segments[1].path
@@ -202,7 +203,7 @@ def test_an_earlier_segment_that_reaches_into_the_next_is_damage(tmp_path: Path)
 
 
 def test_the_cut_of_an_earlier_segment_tells_what_is_missing(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [FIRST, THIRD[:100]], [plain(9)]))
+    log = open_log(partition(tmp_path, [FIRST, THIRD[:100]], [plain(9)]))
     with pytest.raises(kcodec.TruncatedError) as caught:
         list(log.records())
     assert (caught.value.needed, caught.value.available) == (len(THIRD), 100)
@@ -239,7 +240,7 @@ def test_skip_goes_on_behind_damage_and_counts_it(tmp_path: Path) -> None:
 
 def test_skip_across_segments_and_into_the_end(tmp_path: Path) -> None:
     directory = partition(tmp_path, [FIRST, flip(SECOND)], [THIRD, flip(plain(9)), plain(12)])
-    chunks = iter(kcodec.open(directory).to_arrow(on_error="skip"))
+    chunks = iter(open_log(directory).to_arrow(on_error="skip"))
     assert [record.offset for chunk in chunks for record in chunk.records()] == [0, 1, 2, 6, 7, 8, 12, 13, 14]
     assert chunks.counts.skipped_batches == 2
     assert [(loss.first_offset, loss.next_offset) for loss in chunks.losses] == [(3, 6), (9, 12)]

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from batch_writer import BASE_TIMESTAMP, control_batch, empty_batch
 from log_files import ABORT, COMMIT, data, marker, offsets, partition, plain
+from opened_logs import open_log
 
 import kcodec
 from kcodec import AbortedTransaction
 from kcodec._fast import AbortedTransactions
 from kcodec.log import Log, Transaction, Verdict, chunks, read_split, timeline
+from kcodec.log.windows import HeaderWindows
 
 
 def across_segments(folder: Path) -> Log:
     """7 aborts over three segments, 8 commits inside, 9 stays open, 10 has a marker alone."""
-    return kcodec.open(
+    return open_log(
         partition(
             folder,
             [data(7, 0), data(8, 2), plain(4)],
@@ -71,18 +73,18 @@ def test_the_verdict_is_intervals_and_a_limit_and_travels(tmp_path: Path) -> Non
 def test_a_marker_at_or_past_the_high_watermark_decides_nothing(
     tmp_path: Path, high_watermark: int, limit: int, expected: list[int]
 ) -> None:
-    log = kcodec.open(across_segments(tmp_path).path, high_watermark=high_watermark)
+    log = open_log(across_segments(tmp_path).path, high_watermark=high_watermark)
     assert log.last_stable_offset == limit
     assert offsets(log, "read_committed") == expected
 
 
 def test_an_abort_whose_data_begins_before_the_log_covers_what_is_left(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [data(7, 100), marker(ABORT, 7, 102), marker(ABORT, 7, 103), plain(104)]))
+    log = open_log(partition(tmp_path, [data(7, 100), marker(ABORT, 7, 102), marker(ABORT, 7, 103), plain(104)]))
     assert offsets(log, "read_committed") == [104, 105, 106]
 
 
 def test_other_control_records_and_empty_batches_decide_nothing(tmp_path: Path) -> None:
-    log = kcodec.open(
+    log = open_log(
         partition(
             tmp_path,
             [
@@ -122,7 +124,7 @@ def test_coarse_splits_of_many_batches_meet_at_batches(tmp_path: Path, monkeypat
     monkeypatch.setattr(timeline, "RANGE_BYTES", 5000)
     monkeypatch.setattr(module, "FINE_BELOW", 1)
     monkeypatch.setattr(timeline, "HeaderWindows", _Windows)
-    log = kcodec.open(partition(tmp_path, [plain(at * 3) for at in range(300)]))
+    log = open_log(partition(tmp_path, [plain(at * 3) for at in range(300)]))
     found = log.splits(12_000)
     assert len(found) > 3
     assert max(split.size_in_bytes for split in found) <= 12_000
@@ -130,7 +132,7 @@ def test_coarse_splits_of_many_batches_meet_at_batches(tmp_path: Path, monkeypat
     assert [record.offset for part in read for chunk in part for record in chunk.records()] == list(range(900))
 
 
-class _Windows(timeline.HeaderWindows):
+class _Windows(HeaderWindows):
     """Windows of 2000 bytes, so that a small file has many."""
 
     def at(self, position: int, needed: int) -> memoryview:
@@ -149,7 +151,7 @@ def test_a_range_opens_its_own_file_alone(tmp_path: Path) -> None:
 
 
 def test_a_range_never_delivers_below_its_position(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(0), plain(5), plain(3, count=4), plain(8)]))
+    log = open_log(partition(tmp_path, [plain(0), plain(5), plain(3, count=4), plain(8)]))
     verdict = log.verdict("read_uncommitted")
     found = [
         record.offset for split in log.splits(1) for chunk in read_split(split, verdict) for record in chunk.records()
@@ -158,7 +160,7 @@ def test_a_range_never_delivers_below_its_position(tmp_path: Path) -> None:
 
 
 def test_splits_end_before_a_torn_tail(tmp_path: Path) -> None:
-    log = kcodec.open(partition(tmp_path, [plain(0), plain(3)[:-1]]))
+    log = open_log(partition(tmp_path, [plain(0), plain(3)[:-1]]))
     (split,) = log.splits()
     assert (split.start_position, split.end_position, split.next_offset) == (0, len(plain(0)), 3)
     Path(split.path).write_bytes(plain(0)[:50])
@@ -175,7 +177,7 @@ def test_a_marker_damaged_in_any_byte_settles_nothing_wrongly(tmp_path: Path) ->
             path = tmp_path / "edited.log"
             path.write_bytes(edited)
             with pytest.raises(kcodec.DecodeError):
-                offsets(kcodec.open(path), "read_committed")
+                offsets(open_log(path), "read_committed")
 
 
 # ------------------------------------------------------------------------------------------------------- timestamps
@@ -183,7 +185,7 @@ def test_a_marker_damaged_in_any_byte_settles_nothing_wrongly(tmp_path: Path) ->
 
 def stamped(folder: Path) -> Log:
     first = [plain(0, base_timestamp=1000), plain(3, base_timestamp=3000, timestamp_type=1)]
-    return kcodec.open(partition(folder, first, [plain(6, base_timestamp=2000, compression="zstd"), plain(9)]))
+    return open_log(partition(folder, first, [plain(6, base_timestamp=2000, compression="zstd"), plain(9)]))
 
 
 @pytest.mark.parametrize(
@@ -201,9 +203,9 @@ def test_offset_for_timestamp_looks_inside_a_batch_and_below_the_high_watermark(
 
     records = [RecordSpec(timestamp_delta=delta) for delta in (0, 10, 5, 20)]
     path = partition(tmp_path, [build_batch(records, base_timestamp=100, compression="lz4"), marker(COMMIT, 7, 4)])
-    log = kcodec.open(path)
+    log = open_log(path)
     assert [log.offset_for_timestamp(at) for at in (100, 101, 110, 111, 121)] == [0, 1, 1, 3, 4]
-    assert kcodec.open(path, high_watermark=3).offset_for_timestamp(111) is None
+    assert open_log(path, high_watermark=3).offset_for_timestamp(111) is None
 
 
 def test_the_decoder_of_a_range_takes_the_options_of_decode() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli_runner import run
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import check_file, read_offset_index
@@ -81,7 +82,7 @@ KINDS = pytest.mark.parametrize("make", [fifo, device, bound_socket], ids=["FIFO
 def test_check_reports_a_special_file_beside_a_log(directory: Path, name: str, make: Callable[[Path], str]) -> None:
     path = directory / "t-0" / name
     kind = make(path)
-    found = [one for one in kcodec.open(directory / "t-0").check() if one.path == str(path)]
+    found = [one for one in open_log(directory / "t-0").check() if one.path == str(path)]
     assert [one.code.partition("-")[2] for one in found] == ["unreadable"]
     assert kind in found[0].text
     done = run("check", directory / "t-0")
@@ -94,7 +95,7 @@ def test_reading_a_special_segment_is_an_error(directory: Path, make: Callable[[
     path = directory / "t-0" / "00000000000000000020.log"
     kind = make(path)
     with pytest.raises(OSError, match=kind) as caught:
-        list(kcodec.open(directory / "t-0").records())
+        list(open_log(directory / "t-0").records())
     assert caught.value.filename == str(path)
     for command in ("cat", "check"):
         done = run(command, directory / "t-0")
@@ -110,7 +111,7 @@ def test_log_directories_do_not_wait_for_special_files(directory: Path, name: st
         run(command, directory)
     if name == "log-start-offset-checkpoint":
         with pytest.raises(OSError, match=name):
-            kcodec.open(directory / "t-0").log_start_offset  # noqa: B018
+            open_log(directory / "t-0").log_start_offset  # noqa: B018
 
 
 @KINDS
@@ -122,7 +123,7 @@ def test_a_single_special_file_is_refused(tmp_path: Path, make: Callable[[Path],
     with pytest.raises(OSError, match=r"no such file|" + kind):
         check_file(path)
     with pytest.raises(OSError, match=r"no such file|" + kind):
-        list(kcodec.open(path.rename(path.with_suffix(".log"))).records())
+        list(open_log(path.rename(path.with_suffix(".log"))).records())
 
 
 def test_a_directory_in_place_of_a_file_is_reported_as_one(tmp_path: Path) -> None:
