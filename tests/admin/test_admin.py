@@ -9,6 +9,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from raw_transactions import RawTransactions
@@ -220,7 +221,11 @@ def test_groups_of_both_protocols_are_described(admin: Admin, apache_kafka: Apac
 
         def is_assigned() -> bool:
             nonlocal epoch
-            joins = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+            joins: dict[str, Any] = {
+                "rebalance_timeout_ms": 30_000,
+                "subscribed_topic_names": [topic],
+                "topic_partitions": [],
+            }
             heartbeat = messages.ConsumerGroupHeartbeatRequest(
                 group_id=group, member_id=member, member_epoch=epoch, **({} if epoch else joins)
             )
@@ -251,9 +256,9 @@ def test_offsets_of_partitions(admin: Admin, apache_kafka: ApacheKafka, topic: s
         assert {at.offset for at in committed.values()} == {0}
         assert raw.end(name, producer, commit=True) == 0
     plain = TopicPartition(topic, 2)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as writer:
         for timestamp in (1000, 3000, 2000):
-            producer.send(topic, b"x", partition=2, timestamp=timestamp).result()
+            writer.send(topic, b"x", partition=2, timestamp=timestamp).result()
     assert admin.list_offsets({plain: "max_timestamp"})[plain].offset == 1
     for timestamp, offset in ((0, 0), (1000, 0), (1001, 1), (3000, 1), (3001, -1)):
         assert admin.list_offsets({plain: timestamp})[plain].offset == offset
@@ -334,4 +339,4 @@ def test_a_broker_that_is_not_there_is_told_by_the_deadline() -> None:
 
 def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
     with pytest.raises(TypeError, match="Admin has no option 'requst_timeout_ms'; did you mean 'request_timeout_ms'"):
-        Admin(bootstrap_servers="127.0.0.1:1", requst_timeout_ms=5)
+        Admin(bootstrap_servers="127.0.0.1:1", requst_timeout_ms=5)  # type: ignore[call-arg]

@@ -69,12 +69,14 @@ def by_librdkafka(kafka: ApacheKafka, topic: str) -> set[Row]:
     while ended < 2:
         message = consumer.poll(10)
         assert message is not None
-        if message.error() is not None:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+        error = message.error()
+        if error is not None:
+            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
             ended += 1
         else:
-            place = message.partition(), message.offset(), message.timestamp()[1]
-            rows.add((*place, message.key(), message.value()))
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            rows.add((partition, offset, message.timestamp()[1], message.key(), message.value()))
     consumer.close()
     return rows
 

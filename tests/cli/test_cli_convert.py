@@ -20,6 +20,7 @@ from cli_runner import long_partition, orders, partition, program, run
 from golden_data import Partition
 from log_files import COMMIT, data, marker, plain
 from log_files import partition as write_partition
+from opened_logs import open_log
 
 import kcodec
 from kcodec.cli import ExitStatus, sinks
@@ -56,10 +57,10 @@ def bytes_of(value: Any) -> bytes | None:
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("partition", SOME, ids=str)
-def test_every_format_holds_what_is_delivered(partition: Partition, suffix: str, level: str, tmp_path: Path) -> None:
+def test_every_format_holds_what_is_delivered(partition: Partition, suffix: str, level: Any, tmp_path: Path) -> None:
     out = tmp_path / f"out.{suffix}"
     ran = run("convert", partition.path, "-o", out, *(["--read-committed"] if level == "read_committed" else []))
-    expected = list(kcodec.open(partition.path).records(level))
+    expected = list(open_log(partition.path).records(level))
     assert ran.status is ExitStatus.OK
     assert ran.err == f"{out}: {len(expected)} records\n"
     found = rows_of(out)
@@ -73,7 +74,7 @@ def test_every_format_holds_what_is_delivered(partition: Partition, suffix: str,
 def test_arrow_types_are_those_of_the_stream(suffix: str, tmp_path: Path) -> None:
     source, out = partition("txn-java-0"), tmp_path / f"out.{suffix}"
     assert run("convert", source, "-o", out, "--columns", "all", "--control").status is ExitStatus.OK
-    stream = kcodec.open(source).to_arrow(columns=kcodec.COLUMNS, control_records="include")
+    stream = open_log(source).to_arrow(columns=kcodec.COLUMNS, control_records="include")
     expected = pa.table(stream)
     found = pq.read_table(out) if suffix == "parquet" else pa.ipc.open_file(out).read_all()
     assert found.schema.names == expected.schema.names

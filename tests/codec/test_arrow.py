@@ -57,7 +57,7 @@ def mixed() -> bytes:
         RecordSpec(key=LONG, value=b"", timestamp_delta=-7),
         RecordSpec(key=b"exactly12byt", value=b"thirteen byte"),
     ]
-    transaction = {"is_transactional": True, "producer_id": 9, "producer_epoch": 2, "base_sequence": 3}
+    transaction: dict[str, Any] = {"is_transactional": True, "producer_id": 9, "producer_epoch": 2, "base_sequence": 3}
     return b"".join(
         (
             build_batch(records, base_offset=10, compression="zstd"),

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
+import operator
 import random
 import subprocess
 import sys
@@ -92,7 +94,7 @@ def test_children_that_were_moved_out_outlive_their_parent(binary_type: str, els
     expected = pa.record_batch(decoded(binary_type))
     schema = expected.schema
     _, capsule, root = exported(decoded(binary_type))
-    moved = []
+    moved: list[Any] = []
     for at, field in enumerate(schema):
         child = root.children[at]
         moved.append(pa.Array._import_from_c(ctypes.addressof(child.contents), field.type))
@@ -108,7 +110,7 @@ def test_children_that_were_moved_out_outlive_their_parent(binary_type: str, els
     for at in order:
         moved[at].validate(full=True)
         assert moved[at].equals(expected.column(at))
-        (on_a_thread if elsewhere else at_once)(lambda at=at: moved.__setitem__(at, None))
+        (on_a_thread if elsewhere else at_once)(functools.partial(operator.setitem, moved, at, None))
     assert moved == [None] * len(moved)
 
 

@@ -91,8 +91,9 @@ def test_every_field_and_record_is_what_kafka_reads(partition: Partition) -> Non
 
 def test_enumerations_are_kafkas() -> None:
     first, second, _ = kcodec.batches(DATA)
+    kafkas_name: Any = "lz4"
     assert first.compression is Compression.LZ4
-    assert first.compression == "lz4"
+    assert first.compression == kafkas_name
     assert second.timestamp_type is TimestampType.CREATE_TIME
     appended = kcodec.batches(build_batch(RECORDS, timestamp_type=1))[0]
     assert appended.timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -190,7 +190,12 @@ def test_a_large_batch_between_others_keeps_its_own_values() -> None:
     sizes = (10, 280_000, 20)
     data, offset = b"", 0
     for producer, size in enumerate(sizes):
-        fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "base_offset": offset}
+        fields: dict[str, Any] = {
+            "producer_id": producer,
+            "producer_epoch": 0,
+            "base_sequence": 0,
+            "base_offset": offset,
+        }
         data += build_batch([RecordSpec(value=b"v")] * size, **fields)
         offset += size
     for threads in (1, 2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from enum import IntEnum
+from typing import Any
 
 import pytest
 
@@ -33,14 +33,14 @@ MEMBERS = [(kind, number, text) for kind, names in KAFKA.items() for number, tex
 
 
 @pytest.mark.parametrize("kind", KAFKA, ids=lambda kind: kind.__name__)
-def test_members_are_those_of_kafka(kind: type[IntEnum]) -> None:
+def test_members_are_those_of_kafka(kind: Any) -> None:
     assert {int(member): str(member) for member in kind} == KAFKA[kind]
 
 
 @pytest.mark.parametrize(("kind", "number", "text"), MEMBERS)
-def test_a_member_is_its_number_and_its_text(kind: type[IntEnum], number: int, text: str) -> None:
+def test_a_member_is_its_number_and_its_text(kind: Any, number: int, text: str) -> None:
     member = kind(number)
-    assert member is kind(text)  # type: ignore[arg-type]
+    assert member is kind(text)
     assert member == number
     assert member == text
     assert text == member
@@ -56,9 +56,9 @@ def test_a_member_is_its_number_and_its_text(kind: type[IntEnum], number: int, t
 
 @pytest.mark.parametrize("kind", KAFKA, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("value", [99, -2, "zst", "", None, b"zstd", 1.5])
-def test_anything_else_is_a_value_error(kind: type[IntEnum], value: object) -> None:
+def test_anything_else_is_a_value_error(kind: Any, value: object) -> None:
     with pytest.raises(ValueError, match=f"is not a valid {kind.__name__}"):
-        kind(value)  # type: ignore[arg-type]
+        kind(value)
 
 
 def test_a_member_is_neither_another_enumerations_text_nor_any_object() -> None:
@@ -69,7 +69,7 @@ def test_a_member_is_neither_another_enumerations_text_nor_any_object() -> None:
 
 
 @pytest.mark.parametrize("kind", KAFKA, ids=lambda kind: kind.__name__)
-def test_members_are_frozen(kind: type[IntEnum]) -> None:
+def test_members_are_frozen(kind: Any) -> None:
     member = next(iter(kind))
     before = str(member)
     for name in ("label", "value", "name"):

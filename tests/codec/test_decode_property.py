@@ -95,7 +95,7 @@ def as_it_is(data: bytes) -> bytes:
     return data
 
 
-COMMITTED = {"isolation_level": "read_committed"}
+COMMITTED: dict[str, Any] = {"isolation_level": "read_committed"}
 
 
 def test_data_cut_at_each_byte() -> None:
@@ -134,8 +134,8 @@ def test_each_bit_of_records_or_stream_flipped_under_a_right_crc(compression: st
 
 def told_in_each_way(log: Log) -> list[list[tuple[int, ...]] | None]:
     """Nobody told; told nothing; without last offsets, backwards; with them; mixed."""
-    without = [entry[:2] for entry in log.aborted]
-    mixed = [entry if at % 2 else entry[:2] for at, entry in enumerate(log.aborted)]
+    without: list[tuple[int, ...]] = [entry[:2] for entry in log.aborted]
+    mixed: list[tuple[int, ...]] = [entry if at % 2 else entry[:2] for at, entry in enumerate(log.aborted)]
     return [None, [], without[::-1], list(log.aborted), mixed]
 
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import batch_writer
 import pyarrow as pa
 import pytest
-from encode_samples import CODECS, ROWS, decoded, fields
+from encode_samples import CODECS, ROWS, CodecName, decoded, fields
 
 import kcodec
 from kcodec import EncodeError, RecordBatchBuilder, encode, encode_batch
@@ -22,7 +24,7 @@ def test_encode_batch_sets_every_field() -> None:
     batch = kcodec.batches(data)[0]
     assert (batch.base_offset, batch.last_offset, batch.max_timestamp, batch.delete_horizon_ms) == (10, 20, 77, 500)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence) == (3, 1, 4, 14)
-    assert batch.is_transactional and batch.partition_leader_epoch == 6 and batch.compression == "zstd"
+    assert batch.is_transactional and batch.partition_leader_epoch == 6 and str(batch.compression) == "zstd"
     assert decoded(data)[0].timestamp == 5
 
 
@@ -40,7 +42,7 @@ def test_an_empty_batch_stands_for_what_was_there() -> None:
     data = encode_batch([], base_offset=5, last_offset=9, producer_id=1, producer_epoch=0, base_sequence=3)
     batch = kcodec.batches(data)[0]
     assert (len(data), batch.records_count, batch.last_offset, batch.last_sequence) == (61, 0, 9, 7)
-    assert (batch.base_timestamp, batch.max_timestamp, batch.compression) == (-1, -1, "none")
+    assert (batch.base_timestamp, batch.max_timestamp, str(batch.compression)) == (-1, -1, "none")
     like = kcodec.batches(encode(ROWS, compression="lz4", base_offset=2))[0]
     emptied = kcodec.batches(encode_batch([], like=like))[0]
     assert (emptied.base_offset, emptied.last_offset, emptied.max_timestamp) == (2, 5, like.max_timestamp)
@@ -54,7 +56,8 @@ def test_encode_batch_gives_one_batch_or_none() -> None:
 
 
 def test_a_marker_is_78_bytes() -> None:
-    for kind, number in (("COMMIT", 1), ("ABORT", 0), (kcodec.ControlType.ABORT, 0), (1, 1)):
+    kinds: tuple[tuple[Any, int], ...] = (("COMMIT", 1), ("ABORT", 0), (kcodec.ControlType.ABORT, 0), (1, 1))
+    for kind, number in kinds:
         data = kcodec.encode_end_transaction_marker(
             kind, producer_id=5, producer_epoch=3, coordinator_epoch=9, timestamp=1, base_offset=44
         )
@@ -73,7 +76,7 @@ def test_a_marker_is_78_bytes() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_builder_makes_what_encode_makes(codec: str) -> None:
+def test_the_builder_makes_what_encode_makes(codec: CodecName) -> None:
     builder = RecordBatchBuilder(compression=codec)
     for at, row in enumerate(ROWS):
         assert builder.append(*row) == at

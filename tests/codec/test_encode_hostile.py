@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from encode_samples import decoded
+from encode_samples import CodecName, decoded
 
 import kcodec
 from kcodec import EncodeError, RecordBatchBuilder, encode
@@ -135,7 +135,7 @@ def resident() -> int:
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_a_large_record_does_not_stay_in_the_pool(codec: str) -> None:
+def test_a_large_record_does_not_stay_in_the_pool(codec: CodecName) -> None:
     """What is touched beyond the pool's rule goes back to the system, whether the record was taken or refused."""
     value = bytes(range(256)) * (70 << 12)
     gc.collect()

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 from encode_rows import (
     ACCEPTING,
-    CODECS,
     FEWER,
     INT32_MAX,
     INT64_MAX,
@@ -27,6 +26,7 @@ from encode_rows import (
     many_rows,
     table_of,
 )
+from encode_samples import CODECS, CodecName
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from java_answers import JudgedRecord, ProduceSettings, WriterRefused
@@ -129,7 +129,9 @@ def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tup
             partition_leader_epoch=leader_epoch,
         )
         assert len(told) == 78
-        for kind in (control_type, ("ABORT", "COMMIT")[control_type], kcodec.ControlType(control_type)):
+        member = kcodec.ControlType(control_type)  # type: ignore[call-arg]
+        kinds: tuple[Any, ...] = (control_type, ("ABORT", "COMMIT")[control_type], member)
+        for kind in kinds:
             made = kcodec.encode_end_transaction_marker(
                 kind,
                 producer_id=9001,
@@ -146,7 +148,7 @@ def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tup
 @pytest.mark.parametrize("is_control_batch", [False, True])
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_empty_batches_are_kafkas_own(
-    judge: JavaJudge, is_transactional: bool, is_control_batch: bool, kind: str
+    judge: JavaJudge, is_transactional: bool, is_control_batch: bool, kind: Literal["CreateTime", "LogAppendTime"]
 ) -> None:
     fields: dict[str, Any] = {
         "producer_id": 9001,
@@ -196,7 +198,7 @@ def test_control_batches_are_kafkas_own(judge: JavaJudge, control_type: int) -> 
 @settings(max_examples=500 if LONG else 15)
 @given(rows=ROWS, fields=header_fields())
 def test_what_is_encoded_is_read_and_taken(
-    judge: JavaJudge, codec: str, rows: list[Row], fields: dict[str, Any]
+    judge: JavaJudge, codec: CodecName, rows: list[Row], fields: dict[str, Any]
 ) -> None:
     fields["base_offset"] = 0
     records = judged_of(rows, range(len(rows)))
@@ -207,7 +209,7 @@ def test_what_is_encoded_is_read_and_taken(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_many_batches_are_read_in_a_row(judge: JavaJudge, codec: str) -> None:
+def test_many_batches_are_read_in_a_row(judge: JavaJudge, codec: CodecName) -> None:
     """Cut by max_batch_bytes: offsets and sequence numbers go on, the sequence wraps, every batch is taken alone."""
     rows = many_rows(100_000, 400)
     producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 1, "base_sequence": INT32_MAX - 200}

@@ -13,7 +13,6 @@ import lz4.block
 import pytest
 import zstandard
 from encode_rows import (
-    CODECS,
     FEWER,
     HEADER,
     NOW,
@@ -25,6 +24,7 @@ from encode_rows import (
     many_rows,
     table_of,
 )
+from encode_samples import CODECS, CodecName
 from hypothesis import given
 from java_judge import JavaJudge
 
@@ -93,7 +93,7 @@ def gzip_blocks(stream: bytes) -> list[bytes]:
 BLOCKS = {"gzip": gzip_blocks, "snappy": xerial_blocks, "lz4": lz4_blocks, "zstd": zstd_blocks}
 
 
-def assert_framed_alike(codec: str, told: bytes, made: bytes, plain: bytes) -> None:
+def assert_framed_alike(codec: CodecName, told: bytes, made: bytes, plain: bytes) -> None:
     """Same header but for what follows from the compressed bytes; same framing, block by block; same records."""
     assert made[:8] == told[:8]
     assert made[12:17] == told[12:17]
@@ -108,7 +108,7 @@ def assert_framed_alike(codec: str, told: bytes, made: bytes, plain: bytes) -> N
 @FEWER
 @given(rows=ROWS, fields=header_fields())
 def test_compressed_batches_are_framed_as_kafka_frames_them(
-    judge: JavaJudge, codec: str, rows: list[Row], fields: dict[str, Any]
+    judge: JavaJudge, codec: CodecName, rows: list[Row], fields: dict[str, Any]
 ) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
     plain = judge.batch(judged_of(rows, offsets), **fields)
@@ -119,7 +119,7 @@ def test_compressed_batches_are_framed_as_kafka_frames_them(
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("size", [32_700, 65_500, 200_000, 700_000])
-def test_large_batches_are_cut_into_blocks_as_kafka_cuts_them(judge: JavaJudge, codec: str, size: int) -> None:
+def test_large_batches_are_cut_into_blocks_as_kafka_cuts_them(judge: JavaJudge, codec: CodecName, size: int) -> None:
     rows = many_rows(size)
     judged = judged_of(rows, range(len(rows)))
     plain = judge.batch(judged, partition_leader_epoch=-1)
@@ -131,7 +131,7 @@ def test_large_batches_are_cut_into_blocks_as_kafka_cuts_them(judge: JavaJudge, 
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
 @pytest.mark.parametrize("left", [-1, 0, 1])
-def test_blocks_end_where_kafkas_end(judge: JavaJudge, codec: str, left: int) -> None:
+def test_blocks_end_where_kafkas_end(judge: JavaJudge, codec: CodecName, left: int) -> None:
     """Records of exactly one and two blocks, a byte less, a byte more."""
     size = {"snappy": 32 << 10, "lz4": 64 << 10}[codec]
     for blocks in (1, 2):
@@ -145,7 +145,7 @@ def test_blocks_end_where_kafkas_end(judge: JavaJudge, codec: str, left: int) ->
 
 
 @pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec, levels in LEVELS.items() for level in levels])
-def test_every_level_is_read_and_framed_as_kafkas(judge: JavaJudge, codec: str, level: int) -> None:
+def test_every_level_is_read_and_framed_as_kafkas(judge: JavaJudge, codec: CodecName, level: int) -> None:
     rows = many_rows(150_000, 100)
     judged = judged_of(rows, range(len(rows)))
     plain = judge.batch(judged, partition_leader_epoch=-1)

@@ -150,16 +150,17 @@ def test_names_that_are_not_utf8_survive() -> None:
 
 
 def test_rows_of_every_kind_are_the_same_record() -> None:
-    named = collections.namedtuple("Named", "key value timestamp")
+    Named = collections.namedtuple("Named", "key value timestamp")
     expected = bytes(encode([(b"k", b"v", (), 7)]))
-    for row in (
+    rows: tuple[Any, ...] = (
         {"key": b"k", "value": b"v", "timestamp": 7},
         {"key": bytearray(b"k"), "value": memoryview(b"v"), "timestamp": 7, "headers": None},
-        named(b"k", b"v", 7),
+        Named(b"k", b"v", 7),
         Record(0, 7, "CreateTime", b"k", b"v"),
         (b"k", b"v", {}, 7),
         (b"k", b"v", None, numpy.int64(7)),
-    ):
+    )
+    for row in rows:
         assert bytes(encode([row])) == expected
     assert decoded(encode([(b"k",), (b"k", b"v")], timestamp=1))[0].value is None
     with_headers = encode(

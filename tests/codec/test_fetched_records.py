@@ -192,8 +192,10 @@ def test_records_before_the_damage_come_first() -> None:
     assert len(source.take_decoded()) == 0
     with pytest.raises(CorruptBatchError) as raised:
         decoded(bytes(data))
-    assert list(raised.value.decoded.column("offset")) == [0, 1]
-    assert next(raised.value.decoded.records()).topic == "t"
+    good = raised.value.decoded
+    assert good is not None
+    assert list(good.column("offset")) == [0, 1]
+    assert next(good.records()).topic == "t"
     skipped = decoded(bytes(data), on_error="skip")
     assert list(skipped.column("offset")) == [0, 1, 4, 5]
     assert skipped.counts.skipped_batches == 1
@@ -214,6 +216,7 @@ def test_columns_binary_types_and_framing_are_decodes(binary_type: str) -> None:
 def test_a_cursor_gives_records_one_by_one_and_some_at_a_time() -> None:
     whole = kcodec.decode(LogBuilder().plain(5).plain(5).data)
     cursor = whole.records()
+    assert isinstance(cursor, _fast.RecordCursor)
     assert next(cursor).offset == 0
     assert [record.offset for record in cursor.take(7)] == [1, 2, 3, 4, 5, 6, 7]
     assert cursor.take(0) == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import random
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from batch_writer import RecordSpec, build_batch, control_batch, end_transaction_marker
 from compare import BINARY_TYPES, arrow_columns
 from legacy_writer import MessageSpec, build_message, build_wrapper
+from opened_logs import open_log
 
 import kcodec
 from kcodec._fast import Decoder
@@ -51,7 +53,7 @@ def rows_of(random_: random.Random, count: int) -> list[tuple[Payload, Payload]]
     return [(random_.choice(PAYLOADS), random_.choice(PAYLOADS)) for _ in range(count)]
 
 
-def batch_of(rows: list[tuple[Payload, Payload]], base_offset: int = 0, **header: Any) -> bytes:
+def batch_of(rows: Sequence[tuple[Payload, Payload]], base_offset: int = 0, **header: Any) -> bytes:
     specs = [RecordSpec(key=key, value=value, headers=((b"h", b"\0\0\0\0\1"),)) for key, value in rows]
     return build_batch(specs, base_offset=base_offset, **header)
 
@@ -148,7 +150,7 @@ def test_old_messages_are_split_too() -> None:
     specs = [MessageSpec(b"\0\0\0\0\7key", b"\0\0\0\0\x09value")] * 2
     data = build_message(specs[0]) + build_wrapper(specs, base_offset=1)
     for binary_type in BINARY_TYPES:
-        decoded = kcodec.decode(data, framing="confluent", binary_type=binary_type)  # type: ignore[arg-type]
+        decoded = kcodec.decode(data, framing="confluent", binary_type=binary_type)
         assert found_rows(decoded) == [(7, b"key", 9, b"value")] * 3
 
 
@@ -200,7 +202,7 @@ def test_logs_are_read_with_it(tmp_path: Path) -> None:
     rows = rows_of(random.Random(5), 40)
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(batch_of(rows[:20]) + batch_of(rows[20:], 20))
-    log = kcodec.open(path)
+    log = open_log(path)
     expected = split_rows(rows)
     assert [
         (record.key_schema_id, record.key, record.value_schema_id, record.value)

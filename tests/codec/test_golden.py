@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 import golden_data as golden
 import pytest
 from compare import COLUMNS
-from golden_data import Fetched, Partition, Truth, same_bytes, same_headers
+from golden_data import Fetched, IsolationName, Partition, Truth, same_bytes, same_headers
 
 import kcodec
 
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
-ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+ISOLATION_LEVELS: tuple[IsolationName, ...] = ("read_uncommitted", "read_committed")
 EVERY = golden.partitions() + golden.copies("live") + golden.copies("killed")
 BY_NAME = {(partition.topic, partition.partition): partition for partition in golden.partitions()}
 FETCHED = golden.fetched()
@@ -138,7 +138,7 @@ def as_a_consumer(records: list[kcodec.Record], partition: Partition) -> list[kc
 
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("partition", golden.partitions(), ids=str)
-def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, isolation_level: str) -> None:
+def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, isolation_level: IsolationName) -> None:
     told = partition.consumed(isolation_level)
     if told is None:
         assert partition.topic == "__cluster_metadata"  # no client may read it

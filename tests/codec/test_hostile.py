@@ -105,7 +105,7 @@ def test_the_second_of_three_is_bad(limits: DecodeLimits) -> None:
     skipped = kcodec.decode(data, on_error="skip", limits=limits)
     assert list(skipped.column("value")) == [b"first", b"second", b"behind"]
     assert skipped.counts == kcodec.Counts(batches=3, skipped_batches=1, records=3)
-    assert skipped.error.next_offset == 13
+    assert skipped.error is not None and skipped.error.next_offset == 13
     assert skipped.next_offset == 51
 
 
@@ -294,7 +294,7 @@ def test_header_names_that_are_not_utf_8(limits: DecodeLimits) -> None:
 
 
 def test_an_abort_marker_of_a_newer_version_and_an_unknown_control_type(limits: DecodeLimits) -> None:
-    producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    producer: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
     data = build_batch([RecordSpec(value=b"aborted")], base_offset=0, **producer)
     data += control_batch(5, b"", base_offset=1, producer_id=1)
     data += build_batch([RecordSpec(value=b"aborted too")], base_offset=2, **producer)

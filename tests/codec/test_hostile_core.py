@@ -7,6 +7,7 @@ The long form, under sanitizers, is tests/prove/prove_hostile_core.py.
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_a_record_stays_as_it_was_made() -> None:
     (decoded,) = kcodec.decode(kcodec.encode([made])).records()
     for record in (made, decoded):
         with pytest.raises(TypeError, match="frozen"):
-            record.__init__(3, 4, TimestampType.CREATE_TIME, b"x", b"y")  # type: ignore[misc]
+            record.__init__(3, 4, TimestampType.CREATE_TIME, b"x", b"y")
         assert (record.key, record.value) == (b"k", b"v")
 
 
@@ -220,7 +221,7 @@ def test_a_builder_refuses_a_call_from_empty_headers() -> None:
     assert (record.key, record.value, record.headers) == (b"outer key", b"outer", ())
 
 
-@pytest.mark.skipif(not hasattr(hostile.signal, "setitimer"), reason="needs an interval timer")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs an interval timer")
 def test_a_decoder_refuses_a_call_while_it_decodes() -> None:
     """The call comes from a signal handler, which runs between two members of a gzip stream."""
     calls = hostile.Calls()
@@ -231,7 +232,6 @@ def test_a_decoder_refuses_a_call_while_it_decodes() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_interrupt_ends_a_long_decompression(threads: int) -> None:
     """Ctrl-C is honored between the members of a gzip stream, on several threads, too."""
-    import signal
 
     class Interrupt(Exception):
         pass
@@ -252,7 +252,6 @@ def test_an_interrupt_ends_a_long_decompression(threads: int) -> None:
 
 def test_what_was_interrupted_can_be_read_again() -> None:
     """An exception of a signal handler loses no record of what a consumer has fetched."""
-    import signal
 
     class Interrupt(Exception):
         pass
@@ -275,7 +274,7 @@ def test_what_was_interrupted_can_be_read_again() -> None:
 def test_a_decoder_that_was_not_made_decodes_nothing() -> None:
     half = _fast.Decoder.__new__(_fast.Decoder)
     with pytest.raises(TypeError):
-        half.__init__(limits="none")  # type: ignore[misc]
+        half.__init__(limits="none")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not made"):
         half.feed(hostile.gzip_batch(1))
 
@@ -294,7 +293,7 @@ def test_a_message_has_the_fields_of_its_own_class() -> None:
     class Other(ApiVersionsRequest):
         __slots__ = ()
 
-    Other._shape = FetchRequest._shape  # type: ignore[attr-defined]
+    Other._shape = FetchRequest._shape
     with pytest.raises(TypeError, match="not its base"):
         Other()
 

@@ -51,7 +51,13 @@ def test_interleaved_transactions_by_list_and_by_markers(threads: int) -> None:
 
 def test_entries_may_be_told_as_tuples_intervals_or_prebuilt() -> None:
     intervals = [AbortedTransaction(1, 6, 10), AbortedTransaction(2, 2, 8)]
-    for told in (intervals, _fast.AbortedTransactions(intervals), [(2, 2), (1, 6)], iter(INTERLEAVED_ABORTED)):
+    ways: tuple[Any, ...] = (
+        intervals,
+        _fast.AbortedTransactions(intervals),
+        [(2, 2), (1, 6)],
+        iter(INTERLEAVED_ABORTED),
+    )
+    for told in ways:
         assert offsets(committed(INTERLEAVED, told)) == [0, 1, 9]
 
 

@@ -350,13 +350,13 @@ def test_header_fields_are_what_java_computes(judge: JavaJudge, seed: int) -> No
     judged = judge.record_set(data).batches
     batches = kcodec.batches(data)
     assert len(batches) == len(judged) == 50
-    for batch, told in zip(batches, judged, strict=True):
+    for found, told in zip(batches, judged, strict=True):
         # Of a base sequence that nobody writes Java counts on from below -1; for us there is no sequence then.
-        names = [name for name in HEADER_FIELDS if name != "last_sequence" or batch.base_sequence >= -1]
-        assert {name: getattr(batch, name) for name in names} == {
+        names = [name for name in HEADER_FIELDS if name != "last_sequence" or found.base_sequence >= -1]
+        assert {name: getattr(found, name) for name in names} == {
             name: told.header[HEADER_FIELDS[name]] for name in names
         }
-        assert batch.is_valid() == told.is_valid
-        assert str(batch.timestamp_type) == told.header["timestampType"]
+        assert found.is_valid() == told.is_valid
+        assert str(found.timestamp_type) == told.header["timestampType"]
         if told.header["compression"] is not None:
-            assert str(batch.compression) == told.header["compression"]
+            assert str(found.compression) == told.header["compression"]

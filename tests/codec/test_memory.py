@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from batch_writer import FLAVOURS, RecordSpec, build_batch
 from bombs import batch_of, bomb, many_headers
-from compare import BINARY_TYPES, COLUMNS
+from compare import BINARY_TYPES, COLUMNS, BinaryType
 from large_batches import blob
 from strategies import random_log
 
@@ -95,7 +95,7 @@ def asked_in_every_way() -> list[Callable[[], object]]:
     return [
         *ways,
         lambda: kcodec.decode(LOG).to_numpy("timestamp"),
-        lambda: memoryview(kcodec.decode(LOG).to_numpy("offset")),
+        lambda: memoryview(kcodec.decode(LOG).to_numpy("offset")),  # type: ignore[arg-type]
         lambda: [batch.is_valid() for batch in kcodec.batches(LOG)],
         lambda: [list(batch.records()) for batch in kcodec.batches(LOG)],
         lambda: pickle.loads(pickle.dumps(list(kcodec.batches(LOG)))),
@@ -105,7 +105,7 @@ def asked_in_every_way() -> list[Callable[[], object]]:
     ]
 
 
-def _refused(data: bytes, **options: Any) -> kcodec.DecodeError:
+def _refused(data: bytes | bytearray, **options: Any) -> kcodec.DecodeError:
     with pytest.raises(kcodec.DecodeError) as raised:
         kcodec.decode(data, **options)
     return raised.value
@@ -180,7 +180,7 @@ def test_every_codec_leaves_nothing(codec: str) -> None:
 
 
 @pytest.mark.parametrize("binary_type", BINARY_TYPES)
-def test_the_source_is_held_only_by_views(binary_type: str) -> None:
+def test_the_source_is_held_only_by_views(binary_type: BinaryType) -> None:
     source = bytearray(build_batch([RecordSpec(value=b"longer than twelve bytes")]))
     before = sys.getrefcount(source)
     decoded = kcodec.decode(source, binary_type=binary_type)
@@ -237,7 +237,7 @@ def churn() -> None:
 
 @pytest.mark.parametrize("codec", FLAVOURS)
 @pytest.mark.parametrize("binary_type", BINARY_TYPES)
-def test_arrow_arrays_outlive_source_and_result(codec: str, binary_type: str) -> None:
+def test_arrow_arrays_outlive_source_and_result(codec: str, binary_type: BinaryType) -> None:
     def decoded() -> kcodec.DecodedRecords:
         # a source of its own, overwritten before it goes
         return kcodec.decode(bytes(bytearray(blob(codec, 3))), columns=COLUMNS, binary_type=binary_type)

@@ -246,8 +246,8 @@ def test_what_an_iterable_raises_comes_through() -> None:
         kcodec.partition_for(broken(), 12)
 
     def batches() -> Iterator[pa.RecordBatch]:
+        yield from ()
         raise LookupError("no such file")
-        yield
 
     reader = pa.RecordBatchReader.from_batches(pa.schema({"key": pa.binary()}), batches())
     with pytest.raises((ValueError, TypeError), match=r"no such file|Arrow format"):

@@ -83,8 +83,8 @@ def test_every_rule_can_be_undone(values: list[bytes | None]) -> None:
         one = line[: len(line) // 2 - 1]
         assert line == f"{one}  {one}"
         assert unescape(one) == value
-    for line, value in zip(text_of(json_lines(["value"]), decoded).splitlines(), values, strict=True):
-        assert bytes_of_json(json.loads(line)["value"]) == value
+    for one_object, value in zip(text_of(json_lines(["value"]), decoded).splitlines(), values, strict=True):
+        assert bytes_of_json(json.loads(one_object)["value"]) == value
     rows = csv.reader(io.StringIO(text_of(csv_lines(["value"]), decoded).decode("utf-8"), newline=""))
     for row, value in zip(rows, values, strict=False):
         cell = row[0] if row else ""

@@ -102,9 +102,9 @@ def test_hostile_bytes(client: Client) -> None:
 
 
 def test_an_unknown_codec_has_its_own_error(client: Client) -> None:
-    data = bytearray(batch_of(b"value"))
-    data[22] = 6
-    data = fix_crc(bytes(data))
+    edited = bytearray(batch_of(b"value"))
+    edited[22] = 6
+    data = fix_crc(bytes(edited))
     with pytest.raises(UnsupportedCodecError, match="compression id 6"):
         list(client.read(data).next_batch())
     with pytest.raises(UnsupportedCodecError, match="compression id 6"):
@@ -142,7 +142,9 @@ class Consumer:
 
     async def answer(self, node: int, request: Any) -> Any:
         """The response, through aiokafka's own encoder and decoder."""
-        partitions = [(tp.partition, 0, 999, 999, [], self.logs[tp](self.position(tp))) for tp in self.logs]
+        partitions: list[tuple[Any, ...]] = [
+            (tp.partition, 0, 999, 999, [], self.logs[tp](self.position(tp))) for tp in self.logs
+        ]
         return FetchResponse_v4.decode(FetchResponse_v4(0, [("orders", partitions)]).encode())
 
     async def poll(self, **options: Any) -> dict[TopicPartition, list[bytes]]:

@@ -19,6 +19,7 @@ from batch_writer import fix_crc
 from compat_cases import damaged
 from compat_peers import REPEATS, Aiokafka, KafkaPython, Read, Records, Row
 from java_clients import consume
+from opened_logs import open_log
 
 import kcodec
 from kcodec import TopicPartition
@@ -82,8 +83,8 @@ def wait_until_settled(kafka: ApacheKafka, topic: str) -> None:
 
 def stored_codecs(kafka: ApacheKafka, topic: str) -> set[str]:
     """What the broker has on its disk."""
-    batches = kcodec.open(kafka.log_directory / f"{topic}-0").batches
-    return {batch.compression.name.lower() for batch in batches if not batch.is_control_batch}
+    batches = open_log(kafka.log_directory / f"{topic}-0").batches
+    return {str(batch.compression) for batch in batches if not batch.is_control_batch}
 
 
 def java_reads(kafka: ApacheKafka, topic: str, isolation_level: str) -> Records:
@@ -206,7 +207,7 @@ def test_without_it_kafka_python_raises_once_and_never_comes_back(
     apache_kafka: ApacheKafka, damaged_topic: str
 ) -> None:
     peers = Path(__file__).parent.parent / "support" / "compat_peers.py"
-    program = [sys.executable, peers, apache_kafka.bootstrap_servers, damaged_topic]
+    program = [sys.executable, str(peers), apache_kafka.bootstrap_servers, damaged_topic]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"raised\n"

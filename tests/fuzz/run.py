@@ -103,7 +103,8 @@ def run(edits: int, seed: int, minutes: float, processes: int) -> tuple[int, lis
     deadline = time.monotonic() + minutes * 60
     golden_seeds()
     pieces = [(first, min(PIECE, seed + edits - first)) for first in range(seed, seed + edits, PIECE)]
-    done, differences = 0, []
+    done = 0
+    differences: list[str] = []
     # a spawned child that dies without an answer would hang Pool.get for ever: hence the time limit on each piece
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         waiting: list[tuple[int, Any]] = []

@@ -41,10 +41,9 @@ def test_read_topic_ends_where_a_broker_goes_silent(apache_kafka: ApacheKafka, a
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         proxy.on_response(api, count=None).hold()
         began = time.monotonic()
-        options = {"bootstrap_servers": proxy.bootstrap_servers, "default_api_timeout_ms": 1000}
         with (
             pytest.raises((DeliveryTimeoutError, RequestTimedOutError)),
-            kcodec.read_topic(topic, **options) as batches,
+            kcodec.read_topic(topic, bootstrap_servers=proxy.bootstrap_servers, default_api_timeout_ms=1000) as batches,
         ):
             list(batches)
         assert time.monotonic() - began < 2 * TIMEOUT + 1.0

@@ -118,11 +118,16 @@ def test_idle_connections_and_metadata_grow_no_older(make: Make, move: Move, shi
 
 
 def test_a_record_fails_when_its_delivery_timeout_is_over(move: Move, shift: float) -> None:
-    options = {"delivery_timeout_ms": 900, "request_timeout_ms": 300, "linger_ms": 0, "max_block_ms": 5000}
     with (
         Peer(silent) as peer,
         suppress(DeliveryErrors),
-        Producer(bootstrap_servers=peer.address, **options) as producer,
+        Producer(
+            bootstrap_servers=peer.address,
+            delivery_timeout_ms=900,
+            request_timeout_ms=300,
+            linger_ms=0,
+            max_block_ms=5000,
+        ) as producer,
     ):
         with moved_meanwhile(move, shift), lasts(0.9), pytest.raises(DeliveryTimeoutError):
             producer.send("topic", b"value").result(10)

@@ -143,7 +143,8 @@ def test_a_child_makes_its_own_client_with_the_same_options(make: Make) -> None:
 def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
     """Another thread may hold any lock of ours at the moment of the fork."""
     with Peer(answer) as peer:
-        runner = settled(Threaded(peer.address, **PATIENT))
+        runner = Threaded(peer.address, **PATIENT)
+        settled(runner)
         with runner.carrier._lock if held == "_lock" else contextlib.nullcontext():
             began = time.monotonic()
             assert "must make its own" in in_child(lambda: runner.run(ask()))
@@ -154,7 +155,7 @@ def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
 
 def test_the_children_of_multiprocessing_write_with_their_own_producers(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers}
     with Producer(**options) as producer:
         producer.send(topic, b"parent").result(10)
         forked = multiprocessing.get_context("fork")

@@ -110,7 +110,7 @@ def test_silence_to_api_versions_ends_by_the_deadline_and_nothing_was_sent(make:
 
 
 def test_a_cut_before_the_answer_may_have_been_heard_and_the_next_call_connects_again(make: Make) -> None:
-    cuts = []
+    cuts: list[Request] = []
 
     def answer(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == INIT and not cuts:

@@ -174,7 +174,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         if number % 500:
             timer.cancel()
         else:
-            timer.action = lambda number=number: fired.append(number)  # type: ignore[misc]
+            timer.action = lambda number=number: fired.append(number)
     assert len(script.scheduler._timers) < 1000
     script.run(10_000.0)
     assert fired == list(range(0, 5000, 500))

@@ -70,10 +70,10 @@ def test_a_limit_holds_for_a_second_frame_in_the_same_bytes() -> None:
 
 
 def test_the_body_lies_behind_the_header_of_its_version() -> None:
-    assert response_body(b"\x00\x00\x00\x07body", Flexible, 1) == b"body"
-    assert response_body(b"\x00\x00\x00\x07\x00body", Flexible, 2) == b"body"
-    assert response_body(b"\x00\x00\x00\x07\x02\x00\x01x\x01\x02yzbody", Flexible, 2) == b"body"
-    assert response_body(b"\x00\x00\x00\x07body", Versions, 3) == b"body"
+    assert bytes(response_body(b"\x00\x00\x00\x07body", Flexible, 1)) == b"body"
+    assert bytes(response_body(b"\x00\x00\x00\x07\x00body", Flexible, 2)) == b"body"
+    assert bytes(response_body(b"\x00\x00\x00\x07\x02\x00\x01x\x01\x02yzbody", Flexible, 2)) == b"body"
+    assert bytes(response_body(b"\x00\x00\x00\x07body", Versions, 3)) == b"body"
     assert correlation_id_of(b"\xff\xff\xff\xfe") == -2
 
 
@@ -129,8 +129,9 @@ def test_the_header_of_a_request(version: int, client_id: str | None) -> None:
     assert frame == b"".join(encode_request_parts(request, api_version, 77, client_id))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header, end = RequestHeader.decode_prefix(frame, version, 4)
-    wanted = {"request_api_key": 26, "request_api_version": api_version, "correlation_id": 77, "client_id": client_id}
-    assert header == RequestHeader(**wanted)
+    assert header == RequestHeader(
+        request_api_key=26, request_api_version=api_version, correlation_id=77, client_id=client_id
+    )
     assert messages.EndTxnRequest.decode(frame, api_version, end) == request
 
 

@@ -142,7 +142,7 @@ def test_structs_do_not_go_deeper_than_the_reader_does() -> None:
     inner: type[Struct] = type("Level0", (Struct,), {"value": int32("0+")})
     for level in range(1, DEEPEST_MESSAGE - 1):
         inner = type(f"Level{level}", (Struct,), {"inner": struct(inner, "0+")})
-    top = type("Top", (Message,), {"inner": struct(inner, "0+")}, versions="0")
+    top: Any = type("Top", (Message,), {"inner": struct(inner, "0+")}, versions="0")
     assert top.decode(top().encode(0), 0) == top()
     with pytest.raises(TypeError, match="deeper than 16"):
         type("Deeper", (Message,), {"inner": struct(top, "0+")}, versions="0")().encode(0)

@@ -28,7 +28,7 @@ def test_objects_are_values() -> None:
     with pytest.raises(TypeError, match="Leaf has no field 'indx'; it has index, name"):
         Leaf(indx=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        Leaf(1)  # type: ignore[misc]
+        Leaf(1)  # type: ignore[call-arg]
     assert repr(Leaf(index=1)) == "Leaf(index=1, name=None)"
     assert "content=<5000 bytes: b'" in repr(tree(content=bytes(5000)))
     assert "numbers=[0, 0, 0, 0, 0, 0, 0, 0, ... 92 more]" in repr(tree(numbers=[0] * 100))

@@ -194,7 +194,7 @@ def test_a_frame_in_parts_does_not_copy_records() -> None:
 
 
 def test_unknown_tagged_fields_are_kept_and_written_again() -> None:
-    leaf = Leaf(index=1, unknown_tagged_fields=((5, b"five"),))
+    leaf = Leaf(index=1, unknown_tagged_fields=((5, b"five"),))  # type: ignore[call-arg]
     message = tree(
         epoch=3,
         extra=Leaf(index=9),
@@ -215,7 +215,7 @@ def test_unknown_tagged_fields_are_kept_and_written_again() -> None:
 )
 def test_unknown_tagged_fields_must_be_unknown_and_ascending(unknown: Any) -> None:
     with pytest.raises(EncodeError) as caught:
-        TreeRequest(unknown_tagged_fields=unknown).encode(2)
+        TreeRequest(unknown_tagged_fields=unknown).encode(2)  # type: ignore[call-arg]
     assert caught.value.field == "unknown_tagged_fields"
 
 

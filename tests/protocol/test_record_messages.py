@@ -11,10 +11,10 @@ import pickle
 import random
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import check_messages
+import message_definitions
 import pytest
 from java_internals import written_message
 from java_judge import FETCH, KAFKA_VERSION, JavaJudge
@@ -98,8 +98,7 @@ def judge(java_home: object) -> Iterator[JavaJudge]:
 
 
 def definitions_of(jar: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = check_messages.definitions((FETCH.DEFAULT_LIBS / f"{jar}-{KAFKA_VERSION}.jar",))
-    return found
+    return message_definitions.definitions((FETCH.DEFAULT_LIBS / f"{jar}-{KAFKA_VERSION}.jar",))
 
 
 @pytest.mark.parametrize("topic", COORDINATOR_JARS)
@@ -150,14 +149,15 @@ def random_value(chance: random.Random, field: Field, version: int) -> Any:
     if field.kind in bits:
         edge = 1 << (bits[field.kind] - 1)
         return chance.choice((0, 1, -1, edge - 1, -edge, chance.randrange(-edge, edge)))
-    return {
+    values: dict[str, Callable[[], Any]] = {
         "bool": lambda: chance.random() < 0.5,
         "uint16": lambda: chance.choice((0, 1, 65535)),
         "float64": lambda: chance.choice((0.0, -1.5, 1e300)),
         "uuid": lambda: base64.urlsafe_b64encode(chance.randbytes(16)).decode().rstrip("="),
         "string": lambda: chance.choice(TEXTS),
         "bytes": lambda: base64.b64encode(chance.randbytes(chance.choice((0, 1, 130)))).decode(),
-    }[field.kind]()
+    }
+    return values[field.kind]()
 
 
 def json_name(name: str) -> str:
@@ -185,8 +185,8 @@ def squeezed_names(value: Any) -> Any:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_message_that_kafka_wrote_is_shown_as_by_kafka(judge: JavaJudge, name: str) -> None:
     chance, kind = random.Random(name), TABLES[name]
-    release = check_messages.definitions(check_messages.NEW_JARS)
-    for version in check_messages.Versions.of(release[name]["validVersions"]).numbers():
+    release = message_definitions.definitions(message_definitions.NEW_JARS)
+    for version in message_definitions.Versions.of(release[name]["validVersions"]).numbers():
         for _ in range(MESSAGES_EACH):
             value = random_json(chance, kind, version)
             written = written_message(judge, f"{PACKAGES.get(name, COMMON)}.{name}", version, value)
@@ -303,7 +303,9 @@ def test_an_error_names_message_version_and_field() -> None:
 def test_unknown_tags_are_kept_and_not_shown() -> None:
     value = b"\x00\x00\x00\x07" + b"\x02" + b"\x00\x08" + (9).to_bytes(8, "big") + b"\x63\x03abc"
     found = read("__consumer_offsets", GROUP, bytes(2) + value)
-    assert found.value == ConsumerGroupMetadataValue(epoch=7, metadata_hash=9, unknown_tagged_fields=((99, b"abc"),))
+    told = ConsumerGroupMetadataValue(epoch=7, metadata_hash=9)
+    told.unknown_tagged_fields = ((99, b"abc"),)
+    assert found.value == told
     assert found.to_dict()["value"] == {"epoch": 7, "metadata_hash": 9}
 
 

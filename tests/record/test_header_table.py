@@ -73,7 +73,7 @@ def test_fields_have_kafkas_names_and_widths() -> None:
     assert set(TYPES) == {*NAMES.values(), *DERIVED}
     for data in (b"", build_batch([RecordSpec()])):
         array = kcodec.batches(data).to_numpy()
-        assert {name: str(kind) for name, (kind, *_) in array.dtype.fields.items()} == TYPES
+        assert {name: str(kind) for name, (kind, *_) in (array.dtype.fields or {}).items()} == TYPES
         table = kcodec.batches(data).to_arrow()
         assert {field.name: str(field.type) for field in table.schema} == TYPES
         assert [field.name for field in table.schema if field.nullable] == ["delete_horizon_ms"]

@@ -284,11 +284,11 @@ def test_the_first_records_at_fault_are_named() -> None:
 def test_a_batch_and_its_bytes_are_one() -> None:
     data = build_batch([RecordSpec(key=None)], base_offset=0)
     for given in (data, bytearray(data), memoryview(data), kcodec.batches(data)[0]):
-        assert kcodec.validate(given) is None
+        assert kcodec.validate(given) is None  # type: ignore[func-returns-value]
         with pytest.raises(kcodec.RecordValidationError, match="INVALID_RECORD, 87"):
             kcodec.validate(given, cleanup_policy="compact")
     encoded = kcodec.encode([(b"k", b"v")], timestamp=NOW)
-    assert kcodec.validate(encoded, now=NOW) is None
+    assert kcodec.validate(encoded, now=NOW) is None  # type: ignore[func-returns-value]
 
 
 def test_the_clock_is_this_machines_unless_told() -> None:

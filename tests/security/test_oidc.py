@@ -20,7 +20,8 @@ from unsigned_jwt import jwt
 from kcodec.errors import AuthenticationError
 from kcodec.security import Security, oidc
 from kcodec.security.oauthbearer import TransientTokenError
-from kcodec.security.oidc import ClientCredentials, is_loopback
+from kcodec.security.oidc import ClientCredentials
+from kcodec.security.sasl import is_loopback
 from kcodec.security.secret import Secret
 
 SECRET = "s3cret/+ %:é"

@@ -21,16 +21,16 @@ from kcodec.security.aws_msk_iam import AwsCredentials
 from kcodec.security.secret import Secret
 
 PASSWORD = "correct-horse-battery-staple"
-PLAIN = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "alice", "sasl_plain_password": PASSWORD}
-SCRAM = {**PLAIN, "sasl_mechanism": "SCRAM-SHA-512"}
-TOKEN = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": lambda: PASSWORD}
-OIDC = {
+PLAIN: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "alice", "sasl_plain_password": PASSWORD}
+SCRAM: dict[str, Any] = {**PLAIN, "sasl_mechanism": "SCRAM-SHA-512"}
+TOKEN: dict[str, Any] = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": lambda: PASSWORD}
+OIDC: dict[str, Any] = {
     "sasl_mechanism": "OAUTHBEARER",
     "sasl_oauthbearer_token_endpoint_url": "https://idp.example.org/token",
     "sasl_oauthbearer_client_id": "alice",
     "sasl_oauthbearer_client_secret": PASSWORD,
 }
-AWS = {"sasl_mechanism": "AWS_MSK_IAM", "sasl_aws_credentials_provider": lambda: ("AKID", PASSWORD)}
+AWS: dict[str, Any] = {"sasl_mechanism": "AWS_MSK_IAM", "sasl_aws_credentials_provider": lambda: ("AKID", PASSWORD)}
 ALL = {"plain": PLAIN, "scram": SCRAM, "token": TOKEN, "oidc": OIDC, "aws": AWS}
 
 

@@ -82,7 +82,12 @@ def test_sessions_are_renewed_on_their_connections_and_tokens_at_80_percent(
     monkeypatch.setattr(
         token_server, "token", lambda *given, **claims: token(*given, exp=int(time.time()) + 6, **claims)
     )
-    monkeypatch.setattr(token_server, "grant", lambda *given: issued.append(time.monotonic()) or grant(*given))
+
+    def noted(*given: Any) -> Any:
+        issued.append(time.monotonic())
+        return grant(*given)
+
+    monkeypatch.setattr(token_server, "grant", noted)
     counts: Counter[str] = Counter()
     stories = {mechanism: Story(guarded_kafka.client_options("alice", mechanism)) for mechanism in MECHANISMS[1::2]}
     for story in stories.values():

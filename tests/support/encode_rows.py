@@ -22,7 +22,6 @@ from java_judge import JavaJudge
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
 FEWER = settings(max_examples=500 if LONG else 50)  # each asks the Java program several times
 NOW = 1_767_225_600_000
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HEADER = 61
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 ACCEPTING = ProduceSettings(now=NOW, after_max_ms=INT64_MAX, max_message_bytes=INT32_MAX)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import kcodec
 from kcodec import Record
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+CODECS: tuple[CodecName, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 ROWS = [
     (b"a", b"one", (), 1000),
     (None, b"", (("h", b"x"), ("h", None), ("", b"")), 999),

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from reference_batch import java_string
 from wire_fetch import parse_fetch_response
@@ -37,6 +37,7 @@ CACHE = HERE.parent / ".cache"
 CLUSTERS = ("tv0", "tv2")
 # Fields of magic 2 that a truth of magic 0 and 1 does not have.
 OF_MAGIC_2 = ("attributes", "lastOffsetDelta", "baseTimestampField")
+IsolationName = Literal["read_uncommitted", "read_committed"]
 Truth = dict[str, Any]
 
 
@@ -180,7 +181,7 @@ class Fetched:
 
     name: str
     version: int
-    isolation_level: str
+    isolation_level: IsolationName
     topic: str
     partition: int
     error_code: int
