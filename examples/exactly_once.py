@@ -76,7 +76,12 @@ def in_one_transaction(session: GroupTransactSession, target: str, strike: Strik
 def work(given: argparse.Namespace) -> None:
     """Copy until the input ends; die at the critical point of the chunk with the number that --dies-at names."""
     is_over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        is_over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     chance, chunks = random.Random(given.instance), Counter[str]()
 
     def strike(records: int) -> None:
@@ -197,6 +202,7 @@ def read_topic(servers: str, topic: str, isolation_level: str) -> dict[int, list
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(each) < ends[each] for each in partitions):
             for record in consumer.poll(0.5):
+                assert record.partition is not None and record.value is not None
                 found[record.partition].append(int(record.value))
     return found
 

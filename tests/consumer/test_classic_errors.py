@@ -24,7 +24,7 @@ PASSING = {
     ErrorCode.ILLEGAL_GENERATION: (True, True),
     ErrorCode.UNKNOWN_MEMBER_ID: (False, True),
 }
-PASSING |= {27: (True, False), 7: (True, False), 84: (True, False)}
+PASSING |= {ErrorCode(code): (True, False) for code in (27, 7, 84)}
 FATAL = [
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -63,7 +63,7 @@ def fail_next(world: GroupWorld, one: GroupClient, kind: type, has_joined: bool,
 @pytest.mark.parametrize("has_joined", [False, True], ids=["first", "owning"])
 @pytest.mark.parametrize("kind", [JoinGroupRequest, SyncGroupRequest])
 @pytest.mark.parametrize("code", PASSING)
-def test_what_passes_is_joined_through(kind: type, code: int, has_joined: bool) -> None:
+def test_what_passes_is_joined_through(kind: type, code: ErrorCode, has_joined: bool) -> None:
     world = GroupWorld()
     one = member(world, has_joined=has_joined)
     old, found = one.membership.member.generation.member_id, one.finds

@@ -281,7 +281,7 @@ def test_an_assignor_that_fails_is_an_error_of_poll_and_the_gate_is_free() -> No
     world.run(2)
     assert isinstance(one.membership.error, RuntimeError)
     assert not one.membership.gate.is_held
-    one.membership._rounds.assignors[:] = [Greedy()]
+    one.membership._rounds.assignors[:] = [Greedy()]  # type: ignore[list-item]
     one.membership.subscribe(["t"])
     world.settle()
 
@@ -292,8 +292,8 @@ def test_a_handler_that_fails_is_an_error_of_poll_and_the_gate_is_free() -> None
     world.settle()
 
     def failing(partitions: Any) -> Any:
+        yield from ()
         raise RuntimeError("broken")
-        yield
 
     one.revoke = failing  # type: ignore[method-assign]
     one.membership.request_rejoin("a test")

@@ -58,7 +58,7 @@ class Life:
             return Fault(delay=self.random.choice([0.0, 0.0, 0.0, 0.3]))
         code = self.random.choice(CODES)
         if type(request) is JoinGroupRequest and code == ErrorCode.ILLEGAL_GENERATION:
-            code = 25
+            code = ErrorCode.UNKNOWN_MEMBER_ID
         return self.random.choice(
             [
                 Fault(code=code),

@@ -62,12 +62,14 @@ class Coordinator:
             ]
             return messages.OffsetFetchResponse(error_code=code, topics=topics)
         (group,) = request.groups
-        topics = []
+        group_topics = []
         for topic in group.topics:
             name = self.name(topic)
             parts = self.parts(messages.OffsetFetchResponsePartitions, node, name, topic)
-            topics.append(messages.OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=parts))
-        told = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=topics)
+            group_topics.append(
+                messages.OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=parts)
+            )
+        told = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=group_topics)
         return messages.OffsetFetchResponse(groups=[told])
 
     def parts(self, kind: Any, node: int, name: str, topic: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from kcodec.consumer.fetch_responses import CORRUPT_SECONDS
 from kcodec.protocol.error_codes import ErrorCode
 
 ORDERS = TopicPartition("orders", 0)
-MIDDLE = [RecordSpec(value=b"%d" % number, headers=[(b"name", b"value")]) for number in (2, 3, 4)]
+MIDDLE = [RecordSpec(value=b"%d" % number, headers=((b"name", b"value"),)) for number in (2, 3, 4)]
 GOOD: dict[str, Any] = {"base_offset": 2}
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def followed(consumer: Consumer) -> tuple[list[bytes | None], list[DecodeError]]
     raise AssertionError(f"no end: {values}, {errors}")
 
 
-def reading(kafka: ApacheKafka, topic: str, **options: str) -> Consumer:
+def reading(kafka: ApacheKafka, topic: str, **options: Any) -> Consumer:
     consumer = Consumer(bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest", **options)
     consumer.assign([TopicPartition(topic, 0)])
     return consumer

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fetch_script import FetchScript, error, numbered
 from log_builder import LogBuilder
+from unnarrowed import unnarrowed
 
 from kcodec import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
@@ -111,7 +112,7 @@ def test_a_broker_without_sessions_is_asked_for_everything_each_time() -> None:
 def test_an_answer_with_a_partition_that_nobody_asked_for_is_not_used() -> None:
     world = FetchScript()
     expected = numbered(world.log(partitions=2), 10)
-    edited = []
+    edited: list[Any] = []
 
     def edit(message: Any) -> None:
         if not edited:
@@ -277,7 +278,7 @@ def test_drop_forgets_and_fetches_again() -> None:
     expected = numbered(world.log(), 10)
     world.assign(ORDERS)
     world.run(0.5)
-    assert world.fetcher.buffer.has_ready
+    assert unnarrowed(world.fetcher.buffer.has_ready)
     world.fetcher.drop([ORDERS])
     assert not world.fetcher.buffer.has_ready
     assert world.drain() == expected

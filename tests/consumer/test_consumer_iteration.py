@@ -483,7 +483,7 @@ def test_two_tasks_cannot_request_records_at_once(world: IterationWorld, call: s
         return await asyncio.wait_for(anext(aiter(face.consumer)), 0.3)
 
     async def story() -> list[Any]:
-        return await asyncio.gather(one(), one(), return_exceptions=True)
+        return [*await asyncio.gather(one(), one(), return_exceptions=True)]
 
     first, second = face.loop.run_until_complete(story())
     assert isinstance(second, RuntimeError) and "one task polls" in str(second)

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -50,11 +50,15 @@ def options(apache_kafka: ApacheKafka) -> Options:
 def committed(options: Options, topic: str) -> int:
     with Admin(bootstrap_servers=options["bootstrap_servers"]) as admin:
         found = admin.list_group_offsets(options["group_id"])
-    return int(found[TopicPartition(topic, 0)].offset)
+    place = found[TopicPartition(topic, 0)]
+    assert place is not None
+    return place.offset
 
 
 @PROTOCOLS
-def test_a_failed_loop_is_resumed_at_its_record(topic: str, options: Options, protocol: str) -> None:
+def test_a_failed_loop_is_resumed_at_its_record(
+    topic: str, options: Options, protocol: Literal["classic", "consumer"]
+) -> None:
     with pytest.raises(Failed), Consumer(**options, group_protocol=protocol) as consumer:
         consumer.subscribe([topic])
         for record in consumer:
@@ -71,7 +75,9 @@ def test_a_failed_loop_is_resumed_at_its_record(topic: str, options: Options, pr
 
 
 @PROTOCOLS
-def test_a_failed_asyncio_loop_is_resumed_at_its_record(topic: str, options: Options, protocol: str) -> None:
+def test_a_failed_asyncio_loop_is_resumed_at_its_record(
+    topic: str, options: Options, protocol: Literal["classic", "consumer"]
+) -> None:
     async def fail() -> None:
         async with AioConsumer(**options, group_protocol=protocol) as consumer:
             await consumer.subscribe([topic])
@@ -132,7 +138,9 @@ class Loop(threading.Thread):
 
 
 @PROTOCOLS
-def test_a_rebalance_interrupts_a_loop(apache_kafka: ApacheKafka, options: Options, protocol: str) -> None:
+def test_a_rebalance_interrupts_a_loop(
+    apache_kafka: ApacheKafka, options: Options, protocol: Literal["classic", "consumer"]
+) -> None:
     """The second member gets its partition while the first still has records that it decoded, and begins with the
     record after the last one that the first has processed."""
     name = apache_kafka.create_topic(partitions=2)

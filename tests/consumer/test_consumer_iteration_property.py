@@ -95,7 +95,7 @@ class History:
         self.random = random = Random(seed)
         self.face_name = face
         self.is_automatic = random.random() < 0.7
-        self.options = {
+        self.options: dict[str, Any] = {
             "group_protocol": protocol,
             "enable_auto_commit": self.is_automatic,
             "auto_commit_interval_ms": random.choice([1, 30, 5000]),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import pytest
 
@@ -38,7 +39,10 @@ def members(kafka: ApacheKafka, group: str) -> int:
 @pytest.mark.parametrize("ending", ["close", "unsubscribe"])
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 def test_a_failing_on_revoked_does_not_keep_the_group(
-    apache_kafka: ApacheKafka, group_protocol: str, ending: str, thread_errors: list[BaseException | None]
+    apache_kafka: ApacheKafka,
+    group_protocol: Literal["classic", "consumer"],
+    ending: str,
+    thread_errors: list[BaseException | None],
 ) -> None:
     """The member leaves the group, so that others get its partitions at once and not after the session timeout."""
     topic = apache_kafka.create_topic(partitions=1)
@@ -57,7 +61,9 @@ def test_a_failing_on_revoked_does_not_keep_the_group(
 
 
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
-def test_a_failing_on_revoked_does_not_keep_the_group_async(apache_kafka: ApacheKafka, group_protocol: str) -> None:
+def test_a_failing_on_revoked_does_not_keep_the_group_async(
+    apache_kafka: ApacheKafka, group_protocol: Literal["classic", "consumer"]
+) -> None:
     """As above, for asyncio."""
     topic = apache_kafka.create_topic(partitions=1)
     group = f"group-{group_protocol}-async-{topic}"

@@ -69,7 +69,7 @@ def test_async_records_are_those_of_the_deliveries() -> None:
     async def story() -> list[int | None]:
         request = requests(delivery(*RECORDS[:2]), LookupError("once"), delivery(), delivery(*RECORDS[2:]))
         records = AsyncRecordIterator(awaited(request))
-        found = [(await anext(records)).offset, (await records.__anext__()).offset]
+        found: list[int | None] = [(await anext(records)).offset, (await records.__anext__()).offset]
         with pytest.raises(LookupError):
             await anext(records)
         async for record in records:
@@ -118,7 +118,7 @@ def test_two_tasks_cannot_await_the_same_iterator() -> None:
         async def one() -> Any:
             return (await anext(records)).offset
 
-        return await asyncio.gather(one(), one(), return_exceptions=True)
+        return [*await asyncio.gather(one(), one(), return_exceptions=True)]
 
     first, second = asyncio.run(story())
     assert first == 0 and isinstance(second, RuntimeError)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,10 @@ def test_a_cancelled_transaction_block_ends_within_5_seconds(apache_kafka: Apach
     topic = apache_kafka.create_topic(partitions=1)
 
     async def transact(proxy: KafkaProxy) -> None:
-        options = {"bootstrap_servers": proxy.bootstrap_servers, "transactional_id": f"is-cancelled-{topic}"}
+        options: dict[str, Any] = {
+            "bootstrap_servers": proxy.bootstrap_servers,
+            "transactional_id": f"is-cancelled-{topic}",
+        }
         async with aio.Producer(**options) as producer, producer.transaction() as txn:
             await (await txn.send(topic, b"x"))
             proxy.on_request(count=None).hold()

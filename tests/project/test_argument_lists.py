@@ -47,7 +47,7 @@ from kcodec.testing.kafka import ApacheKafka
 MODULES = ("kcodec", "kcodec.client", "kcodec.client.aio", "kcodec.log", "kcodec.testing.kafka", "kcodec.text")
 LIST = re.compile(r"\b(?:Iterable|Collection|Sequence)\[|\bPartitions\b")
 ORDERS = TopicPartition("orders", 0)
-NOWHERE = {"bootstrap_servers": "127.0.0.1:1"}
+NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
 
 #: One element of each kind that an Admin call takes a list of, by its annotation.
 SAMPLES: dict[str, Any] = {
@@ -101,7 +101,8 @@ def requests_of(method: str, given: dict[str, Any], *, is_async: bool) -> list[A
             return True
 
     script.answers = Answers(Metadata=lambda node, request: script._metadata(request))
-    admin: Any = (aio.Admin if is_async else Admin).__new__(aio.Admin if is_async else Admin)
+    kind: Any = aio.Admin if is_async else Admin
+    admin = kind.__new__(kind)
     admin._asking = script.asking
 
     async def run(flow: Any) -> Any:
@@ -216,16 +217,25 @@ def session(kind: Any) -> Callable[[Any], Any]:
     return probe
 
 
+def _kept(made: Callable[..., Any], found: list[Any]) -> Callable[..., Any]:
+    """Calls it, and keeps in `found` what it returns."""
+
+    def call(*args: Any) -> Any:
+        found.append(made(*args))
+        return found[-1]
+
+    return call
+
+
 def range_of(read: Callable[..., Any]) -> Callable[[Any], Any]:
     """The partitions that a reading is for; scan_topic and read_topic make the reading, which is not opened here."""
 
     def probe(given: Any) -> Any:
-        found = []
+        found: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             for home in ("topic_records", "polars_scan"):
                 module = importlib.import_module(f"kcodec.client.{home}")
-                made = module.TopicReading
-                patched.setattr(module, "TopicReading", lambda *args, made=made: found.append(made(*args)) or found[-1])
+                patched.setattr(module, "TopicReading", _kept(module.TopicReading, found))
             patched.setattr("kcodec.client.topic_records.TopicRecords.of", lambda reading: reading)
             opened = read("mm", partitions=given, **NOWHERE)
         return (found[0] if found else opened._reading).range.partitions

@@ -227,5 +227,9 @@ def test_the_code_of_an_error_is_a_plain_number() -> None:
     """Whether the code came from a broker or is one of ours: the repr of a member of ErrorCode is not the number."""
     with pytest.raises(errors.RecordValidationError) as caught:
         kcodec.validate(b"")
-    found = [caught.value, broker_error(6, "Produce"), broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Produce")]
+    found: list[Any] = [
+        caught.value,
+        broker_error(6, "Produce"),
+        broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Produce"),
+    ]
     assert [repr(error.code) for error in found] == ["87", "6", "6"]

@@ -64,7 +64,7 @@ def test_every_call_that_is_named_is_there(kind: str) -> None:
 def shown(value: Any) -> set[str]:
     """A default as the page writes it."""
     if isinstance(value, tuple | list):
-        return {getattr(one, "name", one) for one in value}
+        return {one.name if hasattr(one, "name") else one for one in value}
     return {getattr(value, "name", str(value)).lower() if hasattr(value, "name") else str(value)}
 
 

@@ -97,13 +97,13 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
 )
 def test_an_unknown_option_is_explained(name: str, message: str) -> None:
     with pytest.raises(TypeError, match=f"a? ?producer has no option '{name}'.*(?:{message})"):
-        Producer(**NOWHERE, **{name: 1})
+        Producer(**{**NOWHERE, name: 1})
 
 
 @pytest.mark.parametrize("name", ["colour", "ssl_ca_place", "sasl_region_name", "heartbeat"])
 def test_a_name_is_suggested_only_if_it_is_close(name: str) -> None:
     with pytest.raises(TypeError) as caught:
-        Producer(**NOWHERE, **{name: 1})
+        Producer(**{**NOWHERE, name: 1})
     assert "did you mean" not in str(caught.value)
     assert CLOSE > 0.75
 
@@ -148,12 +148,12 @@ def test_pickling_a_client_is_explained(client: Any) -> None:
 
 def test_one_partition_can_be_assigned() -> None:
     with Consumer(**NOWHERE) as consumer:
-        consumer.assign(TopicPartition("orders", 0))
+        consumer.assign(TopicPartition("orders", 0))  # type: ignore[arg-type]
         assert consumer.assignment() == {TopicPartition("orders", 0)}
         with pytest.raises(
             TypeError, match=r"expected TopicPartition\(topic, partition\) or a list of them, got 'orders'"
         ):
-            consumer.assign("orders")
+            consumer.assign("orders")  # type: ignore[arg-type]
 
 
 def test_a_time_in_the_place_of_an_offset_is_explained() -> None:

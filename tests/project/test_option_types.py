@@ -69,6 +69,7 @@ def test_each_option_is_described_and_its_default_is_in_range(kind: type[OptionS
         assert texts[name].endswith("."), name
         declared = declaration(field)
         if declared.minimum is not None and field.default is not None:
-            assert field.default >= declared.minimum, name
+            default: Any = field.default
+            assert default >= declared.minimum, name
         if declared.choices:
             assert field.default in (*declared.choices, None), name

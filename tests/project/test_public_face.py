@@ -247,7 +247,8 @@ def test_kafkas_words_and_the_enumerations_are_one() -> None:
         0, producer_id=7, base_offset=1
     )
     for level in kcodec.IsolationLevel:
-        assert kcodec.decode(data, isolation_level=level) == kcodec.decode(data, isolation_level=str(level))
+        name: Any = str(level)
+        assert kcodec.decode(data, isolation_level=level) == kcodec.decode(data, isolation_level=name)
     assert kcodec.decode(data, isolation_level=kcodec.IsolationLevel.READ_COMMITTED).counts.aborted == 1
 
 

@@ -237,7 +237,7 @@ def test_a_column_is_a_sequence() -> None:
         with pytest.raises(IndexError, match="column 'offset', which has 5"):
             column[index]
     with pytest.raises(TypeError):
-        column["3"]
+        column["3"]  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="unknown column 'valu'; did you mean 'value'"):
         decoded().column("valu")
     assert decoded().column("is_control")[4] is True

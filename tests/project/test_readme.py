@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from opened_logs import open_log
 
-import kcodec
 from kcodec.testing.kafka import ApacheKafka
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
@@ -46,6 +46,6 @@ def test_examples_with_a_broker_run(apache_kafka: ApacheKafka) -> None:
     assert {record.value for record in names["records"]} <= set(values)
 
 
-def committed_values(kafka: ApacheKafka) -> list[bytes]:
-    logs = [kcodec.open(kafka.node(1).log_directory / f"invoices-{partition}") for partition in range(3)]
+def committed_values(kafka: ApacheKafka) -> list[bytes | None]:
+    logs = [open_log(kafka.node(1).log_directory / f"invoices-{partition}") for partition in range(3)]
     return [record.value for log in logs for record in log.records("read_committed")]

@@ -138,7 +138,7 @@ def test_of_an_outcome_that_nobody_knows_the_changelog_tells(
 
 def test_state_goes_with_its_partition_to_another_store_and_back(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
     case = StoreCase(apache_kafka, tmp_path, "moving")
-    options = {"group_instance_id": None, "heartbeat_interval_ms": 200}
+    options: dict[str, Any] = {"group_instance_id": None, "heartbeat_interval_ms": 200}
     first = case.totals(**options)
     done = threading.Event()
 
@@ -283,6 +283,7 @@ def test_what_is_stored_is_the_position_and_not_a_number_made_of_offsets(
         last, count = dict.fromkeys(partitions, -1), dict.fromkeys(partitions, 0)
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             for record in consumer.poll(0.2):
+                assert record.topic is not None and record.partition is not None
                 partition = TopicPartition(record.topic, record.partition)
                 last[partition] = record.offset
                 count[partition] += 1

@@ -12,7 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from virtual_broker import OUT, RECORDS, TOPIC, VirtualBroker, virtual_time
@@ -78,9 +78,9 @@ class Run:
         return str(remedy)
 
 
-async def consumes(run: Run, protocol: str) -> None:
+async def consumes(run: Run, protocol: Literal["classic", "consumer"]) -> None:
     """Read all records, and commit."""
-    options = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "group_protocol": protocol}
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "group_protocol": protocol}
     if protocol == "classic":
         options |= {"group_instance_id": "one"}
     values: set[bytes | None] = set()
@@ -149,7 +149,7 @@ async def grouped() -> Any:
     return ConsumerGroupMetadata("billing", 1, "m-1")
 
 
-async def copies(run: Run, protocol: str) -> None:
+async def copies(run: Run, protocol: Literal["classic", "consumer"]) -> None:
     """A group transact session, until all records are committed."""
     committed = 0
     while run.outcome == "refused":
@@ -159,7 +159,7 @@ async def copies(run: Run, protocol: str) -> None:
             group_id="billing",
             topics=[TOPIC],
             group_protocol=protocol,
-            **({"group_instance_id": "one"} if protocol == "classic" else {}),
+            group_instance_id="one" if protocol == "classic" else None,
         )
         try:
             remedy = ""
@@ -242,12 +242,20 @@ def check(run: Run, what: str) -> None:
     assert len(run.broker.requests) < most, f"a busy loop: {what}"
 
 
+def _once(api: str, left: list[int]) -> Callable[[str], int]:
+    return lambda asked: left.pop() if left and asked == api else 0
+
+
+def _always(api: str, code: int) -> Callable[[str], int]:
+    return lambda asked: code if asked == api else 0
+
+
 @pytest.mark.parametrize(("program", "api", "version"), CASES)
 def test_a_remedy_after_one_error_leads_out(program: str, api: str, version: int) -> None:
     """The program goes on to its end, or is stopped by the first errors."""
     for code in CODES:
         left = [code]
-        run = run_program(program, lambda asked, left=left: left.pop() if left and asked == api else 0, version)
+        run = run_program(program, _once(api, left), version)
         check(run, f"{program}, {api} {code} once")
         assert run.outcome in ("done", "stopped"), f"{program}, {api} {code} once: {run.outcome}, {run.errors}"
         assert len(run.errors) <= 5, f"{program}, {api} {code} once: {run.errors}"
@@ -257,7 +265,7 @@ def test_a_remedy_after_one_error_leads_out(program: str, api: str, version: int
 def test_a_remedy_that_does_not_help_is_no_busy_loop(program: str, api: str, version: int) -> None:
     """A code that comes always: the program is stopped, or each of its steps asks the broker again, at its own pace."""
     for code in CODES[len(api) % STEP :: STEP]:
-        run = run_program(program, lambda asked, code=code: code if asked == api else 0, version)
+        run = run_program(program, _always(api, code), version)
         check(run, f"{program}, {api} {code} always")
 
 

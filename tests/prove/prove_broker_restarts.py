@@ -157,7 +157,8 @@ def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Verdi
             }
             transactions = Transactions(address, topics["transactional"])
             restart(BrokerKills(kafka, dict.fromkeys(topics.values(), PARTITIONS)), restarts)
-            for one in (*streams.values(), transactions):
+            everyone: list[Stream | Transactions] = [*streams.values(), transactions]
+            for one in everyone:
                 one.stop()
         settle(kafka.admin_servers, [topics["transactional"]])
         found = {name: read_committed(kafka.admin_servers, topic, PARTITIONS) for name, topic in topics.items()}

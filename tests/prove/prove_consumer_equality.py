@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import golden_data
-from consumer_equality import difference, random_workload
+from consumer_equality import Isolation, difference, random_workload
 
 from kcodec.admin.values import NewTopic
 from kcodec.testing.kafka import ApacheKafka
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 #: Written by an orderly shutdown (CleanShutdownFileHandler).
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 SMALL: dict[str, Any] = {"max_partition_fetch_bytes": 1000, "max_poll_records": 7}
-WAYS = (
+WAYS: tuple[tuple[Isolation, dict[str, Any]], ...] = (
     ("read_committed", {}),
     ("read_uncommitted", {}),
     ("read_committed", SMALL),

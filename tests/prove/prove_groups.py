@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -215,7 +216,7 @@ class Stress:
         everything = list(self.topics)
         for member in self.members:
             member.is_polling = True
-            member.post(lambda member=member: member.membership.subscribe(everything))
+            member.post(partial(member.membership.subscribe, everything))
         quiet = time.monotonic()
         settled(self.members, self.everything(), QUIET_SECONDS)
         return time.monotonic() - quiet

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def packed(table: pa.Table, is_stream: bool) -> bytes:
     with make(sink, table.schema) as writer:
         for batch in table.to_batches(max_chunksize=ROWS // 2 + 1):
             writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def opened(data: bytes, is_stream: bool) -> Any:
@@ -294,7 +296,7 @@ def remake_record_while_it_is_encoded(calls: Calls) -> None:
         calls(lambda: Record.__init__(holder[0], 1, 1, 0, b"k" * 100, b"v", ()))
 
     key = bytes(bytearray(b"old key " * 20))
-    holder.append(Record(0, 0, TimestampType.CREATE_TIME, key, b"v" * 100, (CallingPair(again),)))
+    holder.append(Record(0, 0, TimestampType.CREATE_TIME, key, b"v" * 100, (CallingPair(again),)))  # type: ignore[arg-type]
     del key
     kcodec.encode(holder)
 
@@ -365,7 +367,7 @@ def lines_that_vanish(calls: Calls) -> None:
 
     template = _fast.TextTemplate([("integer", "offset")])
     decoded = kcodec.decode(kcodec.encode([(b"k", b"v")], timestamp=0))
-    calls(lambda: bytes(template.format(decoded, lines=Lines())))
+    calls(lambda: bytes(template.format(decoded, lines=Lines())))  # type: ignore[arg-type]
 
 
 REENTRANT = (remake_record_while_it_is_encoded, append_while_appending, interrupt_decoding, lines_that_vanish)
@@ -377,17 +379,18 @@ def reentrant() -> Counter[str]:
     for case in REENTRANT:
         case(calls)
     data = gzip_batch(1)
-    batch = _fast.ClientBatch(bytes(kcodec.encode([(b"k", b"v")], timestamp=0)))
+    batch: Any = _fast.ClientBatch(bytes(kcodec.encode([(b"k", b"v")], timestamp=0)))
     legacy = struct.pack(">qiIbbiI", 0, 1 << 20, 0, 1, 0, 0, 0) + bytes(1 << 20)
     calls(lambda: batch.__init__(legacy))
     batch.validate_crc()
-    for made, arguments in (
+    remade: tuple[tuple[Any, dict[str, Any]], ...] = (
         (_fast.FetchedRecords(data, topic="t", partition=0, start_offset=0), {"topic": "t", "partition": 0}),
         (_fast.RecordSteps(data), {}),
-    ):
+    )
+    for made, arguments in remade:
         start = {"start_offset": 0} if arguments else {}
-        calls(lambda made=made, options={**arguments, **start}: made.__init__(data, **options))
-    half = _fast.Decoder.__new__(_fast.Decoder)
+        calls(partial(made.__init__, data, **arguments, **start))
+    half: Any = _fast.Decoder.__new__(_fast.Decoder)
     calls(lambda: half.__init__(limits="none"))
     calls(lambda: half.feed(data))
     return calls.ended
@@ -401,7 +404,7 @@ def shared_calls(data: bytes) -> list[Callable[[], object]]:
     decoder = _fast.Decoder(binary_type="binary_view", columns=kcodec.COLUMNS, topic="t", partition=1)
     fetched = _fast.FetchedRecords(data, topic="t", partition=0, start_offset=0)
     steps = _fast.RecordSteps(data)
-    cursor = kcodec.decode(data).records()
+    cursor: Any = kcodec.decode(data).records()
     builder = client_builder()
     scanner = _fast.TransactionScanner()
     lazy = kcodec.batches(data)
@@ -419,9 +422,10 @@ def shared_calls(data: bytes) -> list[Callable[[], object]]:
 
 def threads(seconds: float, count: int = 4) -> Counter[str]:
     """Threads that share one object of each kind: a call is done or refused, and nothing else may happen."""
+    codecs: tuple[Any, ...] = ("gzip", "lz4", "zstd", "none", "gzip", "zstd")
     data = b"".join(
         bytes(kcodec.encode([(b"key", b"v" * 300)] * 200, timestamp=0, base_offset=200 * at, compression=codec))
-        for at, codec in enumerate(("gzip", "lz4", "zstd", "none", "gzip", "zstd") * 8)
+        for at, codec in enumerate(codecs * 8)
     )
     ended: Counter[str] = Counter()
     lock = threading.Lock()

@@ -89,7 +89,7 @@ def relay_process(kafka: ApacheKafka, conninfo: str, topic: str) -> subprocess.P
 
 
 def drain(kafka: ApacheKafka, source: Any, topic: str) -> None:
-    options = {"bootstrap_servers": kafka.bootstrap_servers}
+    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers}
     with (
         closing(source),
         closing(Relay(source, f"relay-{topic}", GroupProgress(TopicPartition(topic, 0)), **options)) as relay,
@@ -115,7 +115,7 @@ def control(kafka: ApacheKafka, server: PostgresServer) -> tuple[int, int, int, 
     topic = kafka.create_topic(partitions=3)
     writers = Writers(database(server, "control"), topic)
     source = GreaterThanTheLast(writers._conninfo)
-    options = {"bootstrap_servers": kafka.bootstrap_servers}
+    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers}
     with (
         closing(source),
         closing(Relay(source, f"relay-{topic}", GroupProgress(TopicPartition(topic, 0)), **options)) as relay,

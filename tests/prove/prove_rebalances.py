@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from broker_kills import OPTIONS
 from java_members import JavaMember, MemberEvent
@@ -43,11 +43,14 @@ QUICK = {"consumer.heartbeat.interval.ms": "200", "consumer.assignment.interval.
 JAVA = {"heartbeat.interval.ms": "200", "auto.commit.interval.ms": "100"}
 
 
+GroupProtocol = Literal["classic", "consumer"]
+
+
 class Round(NamedTuple):
     """protocols: of the members, by turns; is_rough: see the module."""
 
     name: str
-    protocols: tuple[str, ...]
+    protocols: tuple[GroupProtocol, ...]
     is_rough: bool
 
 
@@ -73,7 +76,7 @@ class History(NamedTuple):
 class OurMember:
     """A Consumer and the thread that polls it."""
 
-    def __init__(self, servers: str, group: str, topic: str, protocol: str, session_ms: int) -> None:
+    def __init__(self, servers: str, group: str, topic: str, protocol: GroupProtocol, session_ms: int) -> None:
         options: dict[str, Any] = (
             {}
             if protocol == "consumer"
@@ -114,6 +117,7 @@ class OurMember:
                 time.sleep(0.1)
                 continue
             for record in found:
+                assert record.topic is not None and record.partition is not None
                 runs = self.records.setdefault(TopicPartition(record.topic, record.partition), [])
                 if runs and runs[-1].stop == record.offset:
                     runs[-1] = range(runs[-1].start, record.offset + 1)
@@ -133,7 +137,7 @@ class OurMember:
 class TheirMember:
     """Java's consumer."""
 
-    def __init__(self, servers: str, group: str, topic: str, protocol: str, session_ms: int) -> None:
+    def __init__(self, servers: str, group: str, topic: str, protocol: GroupProtocol, session_ms: int) -> None:
         self.name = f"Java's ({protocol}, {next(_numbers)})"
         strategy = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
         classic = {**JAVA, "session.timeout.ms": str(session_ms), "partition.assignment.strategy": strategy}
@@ -225,7 +229,7 @@ def await_lag(servers: str, group: str, topic: str) -> None:
         while True:
             committed = admin.list_group_offsets(group, partitions)
             left = {
-                each: ends[each].offset - (committed[each].offset if committed.get(each) else 0) for each in partitions
+                each: ends[each].offset - (found.offset if (found := committed.get(each)) else 0) for each in partitions
             }
             if not any(left.values()):
                 return
@@ -253,9 +257,9 @@ def judge(histories: list[History], wanted: Round) -> Verdict:
         for partition, runs in history.records.items():
             delivered.setdefault(partition, []).extend((run, history.name) for run in runs)
     records = twice = 0
-    for partition, runs in sorted(delivered.items()):
+    for partition, named_runs in sorted(delivered.items()):
         reached, last = 0, ""
-        for run, name in sorted(runs, key=lambda found: (found[0].start, found[0].stop)):
+        for run, name in sorted(named_runs, key=lambda found: (found[0].start, found[0].stop)):
             if run.start > reached:
                 wrong.append(f"{partition}: {reached} to {run.start - 1} were never delivered")
             if run.start < reached and not wanted.is_rough and not last.startswith("Java's (classic"):

@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="folder of session-times-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines = []
-    scan = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": int(SCAN_SECONDS * 1000)}
+    scan: dict[str, Any] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": int(SCAN_SECONDS * 1000)}
     found: dict[float, list[tuple[int, int]]] = {}
     with ApacheKafka("4.3.1", **scan) as kafka, KafkaProxy(kafka.bootstrap_servers) as proxy:
         for session, told in ((SHORT, 0.0), (SAFE, SCAN_SECONDS)):

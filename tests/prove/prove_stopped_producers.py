@@ -65,7 +65,11 @@ class Job:
 
     def do(self) -> tuple[str, Exception | None]:
         """Do it, if it is not done; what the producer told of it."""
-        options = {"bootstrap_servers": self.bootstrap_servers, "client_id": self.client_id, "linger_ms": 0}
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "client_id": self.client_id,
+            "linger_ms": 0,
+        }
         if self.transactional:
             options |= {"transactional_id": self.name, "transaction_timeout_ms": int(TRANSACTION_SECONDS * 1000)}
         face = FACES["blocking"](**options)
@@ -96,8 +100,8 @@ class Job:
 
 def work(arguments: argparse.Namespace) -> None:
     """The process that is stopped: says as a line of JSON what it was told."""
-    *texts, transactional = arguments.worker
-    outcome, error = Job(*texts, transactional == "True").do()
+    servers, topic, name, client_id, transactional = arguments.worker
+    outcome, error = Job(servers, topic, name, client_id, transactional == "True").do()
     print(json.dumps({"outcome": outcome, "error": type(error).__name__ if error else "", "text": str(error or "")}))
 
 

@@ -253,7 +253,7 @@ def main() -> int:
         version, level, protocol = row.split("/")
         named = STEPS[protocol] + STEPS["both"] + (STEPS["old flow"] if int(level) < 2 else ())
         steps = [(*one, side) for one in named for side in ("request", "answer") if arguments.only in one[0]]
-        broker = {
+        broker: dict[str, Any] = {
             "group_consumer_session_timeout_ms": int(SESSION_SECONDS * 1000),
             "group_consumer_heartbeat_interval_ms": 300,
         }

@@ -30,7 +30,7 @@ from kcodec.testing.kafka import ApacheKafka
 
 BOTH, LOST, NEW = 10, 10, 25
 SECONDS = 60.0
-QUICK = {"request_timeout_ms": 3000, "metadata_max_age_ms": 1000, "default_api_timeout_ms": 60_000}
+QUICK: dict[str, Any] = {"request_timeout_ms": 3000, "metadata_max_age_ms": 1000, "default_api_timeout_ms": 60_000}
 PROPERTIES: dict[str, Any] = {
     "broker_session_timeout_ms": 3000,
     "broker_heartbeat_interval_ms": 500,
@@ -60,6 +60,7 @@ def read(consumer: Consumer, word: str, count: int, seconds: float) -> list[tupl
     deadline = time.monotonic() + seconds
     while len(found) < count and time.monotonic() < deadline:
         for record in consumer.poll(0.5):
+            assert record.value is not None
             if bytes(record.value).startswith(word.encode()):
                 found.append((record.offset, bytes(record.value)))
     return found

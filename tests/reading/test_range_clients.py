@@ -283,7 +283,7 @@ def test_calls_in_an_event_loop_share_a_client_until_it_ends(served: ServedWorld
     async def twice() -> None:
         assert await read_aio(served) == [*range(3, 9)]
         served.taken()
-        assert await asyncio.gather(read_aio(served), read_aio(served)) == [[*range(3, 9)]] * 2
+        assert [*await asyncio.gather(read_aio(served), read_aio(served))] == [[*range(3, 9)]] * 2
         assert served.taken() == ["Fetch", "Fetch"]
 
     before = threading.active_count()

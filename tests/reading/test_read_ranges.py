@@ -61,7 +61,7 @@ def test_a_range_is_a_value_that_pickles() -> None:
 )
 def test_a_range_that_is_invalid(fields: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
-        OffsetRange(**({"topic": "t", "partition": 0, "start": 5, "end": 10} | fields))
+        OffsetRange(**{"topic": "t", "partition": 0, "start": 5, "end": 10, **fields})
 
 
 # What is read
@@ -86,11 +86,12 @@ def test_nothing_but_fetch_requests_are_sent_once_topics_are_known(monkeypatch: 
     RangeReader(world).open(OffsetRange("t", 0, 0, 3)).all()
     sent: list[str] = []
     start_call = world.start_call
-    monkeypatch.setattr(
-        world,
-        "start_call",
-        lambda call, done: sent.append(getattr(call.request, "kind", call.request).__name__) or start_call(call, done),
-    )
+
+    def noted(call: Any, done: Any) -> Any:
+        sent.append(getattr(call.request, "kind", call.request).__name__)
+        return start_call(call, done)
+
+    monkeypatch.setattr(world, "start_call", noted)
     assert RangeReader(world).open(OffsetRange("t", 0, 3, 6)).all().rows["t", 0] == log.expected(3, 6)
     assert sent == ["FetchRequest"]
 

@@ -116,7 +116,13 @@ def test_a_gap_before_the_end_of_the_log_is_the_end(end: int) -> None:
 def test_an_empty_range_asks_for_nothing() -> None:
     world, (log,) = world_of()
     fill(log)
-    for where in ({"start": "latest"}, {"start": 5, "end": 5}, {"start": 9, "end": 3}, {"partitions": []}):
+    empty: tuple[dict[str, Any], ...] = (
+        {"start": "latest"},
+        {"start": 5, "end": 5},
+        {"start": 9, "end": 3},
+        {"partitions": []},
+    )
+    for where in empty:
         assert Reader(world).open(**where).all().rows == {}
     assert not world.fetches
 

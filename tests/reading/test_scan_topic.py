@@ -20,7 +20,12 @@ from kcodec.client import Producer
 from kcodec.reading.predicate import ALL, NOTHING, Bounds, bounds_of
 from kcodec.testing.kafka import ApacheKafka
 
-SCHEMA = {"topic": pl.String, "partition": pl.Int32, "offset": pl.Int64, "timestamp": pl.Datetime("ms", "UTC")}
+SCHEMA: dict[str, Any] = {
+    "topic": pl.String,
+    "partition": pl.Int32,
+    "offset": pl.Int64,
+    "timestamp": pl.Datetime("ms", "UTC"),
+}
 OFFSET, TIMESTAMP, PARTITION = pl.col("offset"), pl.col("timestamp"), pl.col("partition")
 
 
@@ -95,7 +100,15 @@ def test_an_unknown_node_bounds_nothing() -> None:
     """Names of nodes are polars' own business: a version with others is read in full."""
     from kcodec.reading.predicate import _Reader
 
-    for node in ({"NewExpr": {}}, [], "x", {"BinaryExpr": {"op": "Xor"}}, {"Function": {}}, {"a": 1, "b": 2}):
+    unknown: tuple[Any, ...] = (
+        {"NewExpr": {}},
+        [],
+        "x",
+        {"BinaryExpr": {"op": "Xor"}},
+        {"Function": {}},
+        {"a": 1, "b": 2},
+    )
+    for node in unknown:
         assert _Reader("t", [0]).read(node) == {0: ALL}
 
 
@@ -109,23 +122,28 @@ def predicates(draw: st.DrawFn, depth: int = 3) -> pl.Expr:
         kind = draw(st.sampled_from(["and", "and", "or", "not"]))
         return left & right if kind == "and" else left | right if kind == "or" else ~left
     number = draw(st.integers(-2, 32))
-    column, value = draw(
-        st.sampled_from([(OFFSET, number), (TIMESTAMP, at(number)), (PARTITION, number % 4), (pl.lit(number), OFFSET)])
-    )
+    sides: list[tuple[pl.Expr, Any]] = [
+        (OFFSET, number),
+        (TIMESTAMP, at(number)),
+        (PARTITION, number % 4),
+        (pl.lit(number), OFFSET),
+    ]
+    column, value = draw(st.sampled_from(sides))
     kinds = ["lt", "le", "gt", "ge", "eq", "ne"] + (["in", "between"] if not isinstance(value, pl.Expr) else [])
     kind = draw(st.sampled_from(kinds))
     if kind == "in":
         return column.is_in([value, value])
     if kind == "between":
         return column.is_between(value, value, closed=draw(st.sampled_from(["both", "left", "right", "none"])))
-    return {
+    compared: dict[str, pl.Expr] = {
         "lt": column < value,
         "le": column <= value,
         "gt": column > value,
         "ge": column >= value,
         "eq": column == value,
         "ne": column != value,
-    }[kind]
+    }
+    return compared[kind]
 
 
 @given(predicates(), st.booleans())
@@ -239,7 +257,7 @@ def test_queries_on_a_broker(apache_kafka: ApacheKafka, topic: str) -> None:
 
 def test_arguments_are_checked_before_anybody_is_asked() -> None:
     with pytest.raises(TypeError, match="isolation_lvl"):
-        kcodec.scan_topic("t", bootstrap_servers="localhost:1", isolation_lvl="x")
+        kcodec.scan_topic("t", bootstrap_servers="localhost:1", isolation_lvl="x")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="unknown column"):
         kcodec.scan_topic("t", bootstrap_servers="localhost:1", columns=("offset", "valeu"))
 

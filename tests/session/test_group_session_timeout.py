@@ -42,8 +42,15 @@ class SettingsWorld(GroupWorld):
         return configs.DescribeConfigsResponse(results=[result])
 
 
-GROUP = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000", "share.x": "1"}
-BROKER = {"group.consumer.session.timeout.ms": "45000", "group.consumer.heartbeat.interval.ms": "5000"}
+GROUP: dict[str, str | None] = {
+    "consumer.session.timeout.ms": "50000",
+    "consumer.heartbeat.interval.ms": "6000",
+    "share.x": "1",
+}
+BROKER: dict[str, str | None] = {
+    "group.consumer.session.timeout.ms": "45000",
+    "group.consumer.heartbeat.interval.ms": "5000",
+}
 
 
 def found(world: GroupWorld, timeout: float = 5.0) -> GroupSessionTimeout:

@@ -134,12 +134,12 @@ def test_a_task_that_is_cancelled_in_the_block_aborts(apache_kafka: ApacheKafka)
 # --------------------------------------------------------------------------------------------------- before Kafka 2.5
 
 
-OLD = {"offset_fetch_highest_version": 6, "txn_offset_commit_highest_version": 2}
+OLD: dict[str, Any] = {"offset_fetch_highest_version": 6, "txn_offset_commit_highest_version": 2}
 
 
 def test_c09_as_with_brokers_before_kip447(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(apache_kafka)
-    times = {"session_timeout_ms": 20_000, "transaction_timeout_ms": 5_000, "request_timeout_ms": 4_000}
+    times: dict[str, Any] = {"session_timeout_ms": 20_000, "transaction_timeout_ms": 5_000, "request_timeout_ms": 4_000}
     with Threaded(**job.options(**OLD, **times)) as session:
         first_poll(session, job)
         job.seed(6)

@@ -5,13 +5,17 @@ in virtual time. The same points against real brokers: test_session_broker.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from session_script import GROUP, IN, Script, SessionWorld
 from transaction_script import HANG, LOST
+from unnarrowed import unnarrowed
 
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import ProducerFencedError
-from kcodec.flow import CancelledFlow
+from kcodec.flow import CancelledFlow, Flow
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.safety import SessionTimes
 from kcodec.transactions.state import State
@@ -96,10 +100,10 @@ def test_c02_the_order_of_a_commit_on_the_wire(version: int) -> None:
     assert revoked[0][IN[0]] == 15
 
 
-def _noting(script: Script, what: str, acquire: object) -> object:
-    def noted(timeout: float | None = None) -> object:
+def _noting(script: Script, what: str, acquire: Callable[[float | None], Flow[bool]]) -> Callable[..., Flow[bool]]:
+    def noted(timeout: float | None = None) -> Flow[bool]:
         script.world.note(what)
-        return (yield from acquire(timeout))  # type: ignore[operator]
+        return (yield from acquire(timeout))
 
     return noted
 
@@ -160,11 +164,11 @@ def test_c04_a_rejoin_and_a_commit_of_offsets_do_not_interleave() -> None:
     assert script.world.run(script.membership.gate.acquire())
     task = script.ending(block)
     script.world.pass_time(1.0)
-    assert not task.done
+    assert not unnarrowed(task.done)
     assert "TxnOffsetCommit" not in script.wire()
     script.membership.gate.release()
     script.world.pass_time(0.001)
-    assert script.membership.gate.is_held, "no JoinGroup is sent until TxnOffsetCommit is answered"
+    assert unnarrowed(script.membership.gate.is_held), "no JoinGroup is sent until TxnOffsetCommit is answered"
     script.world.pass_time(1.0)
     assert task.done
     assert not script.membership.gate.is_held
@@ -193,7 +197,7 @@ def test_c05_what_takes_partitions_away_waits_from_the_lock_to_the_answer_of_end
     assert script.wire()[-1] == "EndTxn"
     lost = script.lose(IN[0])
     script.world.pass_time(1.0)
-    assert not lost.done
+    assert not unnarrowed(lost.done)
     assert IN[0] in script.consumer.assignment.partitions
     script.world.pass_time(10.0)
     assert task.done
@@ -210,7 +214,7 @@ def test_c05_a_rejoin_waits_for_an_end_that_has_begun() -> None:
     script.session._polls = 1  # whoever polls then, it is not for this transaction
     rejoin = script.world.spawn(script.session.until_polled())
     script.world.pass_time(1.0)
-    assert not rejoin.done
+    assert not unnarrowed(rejoin.done)
     script.world.pass_time(10.0)
     assert rejoin.done
     assert block.committed
@@ -220,7 +224,13 @@ def test_c05_a_rejoin_waits_for_an_end_that_has_begun() -> None:
 def test_c05_it_is_released_on_every_way_out(way: str) -> None:
     script = Script()
     block = script.worked()
-    plans = {"fenced": [90], "unknown": [HANG] * 9, "aborted": [120], "cancelled": [HANG], "abort cancelled": [HANG]}
+    plans: dict[str, list[Any]] = {
+        "fenced": [90],
+        "unknown": [HANG] * 9,
+        "aborted": [120],
+        "cancelled": [HANG],
+        "abort cancelled": [HANG],
+    }
     script.plan("EndTxn", *plans.get(way, []))
     if way == "fenced":
         script.world.coordinator.epoch += 2

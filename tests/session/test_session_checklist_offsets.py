@@ -5,11 +5,14 @@ in virtual time. The same points against real brokers: test_session_broker.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from session_script import IN, Script, SessionWorld
 from transaction_script import CUT, HANG, LOST
 
 from kcodec.errors import TransactionStateError, UnknownOutcomeError
+from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.safety import SETTLE_SECONDS, SessionTimes
@@ -197,7 +200,7 @@ def test_c13_where_nothing_is_committed_it_goes_on_where_the_transaction_began()
     script.world.plans.clear()
     found = script.consumer.fetch
 
-    def nothing(partitions: object, timeout: float) -> object:
+    def nothing(partitions: object, timeout: float) -> Flow[Any]:
         yield from found([], timeout)
         return dict.fromkeys(IN)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from session_script import GROUP, IN, Script, SessionWorld
 from transaction_script import CUT, HANG, LOST, REFUSED
+from unnarrowed import unnarrowed
 
 from kcodec.errors import (
     AbortableTransactionError,
@@ -221,11 +222,11 @@ def test_who_left_as_nobody_polled_stays_away_until_somebody_does() -> None:
     script.lose(*IN)  # what the membership does then
     rejoin = script.world.spawn(script.session.until_polled())
     script.world.pass_time(5.0)
-    assert not rejoin.done
+    assert not unnarrowed(rejoin.done)
     script.end(block)
     assert block.committed is False
     script.world.pass_time(5.0)
-    assert not rejoin.done, "between transactions nobody polls either"
+    assert not unnarrowed(rejoin.done), "between transactions nobody polls either"
     following = script.begin()
     script.membership.is_stable = False
     assert not script.session.may_take()

@@ -108,10 +108,11 @@ def test_damage_fails_the_task_or_is_skipped(spark: SparkSession, tmp_path: Path
     data[position + 70] ^= 1
     paths = of_paths(spark, write_log(tmp_path / "orders-0", {0: bytes(data)}))
     sets = record_sets(spark, bytes(data))
-    for decode in (
+    ways: tuple[Callable[..., DataFrame], ...] = (
         lambda **options: decode_in_arrow(paths, paths="file", **options),
         lambda **options: decode_in_arrow(sets, **options),
-    ):
+    )
+    for decode in ways:
         with pytest.raises(PySparkException, match=rf"batch at byte {position} \(base_offset \d+\): "):
             decode().collect()
         skipped = [row.offset for row in decode(on_error="skip").collect()]

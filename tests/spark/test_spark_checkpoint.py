@@ -51,10 +51,10 @@ def named_sources(spark: SparkSession) -> Iterator[None]:
 def run_query(spark: SparkSession, kafka: ApacheKafka, topic: str, checkpoint: Path, name: str | None = None) -> None:
     """Read what is there with Spark's own source, in batches of 8 offsets."""
     reader = spark.readStream if name is None else spark.readStream.name(name)
-    loaded = (
+    reader = (
         reader.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("subscribe", topic)
     )
-    loaded = loaded.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 8).load()
+    loaded = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 8).load()
     writer = loaded.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(120)

@@ -64,9 +64,9 @@ def _functions_by_value() -> Iterator[None]:
     from pyspark import cloudpickle
 
     module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     yield
-    cloudpickle.unregister_pickle_by_value(module)
+    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_a_wrong_option_is_an_error_that_names_it(options: dict[str, str], text:
 
 
 def test_bounds() -> None:
-    each = ((("orders", 0), 23), (("orders", 1), 45))
+    each = ((TopicPartition("orders", 0), 23), (TopicPartition("orders", 1), 45))
     assert parsed(startingOffsets=EACH).starting == Bound("offset", "startingOffsets", each=each)
     assert parsed(endingOffsetsByTimestamp=EACH).ending == Bound("timestamp", "endingOffsetsByTimestamp", each=each)
     assert parsed(startingTimestamp="7").starting == Bound("timestamp", "startingTimestamp", 7)
@@ -131,12 +131,12 @@ def test_columns_are_those_of_sparks_own_source_in_its_order() -> None:
 )
 def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        columns.columns_of_schema(types.StructType.fromDDL(ddl))
+        columns.columns_of_schema(_struct(ddl))
 
 
 @pytest.mark.usefixtures("spark")
 def test_a_schema_chooses_and_orders_columns() -> None:
-    chosen = columns.columns_of_schema(types.StructType.fromDDL("offset bigint, isTransactional boolean, key binary"))
+    chosen = columns.columns_of_schema(_struct("offset bigint, isTransactional boolean, key binary"))
     assert [column.column for column in chosen] == ["offset", "is_transactional", "key"]
     with pytest.raises(ValueError, match="requested twice"):
         columns.columns_named(["offset", "offset"])

@@ -289,7 +289,12 @@ def test_splits_of_a_permissive_read_follow_the_index(log: tuple[Path, list[Stor
 
 def transactional(offset: int, producer_id: int) -> bytes:
     """Two records of a transaction, in a batch so large that a walk over headers does not compute its CRC."""
-    options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    options: dict[str, Any] = {
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "is_transactional": True,
+    }
     return bytes(kcodec.encode([(None, b"v" * 400_000)] * 2, base_offset=offset, timestamp=7, **options))
 
 

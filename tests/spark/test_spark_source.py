@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from golden_data import Partition, partitions
 from golden_data import copies as copies_of
+from opened_logs import open_log
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
@@ -255,7 +256,7 @@ def test_input_partitions_are_small_and_pickle(long_log: Path) -> None:
 
 def test_batches_have_exactly_the_schema_spark_compares_with(long_log: Path) -> None:
     schema = kcodec.spark.schema(include_headers=True, include_batch_meta=True)
-    reader = KcodecDataSource({"path": str(long_log)}).reader(schema)
+    reader: Any = KcodecDataSource({"path": str(long_log)}).reader(schema)
     for partition in reader.partitions():
         for batch in reader.read(partition):
             batch.validate(full=True)
@@ -296,7 +297,7 @@ def test_pushdown_prunes_what_is_read(spark: SparkSession, long_log: Path) -> No
     options = {"path": str(long_log), "pushdown": "true", "splitBytes": "20000"}
 
     def planned(*filters: Any) -> int:
-        reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+        reader: Any = KcodecDataSource(options).reader(kcodec.spark.schema())
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return sum(1 for partition in reader.partitions() if partition.value)
 
@@ -334,7 +335,7 @@ def test_permissive_skips_damage_and_logs_it(
     expected = [told["offset"] for told in consumed(source, LEVELS[0])]
     expected = [offset for offset in expected if not base_offset <= offset <= bad["lastOffset"]]
     assert offsets_of(load(spark, path, mode="permissive")) == expected
-    reader = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
+    reader: Any = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(expected)
     assert "1 corrupt batches were skipped" in caplog.text
@@ -347,7 +348,7 @@ def test_copies_of_a_running_and_of_a_killed_broker(split_bytes: str) -> None:
     for each in copies:
         data = [batch for batch in each.batches if not batch["isControl"]]
         told = [record["offset"] for batch in data for record in batch["records"]]
-        committed = [record.offset for record in kcodec.open(str(each.path)).records("read_committed")]
+        committed = [record.offset for record in open_log(str(each.path)).records("read_committed")]
         for isolation_level, expected in zip(LEVELS, (told, committed), strict=True):
             options = {"path": str(each.path), "kafka.isolation.level": isolation_level, "splitBytes": split_bytes}
             assert offsets_read(options) == expected, f"{each} {isolation_level}"
@@ -366,7 +367,7 @@ def test_a_torn_tail_ends_the_data(tmp_path: Path) -> None:
 
 def offsets_read(options: dict[str, str]) -> list[int]:
     """The offsets that planning and reading in this process give."""
-    reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+    reader: Any = KcodecDataSource(options).reader(kcodec.spark.schema())
     return [
         offset for part in reader.partitions() for batch in reader.read(part) for offset in batch["offset"].to_pylist()
     ]
@@ -375,7 +376,7 @@ def offsets_read(options: dict[str, str]) -> list[int]:
 def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     partition = golden("txn-open-0")
     options = {"path": str(partition.path), "kafka.isolation.level": "read_committed"}
-    reader = KcodecDataSource(options).reader(kcodec.spark.schema())
+    reader: Any = KcodecDataSource(options).reader(kcodec.spark.schema())
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
     assert rows == len(consumed(partition, "read_committed"))

@@ -102,7 +102,7 @@ class AdminScript:
     def _answer(self, api: str, node: int, request: Any) -> Any:
         if api == "FindCoordinator":
             key = request.key or request.coordinator_keys[0]
-            place = {"node_id": self.coordinators.get(key, 1), "host": "scripted", "port": 9092}
+            place: dict[str, Any] = {"node_id": self.coordinators.get(key, 1), "host": "scripted", "port": 9092}
             found = messages.Coordinator(key=key, **place)
             return (
                 messages.FindCoordinatorResponse(coordinators=[found])

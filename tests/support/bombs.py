@@ -57,7 +57,8 @@ def lz4_zeros(size: int) -> bytes:
     descriptor = b"\x60\x70"
     block = lz4.block.compress(bytes(1 << 22), store_size=False)
     head = b"\x04\x22\x4d\x18" + descriptor + bytes([xxh32(descriptor) >> 8 & 0xFF])
-    return head + (struct.pack("<I", len(block)) + block) * (size >> 22) + b"\x00\x00\x00\x00"
+    found: bytes = head + (struct.pack("<I", len(block)) + block) * (size >> 22) + b"\x00\x00\x00\x00"
+    return found
 
 
 def snappy_zeros(size: int) -> bytes:

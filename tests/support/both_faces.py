@@ -141,4 +141,4 @@ class Asyncio:
             self._runner.close()
 
 
-FACES = {"blocking": Blocking, "asyncio": Asyncio}
+FACES: dict[str, type[Blocking] | type[Asyncio]] = {"blocking": Blocking, "asyncio": Asyncio}

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from java_clients import ConsumedRecord, consume, move_leader
+from opened_logs import open_log
 
-import kcodec
 from kcodec.testing.kafka import ApacheKafka, Node
 
 WORKER = Path(__file__).with_name("chaos_worker.py")
@@ -144,7 +144,7 @@ class Story:
         unlike = 0
         for node in self.kafka.nodes:
             for partition in range(self.partitions):
-                log = kcodec.open(node.log_directory / f"{self.topic}-{partition}")
+                log = open_log(node.log_directory / f"{self.topic}-{partition}")
                 found = [(record.offset, record.value) for record in log.records("read_committed")]
                 unlike += found != delivered[partition]
         return unlike

@@ -175,10 +175,13 @@ def read_committed(
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic}: the end of partitions {sorted(open_partitions)} was not reached")
             for message in consumer.consume(1000, 0.05):
-                if message.error() is None:
-                    found[message.partition()].append(message.value())
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    open_partitions.discard(message.partition())
+                error, partition, value = message.error(), message.partition(), message.value()
+                assert partition is not None
+                if error is None:
+                    assert value is not None
+                    found[partition].append(value)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(partition)
                 else:
                     raise RuntimeError(str(message.error()))
     finally:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from java_clients import ConsumedRecord, consume, end_offsets
 from reference import java_string
@@ -21,11 +21,13 @@ from kcodec.client import Consumer, Producer
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 60.0
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+Isolation = Literal["read_committed", "read_uncommitted"]
+ISOLATION_LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+CODECS: tuple[Literal["none", "gzip", "snappy", "lz4", "zstd"], ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def consumed_by_kcodec(
-    servers: str, ends: dict[tuple[str, int], int], isolation_level: str, **options: Any
+    servers: str, ends: dict[tuple[str, int], int], isolation_level: Isolation, **options: Any
 ) -> list[ConsumedRecord]:
     """All records up to these ends, in the order of each partition, in Java's form."""
     found = []
@@ -53,7 +55,9 @@ def consumed_by_kcodec(
     return sorted(found, key=lambda record: record[:3])
 
 
-def difference(servers: str, topics: Iterable[str], isolation_level: str, **options: Any) -> tuple[int, str | None]:
+def difference(
+    servers: str, topics: Iterable[str], isolation_level: Isolation, **options: Any
+) -> tuple[int, str | None]:
     """How many records Java's consumer delivers, and where kcodec's delivers others."""
     names = sorted(topics)
     theirs = sorted(consume(servers, names, isolation_level), key=lambda record: record[:3])
@@ -71,7 +75,7 @@ def random_workload(kafka: ApacheKafka, topic: str, partitions: int, seed: int, 
     at the end, and are ended by the next workload of that seed, or by their time-out."""
     rng = Random(seed)
     with ExitStack() as stack:
-        options = {"bootstrap_servers": kafka.bootstrap_servers, "linger_ms": 1, "batch_size": 400}
+        options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers, "linger_ms": 1, "batch_size": 400}
         producers = [
             stack.enter_context(
                 Producer(**options, compression_type=rng.choice(CODECS), transactional_id=f"{topic}-{seed}-{number}")
@@ -100,7 +104,7 @@ def random_workload(kafka: ApacheKafka, topic: str, partitions: int, seed: int, 
             if producer is not plain and rng.random() < 0.4:
                 (producer.abort_transaction if rng.random() < 0.5 else producer.commit_transaction)()
                 is_open[producer] = False
-        for isolation_level in ("read_committed", "read_uncommitted"):
+        for isolation_level in ISOLATION_LEVELS:
             # while transactions are open: the last stable offset holds read_committed back
             count, told = difference(kafka.bootstrap_servers, [topic], isolation_level)
             assert told is None, f"seed {seed}, {isolation_level}, {count} records\n{told}"

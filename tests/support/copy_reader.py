@@ -38,7 +38,9 @@ def main() -> None:
 
 
 def tell(consumer: Consumer) -> None:
-    lines = [f"{record.partition}\t{record.offset}\t{record.value.decode()}\n" for record in consumer.poll(0.1)]
+    lines = [
+        f"{record.partition}\t{record.offset}\t{(record.value or b'').decode()}\n" for record in consumer.poll(0.1)
+    ]
     sys.stdout.write("".join(lines))
     sys.stdout.flush()
 

@@ -137,7 +137,7 @@ class CopyStory:
         self.report = CopyReport(count)
         self.source, self.target = (kafka.create_topic(partitions=partitions) for _ in range(2))
         self.group = f"group-{self.source}"
-        self._options = {"--protocol": protocol, "--size": size, "--abort-share": abort_share}
+        self._options: dict[str, Any] = {"--protocol": protocol, "--size": size, "--abort-share": abort_share}
         self._options |= {"--session-timeout-ms": session_timeout_ms, "--strategy": strategy}
         self.session_timeout_ms = session_timeout_ms
         self._flags = flags
@@ -254,7 +254,11 @@ class CopyStory:
     # ------------------------------------------------------------------------------------------------- processes, harm
 
     def _session(self, name: str, seed: int) -> Worker:
-        fixed = {"--servers": self.kafka.bootstrap_servers, "--source": self.source, "--target": self.target}
+        fixed: dict[str, Any] = {
+            "--servers": self.kafka.bootstrap_servers,
+            "--source": self.source,
+            "--target": self.target,
+        }
         fixed |= {"--group": self.group, "--id": name, **self._options}
         command = [*session_command(fixed), *self._flags]
         return Worker(name, lambda life: [*command, "--seed", f"{seed} {name} {life}"], self._log(name))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import crc32c
 
@@ -47,7 +48,7 @@ def write_two_segments(folder: Path, random: Random, batches: int = 40, gap: int
             for i in range(count):
                 value = random.randbytes(random.choice((20, 100, 700)))
                 records.append((b"k", forged(offset + random.randint(0, 40)) if i % 3 == 2 else value))
-            compression = random.choice(("none", "none", "none", "lz4", "zstd"))
+            compression: Any = random.choice(("none", "none", "none", "lz4", "zstd"))
             batch = bytes(kcodec.encode(records, base_offset=offset, timestamp=7, compression=compression))
             if len(data) - indexed_at > INDEX_INTERVAL_BYTES:
                 index += struct.pack(">ii", offset + count - 1 - base, len(data))

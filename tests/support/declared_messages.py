@@ -70,7 +70,7 @@ TEXT_AT = 46  # what stands before `text` in every version
 
 def tree(**given: Any) -> TreeRequest:
     """A request with something in every field that all versions have."""
-    values = {
+    values: dict[str, Any] = {
         "is_it": True,
         "small": -3,
         "short": -300,

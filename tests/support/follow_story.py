@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from log_files import plain
-
-import kcodec
+from opened_logs import open_log
 
 QUICK = 0.0005
 BATCHES = [plain(at * 3, count=3, size=20 + 50 * (at % 7)) for at in range(12)]
@@ -53,7 +52,7 @@ def pieces(content: bytes, size: int) -> Iterator[bytes]:
 
 
 def follow(path: Path, script: Callable[[], bool], level: str = "read_uncommitted", **options: Any) -> list[int]:
-    records = kcodec.open(path).records(level, **{"follow": True, "poll_interval": QUICK, "stop": script, **options})
+    records = open_log(path).records(level, **{"follow": True, "poll_interval": QUICK, "stop": script, **options})
     return [record.offset for record in records]
 
 

@@ -13,6 +13,7 @@ written past what was asked for is seen.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -203,9 +204,8 @@ def seeds_of(name: str) -> Iterator[bytes]:
     if name in SEEDS:
         return SEEDS[name]()
     sys.path.insert(0, str(FUZZ))
-    import python_targets
-
-    return python_targets.SEEDS[name]()
+    made: Iterator[bytes] = importlib.import_module("python_targets").SEEDS[name]()
+    return made
 
 
 def python_command(name: str) -> list[str]:

@@ -88,12 +88,6 @@ class GroupMember:
         while True:
             if self.is_polling:
                 self.membership.note_poll(self.client.clock())
-            yield from sleep(0.1)
-
-    def _poll(self) -> Flow[None]:
-        while True:
-            if self.is_polling:
-                self.membership.note_poll(self.client.clock())
             yield from sleep(0.05)
 
     def until_polled(self) -> Flow[None]:
@@ -121,14 +115,12 @@ class GroupMember:
         self._note("revoke", partitions, self.has.difference_update)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        yield from ()
         self._note("lose", partitions, self.has.difference_update)
-        return
-        yield
 
     def assign(self, added: Iterable[TopicPartition], owned: Iterable[TopicPartition]) -> Flow[None]:
+        yield from ()
         self._note("assign", added, self.has.update)
-        return
-        yield
 
     def told(self, what: str) -> list[frozenset[TopicPartition]]:
         with self.lock:

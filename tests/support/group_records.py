@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch
 
@@ -39,5 +40,10 @@ def plain(base_offset: int, *records: RecordSpec) -> bytes:
 
 
 def within(producer_id: int, base_offset: int, *records: RecordSpec) -> bytes:
-    producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    producer: dict[str, Any] = {
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "is_transactional": True,
+    }
     return build_batch(list(records), base_offset=base_offset, base_timestamp=BASE_TIMESTAMP, **producer)

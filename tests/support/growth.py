@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from batch_writer import RecordSpec, build_batch, build_record, compress, end_transaction_marker, varint
 from bombs import batch_of, many_compressed_records, many_headers, many_records, peak_bytes
@@ -102,7 +103,7 @@ def control_batches(count: int) -> Reading:
     """Transactions of one record, settled by their markers."""
     data = []
     for at in range(count):
-        producer = {"producer_id": at, "producer_epoch": 0, "is_transactional": True}
+        producer: dict[str, Any] = {"producer_id": at, "producer_epoch": 0, "is_transactional": True}
         data.append(build_batch([RecordSpec(value=b"v")], base_offset=2 * at, **producer))
         data.append(end_transaction_marker(at % 2, producer_id=at, base_offset=2 * at + 1))
     return _decoding(b"".join(data), isolation_level="read_committed")

@@ -44,7 +44,7 @@ def token_server() -> Iterator[TokenServer]:
 @pytest.fixture(scope="module")
 def guarded_kafka(token_server: TokenServer) -> Iterator[ApacheKafka]:
     """SASL_SSL with every mechanism; sessions of SCRAM-SHA-256 are short. One user's name is not ASCII."""
-    session = {"listener.name.client.scram-sha-256.connections.max.reauth.ms": SCRAM_SESSION_MS}
+    session: dict[str, Any] = {"listener.name.client.scram-sha-256.connections.max.reauth.ms": SCRAM_SESSION_MS}
     users = {**USERS, "zo\u00eb": "\u2168-secret"}
     with ApacheKafka(tls=True, sasl=True, users=users, token_server=token_server, **session) as kafka:
         yield kafka

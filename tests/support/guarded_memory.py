@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from operator import itemgetter
 from typing import Any
 
 from batch_writer import FLAVOURS, RecordSpec, build_batch
@@ -48,7 +49,7 @@ def every_payload() -> list[bytes]:
     for magic, codec in ((0, "lz4"), (1, "snappy"), (1, "gzip")):
         specs = [MessageSpec(b"k" * 20, b"v" * 40, magic), MessageSpec(magic=magic)]
         for cut in range(0, 100, 3):
-            found.append(build_wrapper(specs, magic=magic, compression=codec, edit_set=lambda data, at=cut: data[at:]))
+            found.append(build_wrapper(specs, magic=magic, compression=codec, edit_set=itemgetter(slice(cut, None))))
         message = build_message(specs[0])
         found += [message, message[:25], message[:30], message[:11] + b"\x0e" + message[12:26]]
     return found

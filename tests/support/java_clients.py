@@ -60,7 +60,7 @@ class PartitionDigest(NamedTuple):
 
     topic: str
     partition: int
-    count: int
+    count: int  # type: ignore[assignment]  # in place of tuple.count
     sha256: str
 
 
@@ -140,8 +140,11 @@ def consume(
     """All records of the topics, in the order of each partition, up to the end there is now; timeout in seconds."""
     answer = _consume(bootstrap_servers, topics, isolation_level, timeout, properties, digest=False)
     return [
-        ConsumedRecord(*row[:4], _bytes(row[4]), _bytes(row[5]), tuple((name, _bytes(value)) for name, value in row[6]))
-        for row in answer["records"]
+        ConsumedRecord(
+            *(topic, partition, offset, timestamp, _bytes(key), _bytes(value)),
+            tuple((name, _bytes(content)) for name, content in headers),
+        )
+        for topic, partition, offset, timestamp, key, value, headers in answer["records"]
     ]
 
 

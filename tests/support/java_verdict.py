@@ -88,7 +88,7 @@ def lz4_size_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
         return False
     unsized = with_right_checksum(frame[:4] + bytes([frame[4] & ~8]) + frame[5:6] + frame[14:])
     try:
-        return len(decompress(LZ4, unsized, 128 << 20)) != struct.unpack_from("<Q", frame, 6)[0]
+        return bool(len(decompress(LZ4, unsized, 128 << 20)) != struct.unpack_from("<Q", frame, 6)[0])
     except (StreamError, StreamLimit):
         return False
 

@@ -62,8 +62,8 @@ def without_spent_epochs() -> Iterator[None]:
     from kcodec.transactions.manager import TransactionManager
 
     kept = TransactionManager.on_unanswered
-    TransactionManager.on_unanswered = lambda self, api: None
+    TransactionManager.on_unanswered = lambda self, api: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        TransactionManager.on_unanswered = kept
+        TransactionManager.on_unanswered = kept  # type: ignore[method-assign]

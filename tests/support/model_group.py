@@ -203,10 +203,11 @@ class ModelGroup:
 
     def answer(self, request: Any, answer: Answer) -> None:
         self.tick()
-        {
+        handlers: dict[type, Callable[[Any, Answer], None]] = {
             groups.JoinGroupRequest: self.join,
             groups.SyncGroupRequest: self.sync,
             groups.HeartbeatRequest: self.heartbeat,
             groups.LeaveGroupRequest: self.leave,
-        }[type(request)](request, answer)
+        }
+        handlers[type(request)](request, answer)
         self.tick()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opened_logs import open_log
 from recipe_worker import example
 
 import kcodec
@@ -194,4 +195,4 @@ def reader_arguments(kafka: ApacheKafka, place: Sequence[object], name: str, top
 
 
 def log_ends(kafka: ApacheKafka, topic: str) -> list[int]:
-    return [kcodec.open(kafka.log_directory / f"{topic}-{number}").log_end_offset for number in range(2)]
+    return [open_log(kafka.log_directory / f"{topic}-{number}").log_end_offset for number in range(2)]

@@ -48,7 +48,7 @@ class Fault:
     cuts: bool = False
 
 
-RESPONSES = {
+RESPONSES: dict[Any, Any] = {
     groups.JoinGroupRequest: groups.JoinGroupResponse,
     groups.SyncGroupRequest: groups.SyncGroupResponse,
     groups.HeartbeatRequest: groups.HeartbeatResponse,
@@ -126,6 +126,7 @@ class GroupWorld:
         names = sorted(self.topics) if request.topics is None else [topic.name for topic in request.topics]
         rows = []
         for name in names:
+            assert name is not None
             code = self.topic_errors.get(name, 0 if name in self.topics else 3)
             parts = [
                 MetadataResponsePartition(partition_index=n, leader_id=1, leader_epoch=0, replica_nodes=[1])
@@ -192,7 +193,7 @@ class GroupClient:
     def until_polled(self) -> Flow[None]:
         yield from wait(self.polled)
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+    def revoke(self, partitions: Iterable[TopicPartition], deadline: float | None = None) -> Flow[None]:
         gone = sorted(partitions)
         assert set(gone) <= self.has
         yield from sleep(self.revoke_seconds)
@@ -200,21 +201,19 @@ class GroupClient:
         self.events.append(("revoke", gone))
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        yield from ()
         gone = sorted(partitions)
         self.has -= set(gone)
         self.events.append(("lose", gone))
-        return
-        yield
 
     def assign(self, added: Iterable[TopicPartition], owned: Iterable[TopicPartition]) -> Flow[None]:
+        yield from ()
         added = sorted(added)
         assert not set(added) & self.has
         assert set(owned) == self.has | set(added)
         self.has |= set(added)
         self.events.append(("assign", added))
         self._check_alone(added)
-        return
-        yield
 
     def _check_alone(self, added: list[TopicPartition]) -> None:
         """Nobody else that the coordinator takes for a member of this generation has any of it."""
@@ -299,7 +298,7 @@ class GroupClient:
             if fault.cuts:
                 finish(None, TransportError("the connection was closed", possibly_sent=True))
             elif not fault.is_answer_lost:
-                self.scheduler.call_at(self.world.now + LATENCY, lambda: finish(Reply(message, version, 1)))
+                self.scheduler.call_at(self.world.now + LATENCY, lambda: finish(Reply(message, version, 1), None))
 
         def begin() -> None:
             if not fault.is_lost:

@@ -39,7 +39,8 @@ class Request:
         tags = b"\x00" if (type(message).is_flexible(version) if flexible is None else flexible) else b""
         if self.api_key == ApiVersionsRequest.api_key:
             tags = b""
-        return self.correlation_id.to_bytes(4, "big", signed=True) + tags + message.encode(version)
+        body: bytes = message.encode(version)
+        return self.correlation_id.to_bytes(4, "big", signed=True) + tags + body
 
 
 def versions_reply(request: Request, apis: dict[int, tuple[int, int]] | None = None, **fields: Any) -> bytes:

@@ -192,6 +192,8 @@ class ScriptedConsumer:
 class NotingBuffer(Buffer):
     """The producer's core, whose flush is seen among the requests."""
 
+    world: SessionWorld
+
     def flush(self, timeout: float | None = None) -> Flow[None]:
         self.world.note("flush")
         yield from super().flush(timeout)
@@ -212,7 +214,8 @@ class Script:
             GROUP,
         )
         self.consumer = ScriptedConsumer(self.world)
-        self.session.attach(self.consumer)
+        consumer: Any = self.consumer  # which has what the session needs of a ConsumerCore
+        self.session.attach(consumer)
         self.world.spawn(self.session.run())
         assert self.consumer.membership is not None
         self.membership = self.consumer.membership

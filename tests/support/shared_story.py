@@ -89,7 +89,7 @@ class SharedStory:
         wrong = []
         for partition in range(WRITERS):
             values = [record.value for record in found if record.partition == partition]
-            expected = [
+            expected: list[bytes | None] = [
                 value(number, partition, row)
                 for number, is_committed in self.rounds.items()
                 if is_committed

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from kcodec.client import (
     Producer,
@@ -67,4 +68,5 @@ def end(servers: str, handle: str, how: str, receipts: str) -> None:
 
 
 if __name__ == "__main__":
-    {"own": own, "write": write, "end": end}[sys.argv[1]](*sys.argv[2:])
+    steps: dict[str, Callable[..., None]] = {"own": own, "write": write, "end": end}
+    steps[sys.argv[1]](*sys.argv[2:])

@@ -23,6 +23,7 @@ class SparkSource:
 
     def __init__(self, spark: SparkSession) -> None:
         assert list(JARS.glob("spark-sql-kafka-*.jar")), "the jars of Spark's Kafka source are missing: run `make jars`"
+        assert spark._jvm is not None
         self._jvm: Any = spark._jvm
         self._source = self._jvm.org.apache.spark.sql.kafka010
         self._convert = self._jvm.scala.jdk.javaapi.CollectionConverters

@@ -639,7 +639,7 @@ def _admin_calls() -> None:
         "list_transactions": lambda s, it, t: it.list_transactions(timeout=t),
         "update_features": lambda s, it, t: it.update_features({"group.version": 1}, validate_only=True, timeout=t),
     }.items():
-        of_admin(name, lambda stage, it, run=run: run(stage, it, stage.timeout))
+        of_admin(name, _with_timeout(run))
 
     def with_open_transaction(name: str, run: Callable[[Any, float], Any]) -> None:
         def prepare(stage: Stage) -> Prepared:

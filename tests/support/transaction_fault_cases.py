@@ -207,7 +207,9 @@ def run_case(case: Case, face: str, proxy: KafkaProxy, topic: str, name: str) ->
 def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -> Told:
     records = make_records(name, number, range(PARTITIONS), 2)
     group = f"{name}-{number}"
-    told = producer.transact(Work(topic, records, {TopicPartition(topic, 0): 7 + number}, ConsumerGroupMetadata(group)))
+    told: Told = producer.transact(
+        Work(topic, records, {TopicPartition(topic, 0): 7 + number}, ConsumerGroupMetadata(group))
+    )
     ended.told.append(told)
     ended.written.append(Written(name, number, records, told.outcome))
     ended.offsets.append((group, 7 + number))

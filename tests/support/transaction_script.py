@@ -9,7 +9,7 @@ been sent), REFUSED (not sent), HANG (no answer within the request's time), a fu
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -285,7 +285,7 @@ class Buffer:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pending = 0
-        self.lock = nullcontext()
+        self.lock: AbstractContextManager[Any] = nullcontext()
         self.ended = Signal()
         self.refusal: BaseException | None = None
         self.dropped: BaseException | None = None

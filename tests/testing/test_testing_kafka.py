@@ -132,7 +132,7 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         ({"authorizer": True}, "needs to know who asks"),
     ):
         with pytest.raises(ValueError, match=told):
-            ApacheKafka(**arguments)  # type: ignore[arg-type]
+            ApacheKafka(**arguments)
     with pytest.raises(ValueError, match="no TLS"):
         _ = ApacheKafka().certificates
 

@@ -13,7 +13,7 @@ from confluent_client import SILENT, read_committed
 
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.schema import fields
+from kcodec.protocol.schema import Request, fields
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 from kcodec.testing.proxy.answers import error_answer, structs_of
@@ -202,7 +202,7 @@ def test_a_request_replaced(apache_kafka: ApacheKafka, proxy: KafkaProxy) -> Non
             2,
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, messages.Request) else str(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, Request) else str(value),
 )
 def test_error_answers_name_what_was_asked(request_: Any, version: int, count: int) -> None:
     answer = error_answer(request_, version, 51)

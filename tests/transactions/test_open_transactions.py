@@ -31,9 +31,9 @@ class Readers:
         for consumer in self.consumers.values():
             consumer.assign([self.partition])
 
-    def take(self, level: str, count: int) -> list[tuple[int, bytes]]:
+    def take(self, level: str, count: int) -> list[tuple[int, bytes | None]]:
         """The next so many records as (offset, value); fewer if they do not come in time."""
-        found: list[tuple[int, bytes]] = []
+        found: list[tuple[int, bytes | None]] = []
         deadline = time.monotonic() + SECONDS
         while len(found) < count and time.monotonic() < deadline:
             found += [(record.offset, record.value) for record in self.consumers[level].poll(0.1)]

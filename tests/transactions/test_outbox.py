@@ -194,7 +194,7 @@ def test_the_same_with_sqlite_and_progress_in_a_compacted_topic(
     with Shop(topic, 1, lambda: sqlite3.connect(path, timeout=30), SqliteOutbox.add) as shop:
         steps = ("offsets", "committing", "committed")
         kill_at(steps, apache_kafka, topic, ["--sqlite", path], ["--progress-topic", progress])
-    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers}
     with (
         closing(SqliteOutbox(path)) as source,
         closing(Relay(source, f"relay-{topic}", TopicProgress(progress), **options)) as relay,
@@ -207,7 +207,7 @@ def test_the_same_with_sqlite_and_progress_in_a_compacted_topic(
 def test_a_position_behind_another_relays_transaction_is_awaited(apache_kafka: ApacheKafka, topic: str) -> None:
     """It cannot be read yet. Going on from the one before would send rows again."""
     progress = TopicProgress(apache_kafka.create_topic(partitions=1, cleanup_policy="compact"))
-    options = {"bootstrap_servers": apache_kafka.bootstrap_servers}
+    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers}
     found: list[OffsetAndMetadata | None] = []
     reading = threading.Thread(target=lambda: found.append(progress.read("ours", options)))
     with (

@@ -9,10 +9,11 @@ import asyncio
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from opened_logs import open_log
 from transaction_cluster import TransactionCluster
 from transaction_kinds import ALL_KINDS, offset_of
 
@@ -83,9 +84,8 @@ def write_all(
 
 def open_of(cluster: TransactionCluster, topic: str) -> list[int]:
     """How many records of each partition a read_committed reader gets while the transaction is open."""
-    import kcodec
 
-    found = [kcodec.open(cluster.kafka.log_directory / f"{topic}-{number}") for number in range(4)]
+    found = [open_log(cluster.kafka.log_directory / f"{topic}-{number}") for number in range(4)]
     return [len(list(log.records("read_committed"))) for log in found]
 
 
@@ -249,10 +249,11 @@ def test_a_new_owner_fences_writers_and_enders_alike(transaction_cluster: Transa
                 txn.send(topic, b"of the successor", partition=0)
             with pytest.raises(ProducerFencedError, match=handle.transactional_id):
                 write(cluster, handle, topic, 1, 1)
-            for end in (
+            ends: tuple[Callable[[], None], ...] = (
                 lambda: commit_transaction(handle, bootstrap_servers=servers, receipts=receipts),
                 lambda: abort_transaction(handle, bootstrap_servers=servers),
-            ):
+            )
+            for end in ends:
                 with pytest.raises(ProducerFencedError, match=handle.transactional_id):
                     end()
             with successor.transaction() as txn:
@@ -361,10 +362,10 @@ def test_a_receipt_says_what_it_cannot_be() -> None:
 
 def test_options_that_the_handle_decides_are_refused() -> None:
     with pytest.raises(TypeError, match="transactional_id"):
-        TransactionWriter(HANDLE, [TopicPartition("orders", 0)], bootstrap_servers="127.0.0.1:1", transactional_id="x")
+        TransactionWriter(HANDLE, [TopicPartition("orders", 0)], bootstrap_servers="127.0.0.1:1", transactional_id="x")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="partitions is empty"):
         TransactionWriter(HANDLE, [], bootstrap_servers="127.0.0.1:1")
     with pytest.raises(TypeError, match=r"bootstrap_servers|no option"):
-        commit_transaction(HANDLE, bootstrap_server="127.0.0.1:1")
+        commit_transaction(HANDLE, bootstrap_server="127.0.0.1:1")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="group_metadata"):
         commit_transaction(HANDLE, bootstrap_servers="127.0.0.1:1", offsets={TopicPartition("orders", 0): 1})

@@ -369,7 +369,7 @@ def test_asyncio_runs_steps_alike(job: Job) -> None:
 
 # ---------------------------------------------------------------------------------------------------- without a broker
 
-NOWHERE = {"bootstrap_servers": "127.0.0.1:1"}
+NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
 
 
 @pytest.mark.parametrize("name", ["", None, 5])

@@ -8,6 +8,7 @@ test_transactions.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from transaction_script import (
     begun,
     make_manager,
 )
+from unnarrowed import unnarrowed
 
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import (
@@ -32,6 +34,7 @@ from kcodec.errors import (
     ProducerFencedError,
     TransactionStateError,
 )
+from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.transactions.manager import TransactionManager
@@ -381,11 +384,17 @@ def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
 def test_calls_out_of_order_change_nothing() -> None:
     world = World()
     manager = make_manager(world)
-    for call in (manager.commit, manager.abort, lambda: manager.send_offsets(OFFSETS, GROUP)):
+    ends: tuple[Callable[[], Flow[Any]], ...] = (
+        manager.commit,
+        manager.abort,
+        lambda: manager.send_offsets(OFFSETS, GROUP),
+    )
+    for call in ends:
         with pytest.raises(TransactionStateError, match="begin a transaction first"):
             world.run(call())
     world.run(manager.begin())
-    for call in (manager.begin, manager.initialize):
+    begins: tuple[Callable[[], Flow[Any]], ...] = (manager.begin, manager.initialize)
+    for call in begins:
         with pytest.raises(TransactionStateError):
             world.run(call())
     assert manager.state is State.IN_TRANSACTION
@@ -397,6 +406,6 @@ def test_sends_are_refused_outside_a_transaction() -> None:
     buffer: Any = manager.records
     assert isinstance(buffer.refusal, TransactionStateError)
     world.run(manager.begin())
-    assert buffer.refusal is None
+    assert unnarrowed(buffer.refusal) is None
     world.run(manager.commit())
     assert isinstance(buffer.refusal, TransactionStateError)

@@ -27,7 +27,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
         yield kafka
 
 
-NEEDED: dict[str, dict[str, str]] = {
+NEEDED: dict[str, dict[str, Any]] = {
     "transactional id": {"operation": "Write", "transactional_id": ID},
     "topic": {"operation": "Write", "topic": "the-topic"},
     "group": {"operation": "Read", "group": GROUP},

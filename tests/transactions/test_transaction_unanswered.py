@@ -21,6 +21,7 @@ from transaction_script import (
     begun,
     make_manager,
 )
+from unnarrowed import unnarrowed
 
 from kcodec.errors import (
     AuthorizationError,
@@ -63,7 +64,7 @@ def test_init_that_never_succeeds_can_be_called_again() -> None:
     with pytest.raises(DeliveryTimeoutError, match="CONCURRENT_TRANSACTIONS"):
         world.run(manager.initialize(2.0))
     assert world.now - start <= 2.0
-    assert manager.state is State.UNINITIALIZED
+    assert unnarrowed(manager.state) is State.UNINITIALIZED
     world.plans.clear()
     world.run(manager.initialize())
     assert manager.state is State.READY
@@ -232,7 +233,7 @@ def test_end_txn_waits_for_records_until_its_deadline() -> None:
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(3.0))
     assert "EndTxn" not in world.apis()
-    assert manager.state is State.ABORTABLE_ERROR
+    assert unnarrowed(manager.state) is State.ABORTABLE_ERROR
     manager.records.end()  # type: ignore[union-attr]
     world.run(manager.abort())
     assert manager.state is State.READY
