@@ -174,6 +174,19 @@ def test_a_range_never_delivers_below_its_position(tmp_path: Path) -> None:
     assert found == offsets(log) == [0, 1, 2, 5, 6, 7, 8, 9, 10]
 
 
+def test_skipping_ends_splits_before_a_large_torn_batch(tmp_path: Path) -> None:
+    """The last batch is whole by its header, which is all that is read of a large one, and its CRC is bad."""
+    torn = bytearray(bytes(kcodec.encode([(None, bytes(3_000_000), (), 0)], max_batch_bytes=4_000_000)))
+    torn[:8] = (3).to_bytes(8, "big")
+    torn[17] ^= 1
+    log = kcodec.open(partition(tmp_path, [plain(0), bytes(torn)]))
+    for on_error in ("raise", "stop", "skip"):
+        (split,) = log.splits(on_error=on_error)
+        assert (split.end_position, split.next_offset) == (len(plain(0)), 3), on_error
+        chunks_read = read_split(split, log.verdict(on_error=on_error))
+        assert [at for chunk in chunks_read for at in chunk.column("offset")] == [0, 1, 2]
+
+
 def test_splits_end_before_a_torn_tail(tmp_path: Path) -> None:
     log = kcodec.open(partition(tmp_path, [plain(0), plain(3)[:-1]]))
     (split,) = log.splits()
