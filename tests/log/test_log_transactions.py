@@ -150,6 +150,23 @@ def test_a_range_opens_its_own_file_alone(tmp_path: Path) -> None:
     assert [offset for chunk in reading for offset in chunk.column("offset")] == [12, 13]
 
 
+def test_a_range_takes_check_crcs_and_its_old_name(tmp_path: Path) -> None:
+    """`read_split` passes the option on, whichever name it has; both together are a TypeError."""
+    log = kcodec.open(partition(tmp_path, [plain(0), plain(3)]))
+    (split,), verdict = log.splits(), log.verdict()
+    content = bytearray(Path(split.path).read_bytes())
+    content[17] ^= 1  # the CRC of the first batch
+    Path(split.path).write_bytes(content)
+    assert [at for chunk in read_split(split, verdict, check_crcs=False) for at in chunk.column("offset")] == [*range(6)]
+    with pytest.warns(DeprecationWarning, match="verify_crc is deprecated: use check_crcs"):
+        chunks_read = read_split(split, verdict, verify_crc=False)
+    assert sum(len(chunk) for chunk in chunks_read) == 6
+    with pytest.raises(kcodec.CorruptBatchError):
+        list(read_split(split, verdict, check_crcs=True))
+    with pytest.raises(TypeError, match="verify_crc is the deprecated name of check_crcs"):
+        read_split(split, verdict, check_crcs=True, verify_crc=True)
+
+
 def test_a_range_never_delivers_below_its_position(tmp_path: Path) -> None:
     log = open_log(partition(tmp_path, [plain(0), plain(5), plain(3, count=4), plain(8)]))
     verdict = log.verdict("read_uncommitted")
@@ -157,6 +174,19 @@ def test_a_range_never_delivers_below_its_position(tmp_path: Path) -> None:
         record.offset for split in log.splits(1) for chunk in read_split(split, verdict) for record in chunk.records()
     ]
     assert found == offsets(log) == [0, 1, 2, 5, 6, 7, 8, 9, 10]
+
+
+def test_skipping_ends_splits_before_a_large_torn_batch(tmp_path: Path) -> None:
+    """The last batch is whole by its header, which is all that is read of a large one, and its CRC is bad."""
+    torn = bytearray(bytes(kcodec.encode([(None, bytes(3_000_000), (), 0)], max_batch_bytes=4_000_000)))
+    torn[:8] = (3).to_bytes(8, "big")
+    torn[17] ^= 1
+    log = kcodec.open(partition(tmp_path, [plain(0), bytes(torn)]))
+    for on_error in ("raise", "stop", "skip"):
+        (split,) = log.splits(on_error=on_error)
+        assert (split.end_position, split.next_offset) == (len(plain(0)), 3), on_error
+        chunks_read = read_split(split, log.verdict(on_error=on_error))
+        assert [at for chunk in chunks_read for at in chunk.column("offset")] == [0, 1, 2]
 
 
 def test_splits_end_before_a_torn_tail(tmp_path: Path) -> None:

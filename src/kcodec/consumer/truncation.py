@@ -52,7 +52,7 @@ class EpochEnd(NamedTuple):
 def epoch_end_question(
     cluster: Cluster, requested: MutableMapping[TopicPartition, Position]
 ) -> Question[TopicPartition, EpochEnd]:
-    """For `settle`: where the epochs of these positions end. The leader epochs in `asked` are set as they go out:
+    """For `settle`: where the epochs of these positions end. The leader epochs in `requested` are set as they go out:
     a leader that knows a newer one refuses ours (FENCED_LEADER_EPOCH), and is sent the epoch that the metadata has by
     then."""
 

@@ -88,7 +88,7 @@ def follow_segments(
 
 
 class FollowingReader:
-    """A Reading that goes on with what is appended. Made by Log; read through Chunks."""
+    """A ChunkReader that goes on with what is appended. Made by Log; read through Chunks."""
 
     error: DecodeError | None = None
     is_ended = False

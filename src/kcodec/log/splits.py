@@ -118,5 +118,5 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     options: those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
     """
-    take_renamed(options, "check_crcs", "check_crcs")
+    take_renamed(options, "verify_crc", "check_crcs")
     return Chunks([split.byte_range], verdict, StreamOptions(**options))

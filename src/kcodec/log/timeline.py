@@ -172,7 +172,7 @@ class _Walk:
         self.lost: dict[int, int] = {}
         self.error: DecodeError | None = None
         self.is_ended = False
-        self.has_torn_batch = False
+        self.is_end_checked = False  # whether it is known that the last batch is not torn, or that it is
         self.before: Segment | None = None
 
     @property
@@ -184,6 +184,7 @@ class _Walk:
         """Walk one segment, up to `known_end` where an earlier walk found its data to end there."""
         walked = WalkedSegment(segment)
         self._check_order(segment)
+        self.is_end_checked = False
         self.scanner.path = segment.path
         self.scanner.above_offset = None if segment.is_active and not self.is_strict else self.above
         with segment.open() as file:
@@ -225,7 +226,7 @@ class _Walk:
         below: where the next segment begins.
         """
         walked = WalkedSegment(segment)
-        self.before = segment
+        self.before, self.is_end_checked = segment, True
         self.scanner.path, self.scanner.above_offset = segment.path, None
         with segment.open() as file:
             positions, position, end = ResumePositions(file, self.limits), 0, file.size()
@@ -307,7 +308,7 @@ class _Walk:
         active = walked.segment.is_active
         try:
             walked.tail = judge_corruption(file, error, end, self.above, self.limits, is_active=active)
-            self.has_torn_batch = True
+            self.is_end_checked = True
             return None
         except DecodeError as corruption:
             if self.on_error == "raise":
@@ -328,16 +329,17 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
     No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a corrupt
     marker must resolve nothing, and of the active segment's last one, which may be torn.
     """
-    if on_error == "skip":
-        return _salvage_segments(segments, limits)
     known_end: int | None = None
     tail: Tail | None = None
     while True:
         walk = _Walk(limits, on_error)
-        walked = [walk.segment(segment, known_end if segment.is_active else None) for segment in segments]
+        if on_error == "skip":
+            walked = _salvaged(walk, segments, known_end)
+        else:
+            walked = [walk.segment(segment, known_end if segment.is_active else None) for segment in segments]
         torn = (
             None
-            if known_end is not None or walk.is_ended or walk.has_torn_batch
+            if known_end is not None or walk.is_ended or walk.is_end_checked
             else _torn_last_batch(walk, walked[-1], limits)
         )
         if torn is None:
@@ -345,21 +347,21 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
         known_end, tail = torn.position, torn
     if tail is not None:
         walked[-1].tail = tail
+    if on_error == "skip":
+        walk.lose_corrupt_starts(segments)
     return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
 
 
-def _salvage_segments(segments: Sequence[Segment], limits: DecodeLimits) -> Timeline:
+def _salvaged(walk: _Walk, segments: Sequence[Segment], known_end: int | None) -> list[WalkedSegment]:
     """Walk what is not corrupt. Of a segment whose headers are in order only these are read, as in any other walk."""
-    walk = _Walk(limits, "skip")
     walked = []
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         below = None if following is None else following.base_offset
-        if _is_in_order(segment, below, walk.above, limits):
-            walked.append(walk.segment(segment, None))
+        if _is_in_order(segment, below, walk.above, walk.limits):
+            walked.append(walk.segment(segment, known_end if segment.is_active else None))
         else:
             walked.append(walk.salvage(segment, below))
-    walk.lose_corrupt_starts(segments)
-    return Timeline(walked, _transactions(walk), _unsettled(walk), walk.next_offset, walk.error)
+    return walked
 
 
 def _is_in_order(segment: Segment, below: int | None, above: int, limits: DecodeLimits) -> bool:

@@ -2,7 +2,7 @@
 """What a member of a classic group requests from its coordinator (Kafka: AbstractCoordinator).
 
 JoinGroup and SyncGroup are held back by the coordinator until all members have come, and what is behind them on their
-connection waits with them. So a heartbeat or a farewell takes another connection while one of them is under way.
+connection waits with them. So Heartbeat and LeaveGroup take another connection while one of them is under way.
 """
 
 from __future__ import annotations

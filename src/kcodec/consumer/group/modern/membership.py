@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group of the consumer protocol (KIP-848): the broker assigns, heartbeats carry everything.
 
-One flow sends heartbeats, another reconciles (`consumer_reconciliation`); the application may take its time meanwhile.
+One flow sends heartbeats, another reconciles (`reconciliation.py`); the application may take its time meanwhile.
 States, as in Kafka's MemberState, those that only differ in what is reconciled being one:
 
     IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
