@@ -27,7 +27,7 @@ from __future__ import annotations
 import random as random_module
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import reference
@@ -38,7 +38,8 @@ import kcodec._fast
 
 COLUMNS = tuple(name for name in kcodec.COLUMNS if name not in ("topic", "partition"))
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-BINARY_TYPES = ("binary", "large_binary", "binary_view")
+BinaryType = Literal["binary", "large_binary", "binary_view"]
+BINARY_TYPES: tuple[BinaryType, ...] = ("binary", "large_binary", "binary_view")
 LEAST_LIMIT = 61
 BUFFERS: dict[str, Callable[[bytes], Any]] = {
     "bytes": bytes,
@@ -54,7 +55,7 @@ class Way:
 
     columns: tuple[str, ...] = COLUMNS
     threads: int = 1
-    binary_type: str = "binary"
+    binary_type: BinaryType = "binary"
     buffer: str = "bytes"
     through_arrow: bool = False
 
@@ -235,7 +236,9 @@ def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> boo
     alone_options = {"on_error": "stop", "check_crcs": options.get("check_crcs", True)}
     alone_options |= {name: value for name, value in options.items() if name.startswith("max_")}
     _, alone = _ask_oracle(data[error.position :], {**alone_options, "control_records": "include"})
-    if error.position >= told_error.position or type(alone).__name__ != type(error).__name__ or alone.position != 0:
+    if error.position >= told_error.position or alone is None:
+        return False
+    if type(alone).__name__ != type(error).__name__ or alone.position != 0:
         return False
     if options.get("on_error") == "skip":
         return set(mine) <= set(oracle_column(told.records, "offset"))
