@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kcodec import TopicPartition
 from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
@@ -193,7 +193,9 @@ class Run:
         self.invisible = sum(map(len, everything.values())) - times.total()
 
 
-def read_topic(servers: str, topic: str, isolation_level: str) -> dict[int, list[int]]:
+def read_topic(
+    servers: str, topic: str, isolation_level: Literal["read_committed", "read_uncommitted"]
+) -> dict[int, list[int]]:
     """The numbers in each partition, in order."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}

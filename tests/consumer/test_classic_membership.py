@@ -295,7 +295,7 @@ def test_a_handler_that_fails_is_an_error_of_poll_and_the_gate_is_free() -> None
         yield from ()
         raise RuntimeError("broken")
 
-    one.revoke = failing  # type: ignore[method-assign]
+    one.revoke = failing  # type: ignore[assignment,method-assign]
     one.membership.request_rejoin("a test")
     world.run(1)
     assert isinstance(one.membership.error, RuntimeError)

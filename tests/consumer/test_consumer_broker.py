@@ -52,7 +52,7 @@ class Member(threading.Thread):
         super().__init__(daemon=True)
         self.given: list[frozenset[TopicPartition]] = []
         self.taken: list[frozenset[TopicPartition]] = []
-        self.values: list[bytes] = []
+        self.values: list[bytes | None] = []
         self.error: BaseException | None = None
         self.stop = threading.Event()
         self.consumer = Consumer(
@@ -159,7 +159,7 @@ def test_columns_are_the_rows(apache_kafka: ApacheKafka, topic: str) -> None:
         for consumer in (arrow, rows):
             consumer.assign(partitions)
         tables: list[Any] = []
-        records: list[kcodec.Record] = []
+        records: list[Any] = []
         while sum(map(len, tables)) < RECORDS:
             tables.append(pyarrow.table(arrow.poll_arrow(10.0)))
         while len(records) < RECORDS:

@@ -11,6 +11,7 @@ import golden_data
 import pytest
 from consumer_equality import difference, random_workload
 from fetch_script import FetchScript
+from opened_logs import open_log
 
 import kcodec
 from kcodec import IsolationLevel
@@ -27,7 +28,8 @@ def served(partition: golden_data.Partition, isolation_level: str) -> FetchScrip
     """A world that serves this log as a broker does, to a consumer that stands at its start."""
     offsets = partition.offsets
     assert offsets is not None
-    world = FetchScript(isolation_level=IsolationLevel(isolation_level), max_partition_fetch_bytes=5000)
+    level = IsolationLevel(isolation_level)  # type: ignore[call-arg,arg-type]  # by its name
+    world = FetchScript(isolation_level=level, max_partition_fetch_bytes=5000)
     log = world.log(partition.topic)
     for batch in kcodec.batches(partition.log):
         log.batches.append((batch.base_offset, batch.last_offset, bytes(batch.data)))
@@ -35,7 +37,7 @@ def served(partition: golden_data.Partition, isolation_level: str) -> FetchScrip
     log.start = offsets["logStartOffset"]
     if isolation_level == "read_committed":
         log.stable = offsets["lastStableOffset"]
-        every = kcodec.open(partition.path, high_watermark=offsets["highWatermark"]).transactions
+        every = open_log(partition.path, high_watermark=offsets["highWatermark"]).transactions
         log.aborted = [
             (one.producer_id, one.first_offset, one.marker_offset or 0)
             for one in every

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -246,18 +247,26 @@ def test_a_group_moves_from_the_classic_protocol_without_a_stop(kafka: ApacheKaf
     until(lambda: ours.owned == partitions(topic), "the classic member is gone")
 
 
+def _has_all(member: Any, topic: str) -> bool:
+    return bool(member.owned == partitions(topic))
+
+
+def _have_two_each(one: Any, other: Any) -> bool:
+    return (len(one.owned), len(other.owned)) == (2, 2)
+
+
 def test_our_own_members_of_both_protocols_share_a_group(admin: Admin, topic: str, enter: Any) -> None:
     settings = {"group_protocol": "classic", "heartbeat_interval": 0.2}
     for strategy in (("range",), ("cooperative-sticky",)):
         group = f"{topic}-{strategy[0]}"
         configure(admin, group)
         old = enter(group, [topic], partition_assignment_strategy=strategy, **settings)
-        until(lambda old=old: old.owned == partitions(topic), "the classic member has all")
+        until(partial(_has_all, old, topic), "the classic member has all")
         new = enter(group, [topic])
-        until(lambda old=old, new=new: (len(old.owned), len(new.owned)) == (2, 2), f"both have a share: {strategy}")
+        until(partial(_have_two_each, old, new), f"both have a share: {strategy}")
         assert old.owned | new.owned == partitions(topic)
         old.close()
-        until(lambda new=new: new.owned == partitions(topic), "the classic member is gone")
+        until(partial(_has_all, new, topic), "the classic member is gone")
         new.close()
 
 

@@ -36,7 +36,7 @@ class Flood(Peer):
     """BROKERS brokers at one address; each has a partition of records of RESPONSE_BYTES, and sends one at a time."""
 
     def __init__(self) -> None:
-        super().__init__(Flood.respond)
+        super().__init__(Flood.respond)  # type: ignore[arg-type]
         self.fetches = 0
         self.batch = bytearray(build_batch([RecordSpec(value=bytes(RESPONSE_BYTES))]))
 
@@ -120,7 +120,7 @@ class Sized:
     def start_call(self, call: Call, done: Done) -> Any:
         limit = call.max_response_bytes
         if limit is None:
-            return super().start_call(call, done)
+            return super().start_call(call, done)  # type: ignore[misc]
         key = next(self.numbers)
         self.under_way[key] = limit
         self.note()
@@ -136,7 +136,7 @@ class Sized:
             done(reply, error)
             self.note()
 
-        return super().start_call(call, ended)
+        return super().start_call(call, ended)  # type: ignore[misc]
 
     def note(self) -> None:
         self.most_held = max(self.most_held, self.waiting() + sum(self.under_way.values()))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import golden_data
 import pytest
 from batch_writer import RecordSpec
-from group_records import classic, commit, newer, plain, removed, struct, within
+from group_records import classic, commit, newer, plain, removed, within
 from java_internals import coordinated_groups
 from java_judge import JavaJudge
 from log_files import ABORT, COMMIT, marker, partition

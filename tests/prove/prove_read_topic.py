@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow
 
@@ -58,7 +59,7 @@ class Written:
     total: int = 0
 
 
-def write(kafka: ApacheKafka, megabytes: int, value_bytes: int, compression: str) -> Written:
+def write(kafka: ApacheKafka, megabytes: int, value_bytes: int, compression: Any) -> Written:
     """Transactions of about 32 MB until so much is stored, counted before compression."""
     written = Written(kafka.create_topic(partitions=PARTITIONS))
     random = Random(7)

@@ -80,10 +80,11 @@ def store_rounds(kafka: ApacheKafka, folder: Path, rounds: int, rng: random.Rand
 
 def bank_rounds(kafka: ApacheKafka, folder: Path, server: PostgresServer, rounds: int, rng: random.Random) -> list[str]:
     told = []
-    for kind, place in (
+    places: tuple[tuple[str, list[object]], ...] = (
         ("SQLite", ["--sqlite", folder / "b.db"]),
         ("PostgreSQL", ["--postgres", server.new_database()]),
-    ):
+    )
+    for kind, place in places:
         amounts, bank = write_amounts(kafka), Bank(place)
         name = f"bank-{kind}-{amounts.topic}"
         killing = Rounds("offsets_in_database", reader_arguments(kafka, place, name, amounts.topic), rng)

@@ -23,6 +23,7 @@ from kcodec.client import aio, client_pool, range_records
 from kcodec.client.aio import range_records as aio_range_records
 from kcodec.client.client_pool import ClientPool
 from kcodec.errors import OffsetOutOfRangeError, TransportError
+from kcodec.network.client import IoLoop
 
 CHILD_SECONDS = 20
 RANGE = OffsetRange("t", 0, 3, 9)
@@ -32,7 +33,7 @@ Pool = ClientPool[Any]
 @pytest.fixture(autouse=True)
 def _pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """A pool of its own for each test, and none of its clients left."""
-    pool: Pool = ClientPool(range_records.IoLoop)
+    pool: Pool = ClientPool(IoLoop)
     monkeypatch.setattr(range_records, "_clients", pool)
     yield pool
     for each in pool._clients:

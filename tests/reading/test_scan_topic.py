@@ -120,7 +120,8 @@ def predicates(draw: st.DrawFn, depth: int = 3) -> pl.Expr:
     if depth and draw(st.booleans()):
         left, right = draw(predicates(depth - 1)), draw(predicates(depth - 1))
         kind = draw(st.sampled_from(["and", "and", "or", "not"]))
-        return left & right if kind == "and" else left | right if kind == "or" else ~left
+        joined: pl.Expr = left & right if kind == "and" else left | right if kind == "or" else ~left
+        return joined
     number = draw(st.integers(-2, 32))
     sides: list[tuple[pl.Expr, Any]] = [
         (OFFSET, number),
@@ -128,6 +129,7 @@ def predicates(draw: st.DrawFn, depth: int = 3) -> pl.Expr:
         (PARTITION, number % 4),
         (pl.lit(number), OFFSET),
     ]
+    column: pl.Expr
     column, value = draw(st.sampled_from(sides))
     kinds = ["lt", "le", "gt", "ge", "eq", "ne"] + (["in", "between"] if not isinstance(value, pl.Expr) else [])
     kind = draw(st.sampled_from(kinds))

@@ -204,7 +204,7 @@ def test_c13_where_nothing_is_committed_it_goes_on_where_the_transaction_began()
         yield from found([], timeout)
         return dict.fromkeys(IN)
 
-    script.consumer.fetch = nothing  # type: ignore[assignment,method-assign]
+    script.consumer.fetch = nothing  # type: ignore[method-assign]
     script.begin()
     assert script.consumer.positions()[IN[0]] == 10
 

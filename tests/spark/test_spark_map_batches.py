@@ -97,7 +97,7 @@ def topics(apache_kafka: ApacheKafka, servers: str) -> list[str]:
     return names
 
 
-def expected(servers: str, topics: list[str], level: str = "read_uncommitted") -> dict[Place, bytes]:
+def expected(servers: str, topics: list[str], level: Any = "read_uncommitted") -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     for topic in topics:
         with kcodec.read_topic(topic, bootstrap_servers=servers, isolation_level=level) as records:

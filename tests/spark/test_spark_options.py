@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import kcodec
+from kcodec import TopicPartition
 from kcodec.spark import columns
 from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import FOREIGN_OPTIONS, Bound, parse_options
@@ -89,6 +90,12 @@ def test_an_option_that_sparks_source_owns_is_named_with_the_reason(name: str) -
 def test_a_wrong_option_is_an_error_that_names_it(options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parsed(**options)
+
+
+def _struct(ddl: str) -> types.StructType:
+    found = types.StructType.fromDDL(ddl)
+    assert isinstance(found, types.StructType)
+    return found
 
 
 def test_bounds() -> None:

@@ -73,8 +73,8 @@ class Blocking:
                         transaction.abort()
             except Exception as error:
                 with told.timed("end after an error"):
-                    if not block.__exit__(type(error), error, error.__traceback__):
-                        raise
+                    block.__exit__(type(error), error, error.__traceback__)
+                    raise
             else:
                 with told.timed("end"):
                     block.__exit__(None, None, None)

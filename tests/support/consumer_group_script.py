@@ -182,7 +182,7 @@ class Application:
     def until_polled(self) -> Flow[None]:
         yield from wait(self.polled)
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+    def revoke(self, partitions: Iterable[TopicPartition], deadline: float | None = None) -> Flow[None]:
         gone = frozenset(partitions)
         self._demand(bool(gone) and gone <= self.owned, f"revoke {gone} of {self.owned}")
         return self._step("revoke", gone, self.owned - gone)

@@ -40,7 +40,7 @@ def main(servers: str, partitions: int, seconds: float) -> None:
             most = max(most, resident())
             time.sleep(0.005)
         print(most - before, flush=True)
-        read: set[int] = set()
+        read: set[int | None] = set()
         end = time.monotonic() + SECONDS_TO_READ
         while len(read) < partitions and time.monotonic() < end:
             read |= {record.partition for record in consumer.poll(1.0)}

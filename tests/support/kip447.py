@@ -299,7 +299,8 @@ def died_before_end(stage: Stage, protocol: str, *, is_fenced: bool) -> Outcome:
     """c: A dies before its EndTxn: B waits until the transaction is aborted, then begins before it."""
     with Case(stage, f"c: died before EndTxn, {'fenced' if is_fenced else 'timed out'}", protocol) as case:
         lost = stage.front.on_request("EndTxn", client_id=case.a).drop()
-        a = case.start(case.a, **({"transaction_timeout_ms": 60_000} if is_fenced else {}))
+        options: dict[str, Any] = {"transaction_timeout_ms": 60_000} if is_fenced else {}
+        a = case.start(case.a, **options)
         lost.wait_hit(WAIT_SECONDS)
         a.signal(signal.SIGKILL)
         case.start(case.b)

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import check_messages
+import message_definitions
 import reference_messages
 from java_judge import FETCH, JavaJudge
 from reference_messages import differences, varint
@@ -37,11 +37,11 @@ JAR_PACKAGES = {
 }
 PACKAGES = {
     name: JAR_PACKAGES[jar.name.removeprefix("kafka-").rpartition("-")[0]]
-    for jar in check_messages.NEW_JARS[1:]
-    for name in check_messages.definitions((jar,))
+    for jar in message_definitions.NEW_JARS[1:]
+    for name in message_definitions.definitions((jar,))
 }
-NEW = check_messages.definitions(check_messages.NEW_JARS)
-OLD = check_messages.definitions(check_messages.OLD_JARS)
+NEW = message_definitions.definitions(message_definitions.NEW_JARS)
+OLD = message_definitions.definitions(message_definitions.OLD_JARS)
 STRICTER = ("tagged field", "the field of tag", "more than a message can have")
 NUMBERS = (0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
 
@@ -59,7 +59,7 @@ def knows(release: dict[str, Any], kind: type[Message], version: int) -> bool:
     """Whether a release of Kafka, by its definitions, has a version."""
     if kind.__name__ not in release:
         return False
-    return version in check_messages.Versions.of(release[kind.__name__]["validVersions"])
+    return version in message_definitions.Versions.of(release[kind.__name__]["validVersions"])
 
 
 def ask(judge: JavaJudge, kind: type[Message], data: bytes, version: int, written: int | None = None) -> Judged:

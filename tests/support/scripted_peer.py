@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from kcodec.protocol.messages.auth import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
@@ -67,7 +67,7 @@ class Peer:
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:

@@ -585,6 +585,10 @@ def of_admin(name: str, run: Callable[[Stage, Any], Any], variant: str = "") -> 
     CALLS[f"Admin.{name}{variant}"] = prepare
 
 
+def with_timeout(run: Callable[[Stage, Any, float], Any]) -> Callable[[Stage, Any], Any]:
+    return lambda stage, admin: run(stage, admin, stage.timeout)
+
+
 def _admin_calls() -> None:
     from kcodec.client import (
         AclBinding,
@@ -639,7 +643,7 @@ def _admin_calls() -> None:
         "list_transactions": lambda s, it, t: it.list_transactions(timeout=t),
         "update_features": lambda s, it, t: it.update_features({"group.version": 1}, validate_only=True, timeout=t),
     }.items():
-        of_admin(name, _with_timeout(run))
+        of_admin(name, with_timeout(run))
 
     def with_open_transaction(name: str, run: Callable[[Any, float], Any]) -> None:
         def prepare(stage: Stage) -> Prepared:

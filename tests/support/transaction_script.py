@@ -26,7 +26,7 @@ from kcodec.protocol.messages import metadata, offsets, transactions
 from kcodec.transactions.manager import TransactionManager
 
 CUT, LOST, REFUSED, HANG = "cut", "lost", "refused", "hang"
-Action = int | str | Callable[[Any], Any]
+Action = int | str | BaseException | Callable[[Any], Any]
 HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 5, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
 HIGHEST |= {"OffsetFetch": 9}
 LATENCY = 0.002

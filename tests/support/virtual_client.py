@@ -154,7 +154,7 @@ class VirtualCarrier:
 class VirtualNetwork:
     """The scheduler's network: blocking sockets to the real broker, the time of responses by the world's clock."""
 
-    def __init__(self, world: VirtualTime, client: Any) -> None:
+    def __init__(self, world: VirtualTime, client: client_module.Client) -> None:
         self.world, self.client = world, client
         self._sockets: dict[int, socket.socket] = {}
         self._versions: dict[int, BrokerVersions] = {}
@@ -184,8 +184,8 @@ class VirtualNetwork:
         if call.node != ANY_NODE and call.node not in brokers:
             raise TransportError(f"broker {call.node} is not in the metadata")
         if node not in self._sockets:
-            address = brokers[node].address if node in brokers else self.client.options.addresses[0]
-            self._sockets[node] = socket.create_connection(tuple(address), SOCKET_SECONDS)
+            host, port = brokers[node].address if node in brokers else self.client.options.addresses[0]
+            self._sockets[node] = socket.create_connection((host, port), SOCKET_SECONDS)
             hello = ApiVersionsRequest(client_software_name="kcodec", client_software_version="test")
             self._versions[node] = BrokerVersions.of(self._ask(node, hello, 3))
             self.client.cluster.note_versions(node, self._versions[node])

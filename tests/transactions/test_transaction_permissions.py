@@ -39,7 +39,7 @@ RESOURCES = {"transactional id": ID, "topic": "the-topic", "group": GROUP, "topi
 @pytest.fixture
 def allowed(guarded: ApacheKafka) -> Iterator[Callable[..., None]]:
     """A function that gives alice all permissions but one."""
-    given: list[dict[str, str]] = []
+    given: list[dict[str, Any]] = []
 
     def allow(missing: str | None = None) -> None:
         for name, permission in NEEDED.items():
