@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import kcodec
+from kcodec import ControlType
+from kcodec.log import Log
 
 ROWS = 300
 TIME = 1_767_225_600_000
@@ -52,7 +54,7 @@ def check_transactions() -> None:
     """Aborted records are left out, committed ones are not."""
     written = []
     offset = 0
-    for producer_id, fate in ((1, "ABORT"), (2, "COMMIT")):
+    for producer_id, control_type in ((1, ControlType.ABORT), (2, ControlType.COMMIT)):
         batch = kcodec.encode(
             [(b"k", b"of %d" % producer_id, (), TIME)],
             base_offset=offset,
@@ -62,7 +64,7 @@ def check_transactions() -> None:
             is_transactional=True,
         )
         marker = kcodec.encode_end_transaction_marker(
-            fate,
+            control_type,
             base_offset=offset + 1,
             producer_id=producer_id,
             producer_epoch=0,
@@ -92,7 +94,8 @@ def check_files_and_command_line() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{0:020}.log")
         path.write_bytes(bytes(kcodec.encode(rows(), base_offset=0, compression="zstd")))
-        assert len(list(kcodec.open(path).records())) == ROWS
+        log = kcodec.open(path)
+        assert isinstance(log, Log) and len(list(log.records())) == ROWS
         command = [sys.executable, "-m", "kcodec", "dump", str(path)]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
         assert done.returncode == 0, done.stdout + done.stderr

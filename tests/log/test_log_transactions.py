@@ -152,7 +152,7 @@ def test_a_range_opens_its_own_file_alone(tmp_path: Path) -> None:
 
 def test_a_range_takes_check_crcs_and_its_old_name(tmp_path: Path) -> None:
     """`read_split` passes the option on, whichever name it has; both together are a TypeError."""
-    log = kcodec.open(partition(tmp_path, [plain(0), plain(3)]))
+    log = open_log(partition(tmp_path, [plain(0), plain(3)]))
     (split,), verdict = log.splits(), log.verdict()
     content = bytearray(Path(split.path).read_bytes())
     content[17] ^= 1  # the CRC of the first batch
@@ -181,7 +181,7 @@ def test_skipping_ends_splits_before_a_large_torn_batch(tmp_path: Path) -> None:
     torn = bytearray(bytes(kcodec.encode([(None, bytes(3_000_000), (), 0)], max_batch_bytes=4_000_000)))
     torn[:8] = (3).to_bytes(8, "big")
     torn[17] ^= 1
-    log = kcodec.open(partition(tmp_path, [plain(0), bytes(torn)]))
+    log = open_log(partition(tmp_path, [plain(0), bytes(torn)]))
     for on_error in ("raise", "stop", "skip"):
         (split,) = log.splits(on_error=on_error)
         assert (split.end_position, split.next_offset) == (len(plain(0)), 3), on_error
