@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_logs import open_directory
 
 import kcodec
 from kcodec import log
@@ -63,7 +62,7 @@ DECODERS: dict[str, Callable[..., list[bytes | None]]] = {
 }
 OPENERS: dict[str, Callable[..., Any]] = {
     "open": lambda folder, **options: kcodec.open(folder / "orders-0", **options),
-    "open_directory": lambda folder, **options: open_directory(folder, **options)["orders-0"],
+    "open_directory": lambda folder, **options: kcodec.open(folder, **options)["orders-0"],  # type: ignore[index]
     "open_segment": lambda folder, **options: log.open_segment(folder / "orders-0" / f"{0:020}.log", **options),
     "open_partition": lambda folder, **options: log.open_partition(folder / "orders-0", **options),
     "open_log_directory": lambda folder, **options: log.open_log_directory(folder, **options)["orders-0"],

@@ -22,8 +22,8 @@ from kcodec import OffsetRange
 from kcodec.client import aio, client_pool, range_records
 from kcodec.client.aio import range_records as aio_range_records
 from kcodec.client.client_pool import ClientPool
+from kcodec.client.waiting import IoLoop
 from kcodec.errors import OffsetOutOfRangeError, TransportError
-from kcodec.network.client import IoLoop
 
 CHILD_SECONDS = 20
 RANGE = OffsetRange("t", 0, 3, 9)
