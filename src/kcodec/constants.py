@@ -31,9 +31,10 @@ class _KafkaEnum(IntEnum):
 
     _label: str
 
-    def __new__(cls, number: int, label: str) -> _KafkaEnum:
+    # The types are also those of a call for a member, by number or by label: Compression("zstd").
+    def __new__(cls, number: int | str, label: str = "") -> _KafkaEnum:
         member = int.__new__(cls, number)
-        member._value_ = number
+        member._value_ = int(member)
         member._label = label
         return member
 

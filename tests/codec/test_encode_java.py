@@ -129,7 +129,7 @@ def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tup
             partition_leader_epoch=leader_epoch,
         )
         assert len(told) == 78
-        member = kcodec.ControlType(control_type)  # type: ignore[call-arg]
+        member = kcodec.ControlType(control_type)
         kinds: tuple[Any, ...] = (control_type, ("ABORT", "COMMIT")[control_type], member)
         for kind in kinds:
             made = kcodec.encode_end_transaction_marker(

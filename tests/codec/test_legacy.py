@@ -78,7 +78,7 @@ def test_golden_sets_are_read_as_kafka_reads_them(name: str, data: bytes, truth:
     assert all(map(same_record, decoded.records(), records))
     types = [line["timestampType"] for line in whole for _ in line["records"]]
     assert [str(record.timestamp_type) for record in decoded.records()] == types
-    numbers = [int(TimestampType(kind)) for kind in types]  # type: ignore[call-arg]
+    numbers = [int(TimestampType(kind)) for kind in types]
     assert list(decoded.column("timestamp_type")) == numbers
     assert list(decoded.column("base_offset")) == [line["baseOffset"] for line in whole for _ in line["records"]]
     trailing = [line["trailingBytes"] for line in truth if "trailingBytes" in line]

@@ -28,7 +28,7 @@ def served(partition: golden_data.Partition, isolation_level: str) -> FetchScrip
     """A world that serves this log as a broker does, to a consumer that stands at its start."""
     offsets = partition.offsets
     assert offsets is not None
-    level = IsolationLevel(isolation_level)  # type: ignore[call-arg,arg-type]  # by its name
+    level = IsolationLevel(isolation_level)  # by its name
     world = FetchScript(isolation_level=level, max_partition_fetch_bytes=5000)
     log = world.log(partition.topic)
     for batch in kcodec.batches(partition.log):

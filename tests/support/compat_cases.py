@@ -74,7 +74,7 @@ def assert_faces_tell_the_truth(client: Client, partition: Partition) -> None:
             assert batch.is_transactional is told["isTransactional"]
             assert batch.is_control_batch is told["isControl"]
             assert batch.timestamp_type == ("CreateTime", "LogAppendTime").index(told["timestampType"])
-            assert kcodec.Compression(batch.compression_type) == told["compression"]  # type: ignore[call-arg]
+            assert kcodec.Compression(batch.compression_type) == told["compression"]
             assert batch.validate_crc() is told["valid"]
             for record, told_record in zip(list(batch), told["records"], strict=True):
                 assert_record(record, told_record, told["timestampType"])

@@ -102,6 +102,8 @@ def batches(found: RecordBatches) -> None:
     for batch in found:
         assert_type(batch, RecordBatch)
         assert_type(batch.compression, Compression | int)
+        assert_type(Compression("zstd"), Compression)
+        assert_type(IsolationLevel("read_committed"), IsolationLevel)
         assert_type(batch.delete_horizon_ms, int | None)
         assert_type(batch.path, str | None)
         assert_type(batch.data, memoryview)
