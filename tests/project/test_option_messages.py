@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -196,3 +197,12 @@ def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
         "ghost",
     )
     assert "yet" not in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["kcodec.client", "kcodec.client.aio"])
+def test_a_misspelled_argument_of_begin_transaction_is_named(module: str) -> None:
+    """The arguments of the function itself are suggested as well as the options of a client."""
+    begin = importlib.import_module(module).begin_transaction
+    with pytest.raises(TypeError, match="begin_transaction has no option 'partition'; did you mean 'partitions'"):
+        called = begin("copy-1", partition=[("orders", 0)], bootstrap_servers="localhost:1")
+        asyncio.run(called)

@@ -370,10 +370,19 @@ class SharedTransactions(ClientBase):
         return f"<SharedTransactions of {self._flows.transactional_id!r}>"
 
 
+#: What each function takes besides the options of a client, for suggestions.
+ARGUMENTS = {
+    "abort_transaction": {"timeout"},
+    "begin_transaction": {"partitions", "timeout", "transaction_timeout_ms"},
+    "commit_transaction": {"group_metadata", "offsets", "receipts", "timeout"},
+    "SharedTransactions": {"progress_partition", "transaction_timeout_ms"},
+}
+
+
 def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
     left = dict(options)
     taken = ClientConfig.take(left)
-    refuse_unknown(left, ClientConfig.names() | SECURITY_OPTIONS | {"timeout"}, what)
+    refuse_unknown(left, ClientConfig.names() | SECURITY_OPTIONS | ARGUMENTS[what], what)
     return taken
 
 

@@ -83,7 +83,7 @@ class BoundedReading:
 class TopicReading(BoundedReading):
     """The read of a topic, with a client of its own.
 
-    Raises TypeError and ValueError for options and ranges that make no sense; nobody is asked yet.
+    Raise TypeError or ValueError if an option or a range is invalid; nothing is requested of brokers yet.
     """
 
     def __init__(

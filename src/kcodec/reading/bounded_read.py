@@ -85,7 +85,7 @@ class RangeProgress:
 
 @dataclass(slots=True)
 class FetchedResponse:
-    """What a broker gave of one partition, to be decoded by whoever takes it. position: the offset requested; the first
+    """One fetched partition, which its reader decodes. position: the offset requested; the first
     batch may have records below it."""
 
     partition: PartitionRead

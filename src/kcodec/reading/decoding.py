@@ -125,7 +125,7 @@ def _sum(one: Counts, more: Counts) -> Counts:
 
 
 def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, corrupt: RecordBatch) -> None:
-    """Drop the aborted transactions that ended before a corrupt batch, or with it: what follows is decoded anew, and
+    """Drop the aborted transactions that ended before a corrupt batch, or with it: what follows is decoded again, and
     would count later transactions of their producers to them."""
     markers = [
         (batch.producer_id, record.offset)

@@ -398,7 +398,7 @@ def is_batch_delayed(
 
 @dataclass(frozen=True)
 class DataLoss:
-    """Offsets that a query should read and cannot: [start, end) of a partition; end None where nobody can know it."""
+    """Offsets that a query should read and cannot: [start, end) of a partition; end None if it cannot be known."""
 
     partition: TopicPartition
     start: int
