@@ -31,8 +31,7 @@ DESCRIPTION = (
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
-    Example("a picture of them", "kcodec txn timeline orders-0"),
-    Example("the same as SVG", "kcodec txn timeline orders-0 --svg orders-0.svg"),
+    Example("a picture of them, for a web page", "kcodec txn timeline orders-0 --svg orders-0.svg"),
     Example("what hangs in a cluster", "kcodec txn find-hanging -b localhost:9092"),
 )
 TEXT_WIDTH, SVG_WIDTH = 100, 960
