@@ -118,7 +118,9 @@ def land(
     if columns is not None:
         topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
     if function is None and not {column.name for column in topics.columns} - set(by):
-        raise ValueError(f"columns are {', '.join(by)} only, which partition_by leaves out of the files: name another one")
+        raise ValueError(
+            f"columns has only {', '.join(by)}, which partition_by leaves out of the files: name another one"
+        )
     folder = LandingFolder(path, filesystem)
     last = folder.recover()
     plan = topics.plan_after(last.position if last is not None and resume else None, max_offsets)
