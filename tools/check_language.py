@@ -42,6 +42,8 @@ WORDS = {
     "so often": "the interval, every N",
 }
 
+SKIPPED = {"__pycache__", "results"}
+
 #: Files and folders that are searched.
 COVERED = (
     "src/kcodec/transactions",
@@ -68,7 +70,7 @@ class Occurrence(NamedTuple):
 
 
 def compiled(word: str) -> re.Pattern[str]:
-    """Return a pattern for a word in prose, in snake_case, in CamelCase and in CAPITALS; a space matches a line break."""
+    """Return a pattern for a word in prose, snake_case, CamelCase and CAPITALS; a space matches a line break, too."""
     forms = []
     for form in (word, word[0].upper() + word[1:]):
         forms.append(form.replace(" ", r"\s+(?:(?:#:?|//|\*)\s*)?"))
@@ -118,9 +120,9 @@ def files(names: tuple[str, ...]) -> Iterator[Path]:
         path = ROOT / name
         found = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in found:
-            if file.is_file() and file.suffix in SUFFIXES and file.resolve() != Path(__file__).resolve():
-                if not {"__pycache__", "results"} & set(file.parts):
-                    yield file
+            is_text = file.is_file() and file.suffix in SUFFIXES
+            if is_text and not SKIPPED & set(file.parts) and file.name != Path(__file__).name:
+                yield file
 
 
 def find(covered: tuple[str, ...], tests: tuple[str, ...]) -> list[Occurrence]:
