@@ -23,10 +23,11 @@ from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState
 DESCRIPTION = (
     "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
     "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
-    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). "
-    "With -b for a cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end (KIP-664), in internal topics too; "
-    "strays: open transactions without writes, for example after the owner of a shared handle failed; abort: either "
-    "an ID, which fences its producers, or a hanging transaction by --topic, --partition and --start-offset."
+    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). With -b for a "
+    "cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end "
+    "(KIP-664), in internal topics too; strays: open transactions without writes, for example after the owner of a "
+    "shared handle failed; abort: either an ID, which fences its producers, or a hanging transaction by --topic, "
+    "--partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
