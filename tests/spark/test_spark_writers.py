@@ -162,7 +162,7 @@ class DyingSink(KcodecDataSource):
     def writer(self, schema: Any, overwrite: bool) -> DyingWriter:
         options = dict(self.options)
         spared = options.pop("spared")
-        sink = writers.SinkOptions.of(options)
+        sink = writers.WriteOptions.of(options)
         dying = DyingWriter(sink, SinkColumns.of(schema, sink.topic))
         dying.spared = spared
         return dying
@@ -191,7 +191,7 @@ def test_a_killed_worker_fails_the_job_and_a_second_run_loses_nothing(
 
 def test_commit_and_abort_log_and_touch_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """They run in another process than the planning, and abort may be called after a commit."""
-    sink = writers.SinkOptions.of({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    sink = writers.WriteOptions.of({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
     writer = writers.KcodecWriter(sink, VALUE)
     with caplog.at_level(logging.INFO, "kcodec.spark"):
         writer.commit([writers.WrittenRows(3), writers.WrittenRows(4)])
@@ -343,7 +343,7 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
 )
 def test_options_that_are_not_those_of_a_sink(options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        writers.SinkOptions.of(options)
+        writers.WriteOptions.of(options)
 
 
 def test_options_in_both_spellings() -> None:
@@ -356,7 +356,7 @@ def test_options_in_both_spellings() -> None:
         "queryName": "q",
         "Delivery": "AT_LEAST_ONCE",
     }
-    sink = writers.SinkOptions.of(options)
+    sink = writers.WriteOptions.of(options)
     assert sink.topic is None
     assert sink.producer == {
         "bootstrap_servers": "b:9092",
