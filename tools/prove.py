@@ -197,6 +197,12 @@ def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
 
 
+def prove_spark_writers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Spark's at-least-once sinks with killed workers and speculation: 0 lost, duplicates counted next to Spark's."""
+    program = ROOT / "tests" / "prove" / "prove_spark_writers.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see spark-writers.txt")
+
+
 def prove_docs(arguments: argparse.Namespace) -> tuple[str, str]:
     """Build the documentation site without a warning, search in it, and run its page on FastAPI."""
     program = ROOT / "tests" / "prove" / "prove_docs.py"
@@ -238,6 +244,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,
+    "spark-writers": prove_spark_writers,
     "docs": prove_docs,
 }
 
