@@ -82,6 +82,10 @@ class TopicStream(StreamState):
         self._log_batch(len(tasks), found, last)
         return tasks
 
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[list[OffsetRange]]:
+        """Return what each task of a micro-batch reads, for `TopicSource.read`: one of the ranges."""
+        return [[each] for each in self.ranges(start, end)]
+
     def commit(self, end: Mapping[str, Any]) -> None:
         """Commit the offsets for `kafka.group.id`, if it is given, for tools that show lag. An error is only logged."""
         group = self._source.group_id
