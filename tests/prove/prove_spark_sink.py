@@ -351,7 +351,7 @@ def story_of(part: str, arguments: argparse.Namespace) -> tuple[dict[str, Any], 
     few = max(arguments.batches // 4, 6)
     base: dict[str, Any] = {"rows": arguments.rows, "pause": 0.4, "rounds": arguments.rounds}
     if part in KINDS:
-        faults = ("workers", "brokers", "responses")
+        faults: tuple[str, ...] = ("workers", "brokers", "responses")
         return KINDS[part], 3, {**base, "batches": arguments.batches, "faults": faults, "sink": "exactly_once"}
     if part == "executors":
         faults = ("executors", "workers")
@@ -384,10 +384,10 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="kcodec-sink-"))
     try:
         for part in arguments.only:
-            options, nodes, told = story_of(part, arguments)
+            options, nodes, story_options = story_of(part, arguments)
             began = time.monotonic()
             with cluster(nodes, **options) as (kafka, proxy):
-                story = Story(kafka, proxy, folder, random.Random(f"{arguments.seed} {part}"), **told)
+                story = Story(kafka, proxy, folder, random.Random(f"{arguments.seed} {part}"), **story_options)
                 story.play()
                 lost, duplicated = story.judge()
             wrong = [*story.problems]

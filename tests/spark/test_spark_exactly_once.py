@@ -241,7 +241,7 @@ def test_what_a_dead_driver_left_open_is_aborted(cluster: TransactionCluster, jo
     """It died before EndTxn; its tasks live on for a while and are fenced."""
     topic, servers = job.options["topic"], job.options["bootstrap_servers"]
     handle = begin_transaction(job.options["application"], bootstrap_servers=servers)
-    writer = TransactionWriter(handle, [(topic, 0)], bootstrap_servers=servers, linger_ms=0)
+    writer = TransactionWriter(handle, [TopicPartition(topic, 0)], bootstrap_servers=servers, linger_ms=0)
     writer.send(topic, b"of the dead").result()
     rows = job.add()
     job.run()
