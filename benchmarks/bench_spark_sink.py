@@ -220,7 +220,7 @@ def main() -> int:
         if "idle" in parts:
             idle = result["idle"] = measure_idle(kafka)
             is_met = is_met and idle["both_ms"] <= BAR_IDLE
-            print(f"begin {idle['begin_ms']} ms, commit {idle['commit_ms']}, together {idle['both_ms']}; bar {BAR_IDLE}")
+            print(f"begin {idle['begin_ms']} ms, commit {idle['commit_ms']}, both {idle['both_ms']}; bar {BAR_IDLE}")
         if "sink" in parts:
             result["sink"] = measure_sink(kafka, arguments)
             for name, one in result["sink"]["contestants"].items():
