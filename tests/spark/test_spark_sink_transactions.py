@@ -13,8 +13,8 @@ import pytest
 from transaction_cluster import TransactionCluster
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.client import TransactionHandle, TransactionWriter, WriterReceipt
-from kcodec.errors import BufferFullError, ProducerFencedError, TransactionTimedOutError
+from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
+from kcodec.errors import BufferFullError, KcodecError, ProducerFencedError, TransactionTimedOutError
 from kcodec.spark import CheckpointMismatchError, ExactlyOnceError
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkProgress, is_committed, progress_of
 from kcodec.spark.sink_tasks import TaskReport, receipts_of, salts_for, spark_hash
@@ -237,6 +237,25 @@ def test_an_interrupt_becomes_an_error(sink: Sink, kind: type[BaseException]) ->
     with pytest.raises(ExactlyOnceError, match=f"batch 0: was interrupted by {kind.__name__} and is aborted"):
         sink.transactions().write(Batch("q", 0), sink.tasks(b"x", interrupt))
     assert sink.committed() == [[], []]
+
+
+def test_the_progress_goes_with_its_topic(sink: Sink) -> None:
+    """A topic that was deleted and created again does not have the rows of the batches before."""
+    transactions = sink.transactions()
+    transactions.write(Batch("q", 0), sink.tasks(b"0"))
+    with Admin(bootstrap_servers=sink.servers) as admin:
+        admin.delete_topics([sink.topic])
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            sink.cluster.kafka.create_topic(sink.topic, partitions=PARTITIONS)
+            break
+        except KcodecError:  # it is still being deleted
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    with pytest.raises(CheckpointMismatchError, match="the topic was created again"):
+        sink.transactions().write(Batch("q", 1), sink.tasks(b"1"))
+    transactions.close()
 
 
 def test_a_process_that_was_replaced_stops(sink: Sink) -> None:

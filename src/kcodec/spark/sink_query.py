@@ -154,16 +154,16 @@ class QueryCallback:
 
 def frame_of(df: Any) -> DataFrame:
     """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
-    frame = getattr(df, "_df", df)
-    if not hasattr(frame, "isStreaming"):
-        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
-    if ".connect." in type(frame).__module__:
+    if ".connect." in type(df).__module__:
         raise ValueError(
             "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
             "known; run the job on the driver (spark-submit)"
         )
-    found: DataFrame = frame
-    return found
+    # A DataFrame has its columns as attributes, so its class is asked.
+    frame: DataFrame = df._df if hasattr(type(df), "foreachBatch") else df
+    if not hasattr(type(frame), "isStreaming"):
+        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
+    return frame
 
 
 def _digest(session: SparkSession, query: str, number: int) -> str:
