@@ -60,7 +60,7 @@ broker-jars: $(VENV)/.demo-spark java
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
 
-lint: build  ## ruff, cython-lint, generated files, and how the source is divided (tools/structure.py)
+lint: build  ## ruff, cython-lint, generated files, language, and how the source is divided (tools/structure.py)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
@@ -69,6 +69,7 @@ lint: build  ## ruff, cython-lint, generated files, and how the source is divide
 	@$(PY) tools/draw_stub.py --check
 	@$(PY) tools/draw_pictures.py --check
 	@$(PY) tools/structure.py --check
+	@$(PY) tools/check_language.py
 
 types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
