@@ -86,6 +86,7 @@ PUBLIC = {
     "kcodec.log.splits",
     "kcodec.log.windows",
     "kcodec.offsets",
+    "kcodec.producer.options",
     "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
     "kcodec.protocol.messages",
@@ -116,6 +117,7 @@ EARLY = {
     ("kcodec.spark.source", "pyspark"),
     ("kcodec.spark.stream_readers", "pyspark"),
     ("kcodec.spark.topic_source", "pyspark"),
+    ("kcodec.spark.writers", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
 }

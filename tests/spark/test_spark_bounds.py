@@ -89,13 +89,3 @@ def test_spark_shows_which_offset_is_outside_of_the_log(spark: SparkSession, pat
     loaded = spark.read.format("kcodec").option("startingOffsets", '{"t":{"0":500}}').load(str(path))
     with pytest.raises(PySparkException, match="the start offset 500 of t-0 is outside of the log"):
         loaded.collect()
-
-
-@pytest.mark.spark
-def test_a_write_names_what_exists_instead(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"does not write: send rows to brokers with kcodec\.client\.Producer"):
-        spark.range(3).write.format("kcodec").mode("append").save(str(path))
-    loaded = spark.readStream.format("rate").load()
-    with pytest.raises(PySparkException, match=r"does not write: send rows to brokers with kcodec\.client\.Producer"):
-        query = loaded.writeStream.format("kcodec").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query.start(str(path)).awaitTermination(60)

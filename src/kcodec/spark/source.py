@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -26,7 +26,7 @@ from kcodec.spark.topics import SERVERS, TopicSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 # Metadata of the first column of a table: the options that it was created with.
@@ -91,19 +91,17 @@ class KcodecDataSource(DataSource):
         except ValueError as error:
             return failed_reader(error)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
+        from kcodec.spark import writers  # which imports the clients
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+        return writers.batch_writer(self.options, schema, overwrite)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query; all output modes append."""
+        from kcodec.spark import writers
 
-NO_WRITE = (
-    'format("kcodec") reads the files of a log and does not write: send rows to brokers with kcodec.client.Producer '
-    "(send_arrow) or, in one transaction from many tasks, kcodec.client.TransactionWriter"
-)
+        return writers.stream_writer(self.options, schema)
 
 
 def reads_topics(given: Mapping[str, str]) -> bool:
