@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
+from kcodec.spark.file_stream import FileStreamOptions
 from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
 from kcodec.spark.planner import STRATEGIES
-from kcodec.spark.topic_source import TopicPushdownReader, TopicReader, failed_reader, stream_reader
+from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
+from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
 from kcodec.spark.topics import SERVERS, TopicSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 # Metadata of the first column of a table: the options that it was created with.
@@ -49,8 +51,7 @@ class KcodecDataSource(DataSource):
         if reads_topics(self._given()):
             schema = struct_type(_columns_of_topics(self._given()))
         else:
-            options = parse_options(self.options)
-            schema = struct_type(default_columns(options.include_headers, options.include_batch_meta))
+            schema = struct_type(_columns_of_files(self._given()))
         if is_table(self.options):
             schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
         return schema
@@ -84,25 +85,23 @@ class KcodecDataSource(DataSource):
             given = self._table_options(schema) | self._given()
             if reads_topics(given):
                 _, given = take_pushdown(given)  # Spark offers no filters to streams
-                return stream_reader(TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema)))
-            raise NotImplementedError(NO_STREAM_READ)
-        except (ValueError, NotImplementedError) as error:
+                source = TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema))
+                return stream_reader(TopicQuery(source))
+            return stream_reader(FileQuery(FileStreamOptions.of(given, columns_of_schema(schema))))
+        except ValueError as error:
             return failed_reader(error)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
+        from kcodec.spark import writers  # which imports the clients
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+        return writers.batch_writer(self.options, schema, overwrite)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query; all output modes append."""
+        from kcodec.spark import writers
 
-NO_STREAM_READ = 'format("kcodec") has no streaming read of files: use spark.read.format("kcodec") for these'
-NO_WRITE = (
-    'format("kcodec") reads the files of a log and does not write: send rows to brokers with kcodec.client.Producer '
-    "(send_arrow) or, in one transaction from many tasks, kcodec.client.TransactionWriter"
-)
+        return writers.stream_writer(self.options, schema)
 
 
 def reads_topics(given: Mapping[str, str]) -> bool:
@@ -147,6 +146,18 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
         return TopicSource.of(given, is_stream=True).columns
     except ValueError:
         return TopicSource.of(given).columns
+
+
+def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
+    """The columns of a query over files; nothing says yet whether it is a stream."""
+    try:
+        options = parse_options(given)
+    except ValueError as error:
+        try:
+            options = FileStreamOptions.of(given, ()).files
+        except ValueError:
+            raise error from None
+    return default_columns(options.include_headers, options.include_batch_meta)
 
 
 class KcodecReader(DataSourceReader):

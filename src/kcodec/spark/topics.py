@@ -17,13 +17,13 @@ from uuid import UUID
 
 import kcodec
 from kcodec.client import Admin, ClientOptions, ReadTopicOptions
-from kcodec.client.properties import options_of_property
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
+from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
-from kcodec.spark.convert import Renamed
+from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.filters import Pruning
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
 
@@ -42,7 +42,7 @@ PLANNING_OPTIONS = (
     *("checkCrcs", "maxBatchBytes", "maxDecompressedBytes", *STREAM_OPTIONS),
 )
 BY_FOLDED_NAME = {name.lower(): name for name in PLANNING_OPTIONS}
-READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__)
+READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
@@ -67,7 +67,7 @@ class TopicSource:
     """The options of a query over topics, checked. Its repr has no option of the client, which may be a secret.
 
     planning: those of Spark, in its spelling, as text.
-    reading:  the keyword arguments of `kcodec.read_ranges`.
+    reading:  the keyword arguments of `kcodec.read_ranges`, before `with_credentials`.
     group_id: the group to commit the offsets of a stream for; nothing reads them back.
     """
 
@@ -151,7 +151,8 @@ class TopicSource:
 
     def admin(self) -> Admin:
         """Return an Admin with the options of the client, for the caller to close."""
-        return Admin(**{name: value for name, value in self.reading.items() if name in CLIENT_OPTIONS})
+        reading = with_credentials(self.reading)
+        return Admin(**{name: value for name, value in reading.items() if name in CLIENT_OPTIONS})
 
     def cut(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
@@ -195,7 +196,7 @@ class TopicSource:
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
         with kcodec.read_ranges(
-            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **self.reading
+            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **with_credentials(self.reading)
         ) as records:
             yield from Renamed(self.columns).batches(records)
         lost = sum(one.lost for one in records.ranges)
@@ -204,31 +205,13 @@ class TopicSource:
             on_end(lost, records.counts.skipped_batches)
 
 
-def log_task(place: str, counts: kcodec.Counts, size: int, lost: int) -> None:
-    """Log what a task has read in one line of ``name=value``; docs/spark.md lists the names."""
-    fields = {
-        "ranges": place,
-        "records": counts.records,
-        "bytes": size,
-        "aborted": counts.aborted,
-        "control": counts.control,
-        "skipped_batches": counts.skipped_batches,
-        "lost_offsets": lost,
-    }
-    lost += counts.skipped_batches
-    level = logging.WARNING if lost else logging.INFO
-    text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-    logger.log(level, "task %s", text, extra={"kcodec": fields})
-
-
 def _read_options(name: str, value: Any) -> dict[str, Any]:
     """An option of the client or of `kcodec.read_ranges`, by its name there; ValueError if there is none."""
     folded = name.lower()
     if folded in INSTEAD:
         raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
     own_name = folded.removeprefix("kafka.")
-    found = options_of_property(own_name, value) if isinstance(value, str) else {}
-    found = found or {own_name.replace(".", "_"): value}
+    found = client_option(name if folded == TOKEN_PROVIDER else f"kafka.{own_name}", value)
     for ours in found:
         if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
             known = [*PLANNING_OPTIONS, *(KAFKA_NAMES if folded.startswith("kafka.") else READ_OPTIONS)]
