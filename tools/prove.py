@@ -77,6 +77,11 @@ def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see transactions-chaos.txt")
 
 
+def prove_landings(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Each record lands once in Parquet files while driver, JVM and workers of Spark are killed."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_landings.py"]))
+
+
 def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
     """Shared transactions: four writers with kills under one handle, ended from a fifth process, on four brokers."""
     program = ROOT / "tests" / "prove" / "prove_shared_transaction.py"
@@ -231,6 +236,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "peers": prove_peers,
     "transactions": prove_transactions,
     "shared": prove_shared,
+    "landings": prove_landings,
     "faults": prove_random_faults,
     "late": prove_late,
     "wire-faults": prove_wire_faults,
