@@ -437,6 +437,7 @@ def test_a_stopped_query_ends_soon_and_goes_on(job: SinkQuery, cluster: Transact
     began = time.monotonic()
     query.stop()
     assert time.monotonic() - began < 6
+    assert query.exception() is None
     flag.unlink()
     job.run()
     assert committed(cluster, job) == sorted(rows)

@@ -15,7 +15,7 @@ from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
 from kcodec.spark.sink_columns import SinkColumns
-from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkResult
+from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
 from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 
@@ -41,6 +41,9 @@ CANCELLED = (
     "stopped SparkContext",
     "java.lang.InterruptedException",
 )
+#: What Spark looks for in the text of an error to know that a query was stopped and has not failed. It does so by a
+#: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
+STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
 #: Seconds without a batch after which it is checked whether the query has ended.
 LOOK_SECONDS = 60.0
@@ -61,11 +64,14 @@ def sink_of(
                 "kcodec.client.TransactionWriter"
             )
         writing |= found
-    take_options({name: value for name, value in writing.items() if not name.startswith(SECURITY)})
-    if partitions_per_task is not None and (isinstance(partitions_per_task, bool) or partitions_per_task < 1):
-        raise ValueError(f"partitions_per_task must be at least 1, got {partitions_per_task!r}")
+    if partitions_per_task is not None and (type(partitions_per_task) is not int or partitions_per_task < 1):
+        raise ValueError(f"partitions_per_task must be an int of at least 1, or None, got {partitions_per_task!r}")
     client = {name: value for name, value in writing.items() if name in CLIENT_OPTIONS}
-    transactions = SinkTransactions(SinkSettings(client=client, **settings), is_cancelled)
+    checked_settings = SinkSettings(client=client, **settings)
+    checked = {name: value for name, value in writing.items() if not name.startswith(SECURITY)}
+    timeout = checked_settings.transaction_timeout_ms
+    take_options({**checked, "transactional_id": checked_settings.application, "transaction_timeout_ms": timeout})
+    transactions = SinkTransactions(checked_settings, is_cancelled)
     return BatchSink(transactions, partitioner, partitions_per_task, writing)
 
 
@@ -161,6 +167,12 @@ class QueryCallback:
             self._look_after.cancel()
         try:
             self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+        except Exception as error:
+            if not is_cancelled(error):
+                raise
+            application = self._sink.transactions.settings.application
+            reason = f"application {application!r}, batch {number} is aborted, as the query was stopped ({STOPPED})"
+            raise ExactlyOnceError(reason, application=application, batch=number) from None
         finally:
             self._look_later(query)
 
