@@ -157,7 +157,7 @@ def test_a_segment_ends_where_kafka_ends_one(tmp_path: Path, monkeypatch: pytest
     assert run("convert", directory, "-o", tmp_path / "two.log", "--offsets", ":6").status is ExitStatus.OK
     ran = run("convert", directory, "-o", tmp_path / "three.log")
     assert (ran.status, (tmp_path / "three.log").exists()) == (ExitStatus.ERROR, False)
-    assert "take a range with --offsets" in ran.err
+    assert "select a range with --offsets" in ran.err
 
 
 @pytest.mark.parametrize(

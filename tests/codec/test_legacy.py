@@ -353,7 +353,7 @@ def test_small_messages_at_the_end_of_a_segment_are_whole_and_cut_ones_torn(tmp_
     damaged = last[:-1] + b"w"
     log = open_log(segment(tmp_path, whole + damaged))
     assert [record.offset for record in log.records()] == [500, 501]
-    assert log.tail is not None and "bad crc" in log.tail.reason
+    assert log.tail is not None and "wrong CRC" in log.tail.reason
     with pytest.raises(kcodec.CorruptBatchError) as caught:
         list(open_log(segment(tmp_path, whole + damaged + build_message(SPECS[0], 503))).records())
     assert (caught.value.position, caught.value.next_offset) == (len(whole), 503)

@@ -55,7 +55,7 @@ def test_held_back_records_that_are_deleted_are_an_error(tmp_path: Path) -> None
 def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
     steps = [lambda: None, lambda: directory.rename(tmp_path / "orders-0.0123456789abcdef-delete")]
-    with pytest.raises(FileNotFoundError, match="orders-0: the partition's directory is gone"):
+    with pytest.raises(FileNotFoundError, match="orders-0: the partition's directory was deleted"):
         follow(directory, Script(*steps))
 
 

@@ -137,8 +137,8 @@ def test_without_an_entry_or_behind_it_the_first_segment_tells(tmp_path: Path) -
         ("1\n0\n", "line 1: version '1'"),
         ("0\n2\norders 0 4\n", "line 2: '2' entries but 1 follow"),
         ("0\n\n", "line 2: '' entries but 0 follow"),
-        ("0\n1\norders 0\n", "line 3: 'orders 0' is not"),
-        ("0\n1\norders zero 4\n", "line 3: 'orders zero 4' is not"),
+        ("0\n1\norders 0\n", "line 3: expected 'topic partition offset', found 'orders 0'"),
+        ("0\n1\norders zero 4\n", "line 3: expected 'topic partition offset', found 'orders zero 4'"),
     ],
 )
 def test_a_broken_checkpoint_is_an_error_that_names_file_and_line(tmp_path: Path, text: str, error: str) -> None:

@@ -155,7 +155,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path, monkey
         path.write_bytes(content)
         stream, found = stepwise(open_log(path))
         os.truncate(path, keep)
-        with pytest.raises(kcodec.TruncatedError, match="it has shrunk while it was read") as caught:
+        with pytest.raises(kcodec.TruncatedError, match="it became shorter while it was read") as caught:
             found += [record.offset for chunk in stream for record in chunk.records()]
         assert caught.value.path == str(path)
         assert caught.value.position is not None

@@ -100,19 +100,19 @@ def test_zeros_that_do_not_reach_the_end_are_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("check_crcs", [True, False])
 def test_a_last_whole_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path, behind: bytes, check_crcs: bool) -> None:
     log = opened(tmp_path, FIRST, SECOND, flip(THIRD), behind, check_crcs=check_crcs)
-    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 def test_a_last_whole_batch_whose_header_was_torn_is_a_torn_tail(tmp_path: Path) -> None:
     for at in range(21, 61):
         log = open_log(partition(tmp_path / str(at), [FIRST, SECOND, flip(THIRD, at)]))
-        assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+        assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 def test_a_large_last_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path) -> None:
     large = plain(6, count=3, size=1 << 20)
     log = opened(tmp_path, FIRST, SECOND, flip(large, 2 << 20))
-    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 @pytest.mark.parametrize("size", [10, 70_000, (1 << 20) - 34, 1_500_000])
@@ -149,14 +149,14 @@ def test_a_length_that_leads_past_the_end_over_a_valid_batch_is_damage(tmp_path:
     longer = SECOND[:8] + (5000).to_bytes(4, "big") + SECOND[12:]
     log = opened(tmp_path, FIRST, longer, THIRD)
     error = assert_damage(log, kcodec.DecodeError, len(FIRST), [0, 1, 2])
-    assert f"valid batch begins behind it at byte {START}" in str(error)
-    with pytest.raises(kcodec.DecodeError, match="damage, not a torn append"):
+    assert f"valid batch follows at byte {START}" in str(error)
+    with pytest.raises(kcodec.DecodeError, match="the data is corrupt, not a torn append"):
         _ = log.tail
 
 
 def test_a_batch_behind_that_goes_back_in_offsets_proves_nothing(tmp_path: Path) -> None:
     longer = SECOND[:8] + (5000).to_bytes(4, "big") + SECOND[12:]
-    assert_ends_at(opened(tmp_path, FIRST, longer, plain(1)), len(FIRST), [0, 1, 2], "cut")
+    assert_ends_at(opened(tmp_path, FIRST, longer, plain(1)), len(FIRST), [0, 1, 2], "incomplete")
 
 
 def test_a_search_that_would_take_too_long_is_called_damage(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_search_that_would_take_too_long_is_called_damage(tmp_path: Path) -> N
     cut = SECOND[:8] + (9000).to_bytes(4, "big") + SECOND[12:] + bytes(header) * 100
     log = opened(tmp_path, FIRST, cut, limits=limits)
     error = assert_damage(log, kcodec.DecodeError, len(FIRST), [0, 1, 2])
-    assert f"{segment.SEARCH_BATCHES * 10_000} bytes of checksums" in str(error)
+    assert f"checksums of {segment.SEARCH_BATCHES * 10_000} bytes" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_torn_marker_decides_nothing(tmp_path: Path) -> None:
     log = opened(tmp_path, *batches)
     assert offsets(log, "read_committed") == []
     assert (log.last_stable_offset, log.log_end_offset) == (0, 5)
-    assert log.tail is not None and "bad crc" in log.tail.reason
+    assert log.tail is not None and "wrong CRC" in log.tail.reason
 
 
 def test_a_damaged_marker_is_refused_before_its_transaction_is_delivered(tmp_path: Path) -> None:

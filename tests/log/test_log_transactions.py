@@ -194,7 +194,7 @@ def test_splits_end_before_a_torn_tail(tmp_path: Path) -> None:
     (split,) = log.splits()
     assert (split.start_position, split.end_position, split.next_offset) == (0, len(plain(0)), 3)
     Path(split.path).write_bytes(plain(0)[:50])
-    with pytest.raises(kcodec.TruncatedError, match="shrunk"):
+    with pytest.raises(kcodec.TruncatedError, match="shorter"):
         list(read_split(split, log.verdict()))
 
 
