@@ -215,7 +215,7 @@ def _index(read: Callable[[Path], Any], entry: type) -> Callable[[Path], _Rows]:
         notes = []
         if index.preallocated_entries:
             notes.append(
-                f"{index.preallocated_entries} entries of zeros follow: the file of an active segment is not trimmed"
+                f"{index.preallocated_entries} entries of zeros follow: the index of an active segment is not trimmed"
             )
         if index.remaining_bytes:
             notes.append(f"{index.remaining_bytes} bytes of an incomplete entry follow")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import kcodec
@@ -22,16 +23,18 @@ from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState
 DESCRIPTION = (
     "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
     "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
-    "draws them, offsets from left to right, one line per producer. With -b for a cluster: list the transactional "
-    "ids; describe ID...; find-hanging: transactions that no coordinator will end (KIP-664), in internal topics too; "
-    "strays: open transactions without writes, for example after the owner of a shared handle failed; abort: either "
-    "an ID, which fences its producers, or a hanging transaction by --topic, --partition and --start-offset."
+    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). With -b for a "
+    "cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end "
+    "(KIP-664), in internal topics too; strays: open transactions without writes, for example after the owner of a "
+    "shared handle failed; abort: either an ID, which fences its producers, or a hanging transaction by --topic, "
+    "--partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
-    Example("the same as a timeline", "kcodec txn timeline orders-0"),
+    Example("the same as a timeline for a web page", "kcodec txn timeline orders-0 --svg orders-0.svg"),
     Example("hanging transactions of a cluster", "kcodec txn find-hanging -b localhost:9092"),
 )
+TEXT_WIDTH, SVG_WIDTH = 100, 960
 OF_FILES = ("list", "timeline")
 ACTIONS = (*OF_FILES, *(action for action in txn_broker.ACTIONS if action != "list"))
 
@@ -57,8 +60,12 @@ def parser() -> Parser:
     )
     found.add_argument("--now", metavar="TIME", help="the time that ages are relative to (default: now)")
     found.add_argument(
-        "--width", type=int, default=100, metavar="N", help="timeline: width in characters (default: %(default)s)"
+        "--width",
+        type=int,
+        metavar="N",
+        help=f"timeline: width in characters (default: {TEXT_WIDTH}), with --svg in pixels (default: {SVG_WIDTH})",
     )
+    found.add_argument("--svg", metavar="FILE", help="timeline: write the picture of one partition as SVG to FILE")
     txn_broker.add_options(found)
     return found
 
@@ -81,12 +88,32 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
     for state in options.state or ():
         if state not in STATES:
             raise UsageError(f"argument --state: invalid choice: {state!r}{nearest(state, STATES)}")
+    if options.svg is not None:
+        return _write_svg(options, output)
     if options.action == "timeline":
         for number, (log, _) in enumerate(_logs(options.names)):
             output.write(b"\n" if number else b"")
-            draw(log, options.width, output)
+            draw(log, TEXT_WIDTH if options.width is None else options.width, output)
         return ExitStatus.OK
     return _list(options, output)
+
+
+def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Write the picture of the partition that was named to the file of --svg."""
+    if options.action != "timeline":
+        raise UsageError("argument --svg is for the action timeline")
+    logs = [log for log, _ in _logs(options.names)]
+    if len(logs) != 1:
+        raise UsageError(f"argument --svg takes one partition, got {len(logs)}")
+    width = SVG_WIDTH if options.width is None else options.width
+    try:
+        picture = logs[0].timeline().to_svg(width=width)
+    except ValueError as error:
+        raise UsageError(f"argument --width: {error}") from error
+    path = Path(options.svg)
+    path.write_text(picture, encoding="utf-8")
+    output.say(f"{path}: {len(logs[0].transactions):,} transactions, {path.stat().st_size:,} bytes")
+    return ExitStatus.OK
 
 
 def _logs(files: list[str]) -> Iterator[tuple[Log, LogDirectory | None]]:
