@@ -136,7 +136,7 @@ def test_tombstones_get_no_delete_horizon(tmp_path: Path) -> None:
     assert (only.delete_horizon_ms, only.last_offset, only.records_count) == (None, 1, 1)
 
 
-def test_damage_ends_it_or_is_left_out(tmp_path: Path) -> None:
+def test_corruption_ends_it_or_is_left_out(tmp_path: Path) -> None:
     broken = bytearray(plain(3))
     broken[70] ^= 1
     directory = write_partition(tmp_path / "in", [plain(0), bytes(broken), plain(6), plain(9)[:30]])

@@ -229,7 +229,7 @@ def damaged(batch: bytes, at: int = 70) -> bytes:
 
 
 @pytest.mark.parametrize("options", [(), ("--records",)])
-def test_a_damaged_batch_is_shown_and_passed_over(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_corrupt_batch_is_shown_and_passed_over(tmp_path: Path, options: tuple[str, ...]) -> None:
     directory = write_partition(tmp_path, [plain(0), damaged(plain(3)), plain(6)])
     ran = run("dump", *options, directory)
     assert ran.status is ExitStatus.FINDINGS
@@ -273,7 +273,7 @@ def test_a_cut_index_entry_is_told_of(tmp_path: Path) -> None:
     assert "3 bytes of an incomplete entry" in ran.err
 
 
-def test_a_damaged_snapshot_is_a_finding(tmp_path: Path) -> None:
+def test_a_corrupt_snapshot_is_a_finding(tmp_path: Path) -> None:
     source = partition("txn-java-0") / f"{58:020}.snapshot"
     path = tmp_path / source.name
     path.write_bytes(damaged(source.read_bytes(), 20))

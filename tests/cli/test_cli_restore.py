@@ -148,7 +148,7 @@ def test_wrong_calls(backup: Path, arguments: tuple[str, ...], told: str) -> Non
     assert told in ran.err
 
 
-def test_damage_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+def test_corruption_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
     path = backup / f"{name}-1" / f"{100:020d}.log"
     content = bytearray(path.read_bytes())
     content[80] ^= 0xFF

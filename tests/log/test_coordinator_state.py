@@ -121,7 +121,7 @@ def test_a_tombstone_removes_committed_and_pending_offsets_of_its_partition(tmp_
     assert {str(one): committed.offset for one, committed in found["g"].items()} == {"t-1": 6}
 
 
-def test_a_second_transaction_of_a_producer_is_settled_by_its_own_marker(tmp_path: Path) -> None:
+def test_a_second_transaction_of_a_producer_is_resolved_by_its_own_marker(tmp_path: Path) -> None:
     batches = [within(7, 0, commit(2)), marker(ABORT, 7, 1), within(7, 2, commit(3)), marker(COMMIT, 7, 3)]
     assert offset_of(replayed(tmp_path, *batches)) == 3
 

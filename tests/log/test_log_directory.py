@@ -139,7 +139,7 @@ def test_a_metadata_snapshot_opens_like_a_log(partition_: golden_data.Partition,
     assert (shown[0]["type"], shown[-1]["type"]) == ("SNAPSHOT_HEADER", "SNAPSHOT_FOOTER")
 
 
-def test_a_cut_snapshot_is_damage(tmp_path: Path) -> None:
+def test_a_cut_snapshot_is_corruption(tmp_path: Path) -> None:
     partition_, name = SNAPSHOTS[-1]
     content = (partition_.path / name).read_bytes()
     (tmp_path / "bootstrap.checkpoint").write_bytes(content[:-1])
@@ -244,7 +244,7 @@ def test_a_partition_without_a_segment_yet_stops_nothing(tmp_path: Path) -> None
         directory["orders-1"]
 
 
-def test_damaged_files_are_decode_errors_that_name_them(tmp_path: Path) -> None:
+def test_corrupt_files_are_decode_errors_that_name_them(tmp_path: Path) -> None:
     partition(tmp_path, [plain(0)])
     for name, ask in CHECKED.items():
         (tmp_path / name).write_bytes(b"\xff\xfe nonsense\n")

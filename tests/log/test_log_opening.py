@@ -26,7 +26,7 @@ def test_a_partition_directory_is_its_segments_in_order_of_offsets(tmp_path: Pat
     assert repr(log) == f"<Log orders-0: 3 segments, {log.size_in_bytes} bytes>"
 
 
-def test_a_segment_is_active_unless_a_later_one_lies_beside_it(tmp_path: Path) -> None:
+def test_a_segment_is_active_unless_a_later_one_lies_next_to_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
     first, last = sorted(directory.iterdir())
     assert [open_log(path).segments[0].is_active for path in (first, last)] == [False, True]
@@ -111,7 +111,7 @@ def checkpoint(folder: Path, *lines: str) -> None:
     (folder / checkpoints.LOG_START_OFFSETS).write_text("\n".join(("0", str(len(lines)), *lines)) + "\n", "utf-8")
 
 
-def test_the_log_start_offset_comes_from_the_checkpoint_beside_the_directory(tmp_path: Path) -> None:
+def test_the_log_start_offset_comes_from_the_checkpoint_next_to_the_directory(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)], [plain(6)])
     checkpoint(tmp_path, "orders 1 3", "orders 0 4", "order-s 0 5")
     log = open_log(directory)

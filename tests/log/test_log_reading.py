@@ -272,7 +272,7 @@ def test_threads_do_not_show(tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_with_threads_damage_comes_behind_what_precedes_it(tmp_path: Path) -> None:
+def test_with_threads_corruption_comes_behind_what_precedes_it(tmp_path: Path) -> None:
     batches = [plain(at * 3, size=200) for at in range(40)]
     batches[20] = batches[20][:90] + b"?" + batches[20][91:]
     log = open_log(partition(tmp_path, batches))

@@ -290,7 +290,7 @@ def test_what_is_not_there_or_no_log_is_told_as_of_local_files(tmp_path: Path, m
         kcodec.open(f"orders-0/{0:020d}.index", filesystem=make(tmp_path))
 
 
-def test_the_checkpoint_beside_a_partition_is_read_through_the_filesystem(tmp_path: Path) -> None:
+def test_the_checkpoint_next_to_a_partition_is_read_through_the_filesystem(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)])
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 4\n", "utf-8")
     for log in sources(directory).values():
