@@ -95,7 +95,7 @@ def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_late(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Requests of transactions that arrive late: nothing lost, torn, or read though aborted; beside confluent-kafka."""
+    """Late requests of transactions: nothing lost, torn, or read though aborted; compared with confluent-kafka."""
     program = ROOT / "tests" / "prove" / "prove_late_requests.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
@@ -203,7 +203,7 @@ def prove_spark_sink(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The consumer beside Java's, record for record: golden logs on a real broker's disk, random transactions."""
+    """The consumer compared with Java's by record: golden logs on a real broker's disk, random transactions."""
     program = ROOT / "tests" / "prove" / "prove_consumer_equality.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
 
