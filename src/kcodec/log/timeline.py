@@ -10,7 +10,7 @@ transaction, and of any whose marker is at or after the high watermark.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -89,6 +89,11 @@ class Verdict:
     limit: int | None
     log_start_offset: int
     unsettled: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
+        """Return that of a reader who reads nothing at or behind the first offset of an open transaction."""
+        return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
         """The part of it that concerns [first_offset, next_offset). Quick however many transactions there are."""
