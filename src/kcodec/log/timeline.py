@@ -92,7 +92,7 @@ class Verdict:
 
     @classmethod
     def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
-        """Return that of a reader who reads nothing at or behind the first offset of an open transaction."""
+        """Return that of a reader that stops before the first offset of an open transaction."""
         return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
