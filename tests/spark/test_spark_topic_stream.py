@@ -290,8 +290,9 @@ def test_offsets_are_committed_for_lag_tools_only(streams: Streams, caplog: pyte
 def test_spark_before_4_2_passes_no_position(streams: Streams) -> None:
     topic = streams.topic(records=10)
     stream = streams.stream(topic, maxOffsetsPerTrigger="4")
-    start = stream.initial_offset()
     ends = [stream.latest_offset(None) for _ in range(4)]
+    start = stream.initial_offset()
+    assert offsets(start) == {f"{topic}-0": 0}
     assert [offsets(end)[f"{topic}-0"] for end in ends] == [4, 8, 10, 10]
     restarted = streams.stream(topic, maxOffsetsPerTrigger="4")
     restarted.ranges(start, ends[0])
