@@ -196,10 +196,22 @@ def prove_kip447(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see kip447.txt")
 
 
+def prove_spark_sink(arguments: argparse.Namespace) -> tuple[str, str]:
+    """exactly_once in Spark: 60 batches on each of three clusters while workers, drivers and brokers are killed."""
+    program = ROOT / "tests" / "prove" / "prove_spark_sink.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see spark-sink.txt")
+
+
 def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
     """The consumer beside Java's, record for record: golden logs on a real broker's disk, random transactions."""
     program = ROOT / "tests" / "prove" / "prove_consumer_equality.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
+
+
+def prove_spark_writers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Spark's at-least-once sinks with killed workers and speculation: 0 lost, duplicates counted next to Spark's."""
+    program = ROOT / "tests" / "prove" / "prove_spark_writers.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see spark-writers.txt")
 
 
 def prove_docs(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -244,6 +256,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,
+    "spark-writers": prove_spark_writers,
+    "spark-sink": prove_spark_sink,
     "docs": prove_docs,
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ CANCELLED = (
     "java.lang.InterruptedException",
 )
 QUERY_ID = "sql.streaming.queryId"
+#: Seconds without a batch after which it is checked whether the query has ended.
+LOOK_SECONDS = 60.0
 
 
 def sink_of(
@@ -135,11 +138,16 @@ class BatchSink:
 
 
 class QueryCallback:
-    """The function of `foreachBatch`. session: of the query, which can tell its offset log."""
+    """The function of `foreachBatch`. session: of the query, which can tell its offset log.
+
+    Spark does not say when a query has ended, and keeps this object until the driver ends. So the connections are
+    closed once the query is not active any more.
+    """
 
     def __init__(self, sink: BatchSink, session: SparkSession) -> None:
         self._sink = sink
         self._session = session
+        self._look_after: threading.Timer | None = None
 
     def __call__(self, df: DataFrame, number: int) -> None:
         """Write a micro-batch."""
@@ -149,21 +157,43 @@ class QueryCallback:
                 f"the local property {QUERY_ID} is not set in the thread of the query: PySpark must run in pinned "
                 "thread mode (PYSPARK_PIN_THREAD=true, the default)"
             )
-        self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+        if self._look_after is not None:
+            self._look_after.cancel()
+        try:
+            self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+        finally:
+            self._look_later(query)
+
+    def _look_later(self, query: str) -> None:
+        self._look_after = threading.Timer(LOOK_SECONDS, self._close_if_ended, [query])
+        self._look_after.daemon = True
+        self._look_after.start()
+
+    def _close_if_ended(self, query: str) -> None:
+        from py4j.protocol import Py4JError
+
+        try:
+            is_active = any(one.id == query for one in self._session.streams.active)
+        except (Py4JError, AttributeError, OSError):
+            is_active = False  # the session has ended
+        if is_active:
+            self._look_later(query)
+        else:
+            self._sink.transactions.close()
 
 
 def frame_of(df: Any) -> DataFrame:
     """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
-    frame = getattr(df, "_df", df)
-    if not hasattr(frame, "isStreaming"):
-        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
-    if ".connect." in type(frame).__module__:
+    if ".connect." in type(df).__module__:
         raise ValueError(
             "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
             "known; run the job on the driver (spark-submit)"
         )
-    found: DataFrame = frame
-    return found
+    # A DataFrame has its columns as attributes, so its class is asked.
+    frame: DataFrame = df._df if hasattr(type(df), "foreachBatch") else df
+    if not hasattr(type(frame), "isStreaming"):
+        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
+    return frame
 
 
 def _digest(session: SparkSession, query: str, number: int) -> str:
