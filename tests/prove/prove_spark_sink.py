@@ -348,7 +348,7 @@ class Story:
         """(rows lost, rows duplicated) for a read_committed consumer."""
         self.proxy.clear_rules()
         found = read_committed(self.kafka.bootstrap_servers, self.topic, PARTITIONS, 180.0)
-        seen = Counter(value for values in found.values() for value in values)
+        seen = Counter(value.rstrip() for values in found.values() for value in values)
         lost = sum(row not in seen for row in self.rows)
         foreign = seen.keys() - set(self.rows)
         if foreign:

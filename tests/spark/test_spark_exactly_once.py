@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -100,6 +101,25 @@ def test_each_batch_is_written_once(cluster: TransactionCluster, job: SinkQuery)
     job.run()
     assert committed(cluster, job) == sorted(rows)
     assert cluster.count("EndTxn") == 4
+
+
+def test_the_example_of_the_documentation_runs(cluster: TransactionCluster, job: SinkQuery) -> None:
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    (example,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "exactly_once(df" in text)
+    topic = cluster.kafka.create_topic(partitions=2)
+    for name, ours in (
+        ("localhost:9092", job.options["bootstrap_servers"]),
+        ("/checkpoints/copy-orders", str(job.checkpoint)),
+        ("orders-out", topic),
+    ):
+        assert name in example
+        example = example.replace(name, ours)
+    rows = job.add()
+    names: dict[str, Any] = {"df": job.frame()}
+    exec(example, names)
+    wait_until(lambda: bool(names["query"].recentProgress), "the first batch")
+    names["query"].stop()
+    assert sorted(value or b"" for values in cluster.committed(topic) for value in values) == sorted(rows)
 
 
 def test_connections_end_with_their_query(job: SinkQuery, monkeypatch: pytest.MonkeyPatch) -> None:
