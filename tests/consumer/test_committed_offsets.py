@@ -195,7 +195,7 @@ def test_c10_an_unstable_offset_is_waited_for_and_only_that_partition_asked_agai
     coordinator.code_of = lambda node, partition: UNSTABLE if partition == B and script.now < 12.0 else 0
     heard: list[TopicPartition] = []
     flow = committed(script).outcome(
-        [A, B], script.asking.deadline(60.0), on_result=lambda partition, found: heard.append(partition)
+        [A, B], script.context.deadline(60.0), on_result=lambda partition, found: heard.append(partition)
     )
     found = script.run(flow)
     assert found.results == coordinator.offsets and not found.errors

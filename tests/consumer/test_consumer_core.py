@@ -216,15 +216,15 @@ def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None
     commits = face.consumer._core.committed_offsets.commits
 
     def rejoin() -> Flow[None]:
-        yield from member.gate.acquire()
+        yield from member.group_lock.acquire()
         yield from wait(Signal(), 0.1)
         assert commits == []
-        member.gate.release()
+        member.group_lock.release()
 
     done = face.flow(rejoin())
     face.do("unsubscribe")
     assert done.done and done.error is None
-    assert commits == [{ONE: 0}] and not member.gate.is_held
+    assert commits == [{ONE: 0}] and not member.group_lock.is_held
 
 
 def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
@@ -243,7 +243,7 @@ def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
     done = face.flow(give_up())
     face.wait(0.02)
     assert done.error is None and isinstance(task.error, CancelledFlow)
-    assert core.membership is None and member.left == [] and not member.gate.is_held
+    assert core.membership is None and member.left == [] and not member.group_lock.is_held
     assert face.do("assignment") == frozenset()
 
 
@@ -269,11 +269,11 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
     core = face.consumer._core
 
     def queued() -> Flow[None]:
-        yield from core.commits._gate.acquire()  # a commit before it is not answered yet
+        yield from core.commits._commit_lock.acquire()  # a commit before it is not answered yet
         core.commits.put({ONE: OffsetAndMetadata(5), TWO: OffsetAndMetadata(6)}, None, is_forced=True)
         core.commits.put({ONE: OffsetAndMetadata(7)}, None, is_forced=True)
         core.remove([ONE])
-        core.commits._gate.release()
+        core.commits._commit_lock.release()
 
     face.flow(queued())
     face.wait(0.05)

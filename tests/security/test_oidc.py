@@ -173,13 +173,13 @@ def test_an_answer_without_a_token_is_an_error(endpoint: Endpoint, body: bytes) 
 
 
 def test_an_endless_answer_is_cut(endpoint: Endpoint) -> None:
-    endpoint.answers(b" " * (oidc.MAXIMUM_ANSWER_BYTES + 100_000))
+    endpoint.answers(b" " * (oidc.MAXIMUM_RESPONSE_BYTES + 100_000))
     with pytest.raises(AuthenticationError, match="more than 1048576 bytes"):
         credentials(endpoint.url)()
 
 
 def test_a_slow_answer_ends(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "ANSWER_SECONDS", -1.0)
+    monkeypatch.setattr(oidc, "RESPONSE_SECONDS", -1.0)
     endpoint.answers({"access_token": "abc"})
     with pytest.raises(TransientTokenError, match="did not finish its response"):
         credentials(endpoint.url)()

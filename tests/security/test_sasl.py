@@ -213,7 +213,7 @@ Answers = list[Any]
 
 def log_in(mechanism: str, exchange: Exchange, answers: Answers) -> tuple[float | None, list[Any]]:
     """Run `authenticate` against these answers: the lifetime, and the requests."""
-    flow = authenticate(mechanism, exchange, who="user 'alice'", host="broker", remedy="check it", timeout=5.0)
+    flow = authenticate(mechanism, exchange, principal="user 'alice'", host="broker", remedy="check it", timeout=5.0)
     requests, value = [], None
     try:
         while True:

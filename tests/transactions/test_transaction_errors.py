@@ -247,7 +247,7 @@ def test_old_flow_after_a_timeout_init_names_the_coordinators_epoch() -> None:
 def test_a_new_epoch_that_another_instance_has_taken_is_fenced() -> None:
     world = World(1)
     manager = begun(world)
-    manager.on_unanswered("Produce")
+    manager.on_no_response("Produce")
     world.run(manager.commit())
     world.coordinator.epoch += 2
     world.plan("InitProducerId", ErrorCode.PRODUCER_FENCED)

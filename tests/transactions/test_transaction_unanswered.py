@@ -113,7 +113,7 @@ def test_old_flow_a_request_without_response_spends_the_epoch(version: int, api:
     world.plan(api, CUT)
     manager = begun(world)
     if api == "Produce":
-        manager.on_unanswered("Produce")
+        manager.on_no_response("Produce")
     world.run(manager.send_offsets(OFFSETS, GROUP))
     world.run(manager.commit())
     before = len(world.asked)

@@ -14,7 +14,7 @@ from kcodec.admin.values import (
     ConfigResourceType,
 )
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, request_items
 from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -24,7 +24,7 @@ Alterations = Mapping[str, "str | tuple[AlterOperation, str | None] | None"]
 
 
 def describe_configs(
-    asking: Asking,
+    context: CallContext,
     resources: Iterable[ConfigResource],
     *,
     names: Iterable[str] | None = None,
@@ -35,14 +35,14 @@ def describe_configs(
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError where several were asked for.
     """
-    wanted = None if names is None else names_of(names, "names")
-    question: Question[ConfigResource, dict[str, ConfigEntry]] = Question(
+    requested = None if names is None else names_of(names, "names")
+    handler: ApiHandler[ConfigResource, dict[str, ConfigEntry]] = ApiHandler(
         "describe configs of",
         _ConfigRoute(AnyBroker()),
         lambda some, until: messages.DescribeConfigsRequest(
             resources=[
                 messages.DescribeConfigsResource(
-                    resource_type=int(one.type), resource_name=one.name, configuration_keys=wanted
+                    resource_type=int(one.type), resource_name=one.name, configuration_keys=requested
                 )
                 for one in some
             ],
@@ -52,7 +52,7 @@ def describe_configs(
         lowest=3 if include_documentation else 1,
     )
     items = items_of(resources, ConfigResource, "resources")
-    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    outcome = yield from request_items(context, items, handler, context.deadline(timeout))
     outcome.doing = "describe configs"
     return outcome.value()
 
@@ -77,12 +77,12 @@ class _ConfigRoute(Route[ConfigResource]):
 
 def _read(
     results: Iterable[Any], value: Callable[[Any], Any] = lambda result: None
-) -> Iterator[tuple[ConfigResource, Answer]]:
+) -> Iterator[tuple[ConfigResource, ItemResult]]:
     """The result of each resource; a type that this version of kcodec does not know was not requested."""
     for result in results:
         if result.resource_type in list(ConfigResourceType):
             resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-            yield resource, Answer(result.error_code, value(result), result.error_message)
+            yield resource, ItemResult(result.error_code, value(result), result.error_message)
 
 
 def _described(result: Any) -> dict[str, ConfigEntry]:
@@ -100,7 +100,7 @@ def _described(result: Any) -> dict[str, ConfigEntry]:
 
 
 def alter_configs(
-    asking: Asking,
+    context: CallContext,
     changes: Mapping[ConfigResource, Alterations],
     *,
     validate_only: bool = False,
@@ -111,15 +111,15 @@ def alter_configs(
     changes: resource -> {name: value}; None goes back to the default, (AlterOperation.APPEND, "x") adds to a list.
     Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked.
     """
-    question: Question[ConfigResource, None] = Question(
+    handler: ApiHandler[ConfigResource, None] = ApiHandler(
         "alter configs of",
-        _ConfigRoute(Controller(asking.cluster)),
+        _ConfigRoute(Controller(context.cluster)),
         lambda some, until: messages.IncrementalAlterConfigsRequest(
             resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
         ),
         lambda response, some: _read(response.responses),
     )
-    outcome = yield from settle(asking, changes, question, asking.deadline(timeout))
+    outcome = yield from request_items(context, changes, handler, context.deadline(timeout))
     outcome.doing = "alter configs"
     return outcome.value()
 

@@ -32,7 +32,7 @@ from kcodec.cluster.producer_states import (
     producers_of,
     transactions_of,
 )
-from kcodec.cluster.retry_driver import Asking, Deadline, Outcome
+from kcodec.cluster.retry_driver import CallContext, Deadline, Outcome
 from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
@@ -99,7 +99,7 @@ class StrayTransactions:
 
 
 def find_hanging_transactions(
-    asking: Asking,
+    context: CallContext,
     *,
     topics: Iterable[str] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
@@ -116,14 +116,14 @@ def find_hanging_transactions(
     `errors` of what is returned.
     """
     errors: dict[Any, KcodecError] = {}
-    deadline = asking.deadline(timeout)
+    deadline = context.deadline(timeout)
     longest = max_transaction_timeout_ms
     if longest is None:
-        longest = yield from _longest_timeout(asking, deadline.share(7))
-    searched = yield from _partitions(asking, topics, partitions, broker_id, errors, deadline)
-    found = yield from producers_of(asking, searched, broker_id, deadline.share(4))
+        longest = yield from _longest_timeout(context, deadline.share(7))
+    searched = yield from _partitions(context, topics, partitions, broker_id, errors, deadline)
+    found = yield from producers_of(context, searched, broker_id, deadline.share(4))
     errors.update(found.errors)
-    now = asking.now() if now is None else now
+    now = context.now() if now is None else now
     candidates = [
         (partition, state)
         for partition, states in found.results.items()
@@ -132,12 +132,12 @@ def find_hanging_transactions(
     ]
     hanging: list[HangingTransaction] = []
     if candidates:
-        view = yield from _coordinators_view(asking, candidates, errors, deadline)
+        view = yield from _coordinators_view(context, candidates, errors, deadline)
         for partition, state in candidates:
             why = _why_hanging(partition, state, view)
             if why is not None:
                 hanging.append(_hanging(partition, state, view.ids.get(state.producer_id), why, now))
-        hanging = yield from _confirmed(asking, hanging, broker_id, deadline)
+        hanging = yield from _confirmed(context, hanging, broker_id, deadline)
     return HangingTransactions(tuple(hanging), len(searched), longest, errors)
 
 
@@ -145,24 +145,24 @@ def _is_old(state: ProducerState, now: int, longest: int) -> bool:
     return not 0 <= now - state.last_timestamp <= longest
 
 
-def _longest_timeout(asking: Asking, timeout: float) -> Flow[int]:
+def _longest_timeout(context: CallContext, timeout: float) -> Flow[int]:
     """transaction.max.timeout.ms of the brokers, the longest of them."""
-    deadline = asking.deadline(timeout)
-    yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    resources = [ConfigResource.broker(broker) for broker in asking.cluster.brokers]
+    deadline = context.deadline(timeout)
+    yield from context.cluster.refresh(context.call_timeout(deadline))
+    resources = [ConfigResource.broker(broker) for broker in context.cluster.brokers]
     try:
         names = [MAX_TIMEOUT_SETTING]
-        told = yield from describe_configs(asking, resources, names=names, timeout=deadline.remaining)
+        configs = yield from describe_configs(context, resources, names=names, timeout=deadline.remaining)
     except AdminError as error:
-        told = error.results
+        configs = error.results
     except BrokerError:  # no permission: Kafka's default then
-        told = {}
-    values = [entries[MAX_TIMEOUT_SETTING].value for entries in told.values() if MAX_TIMEOUT_SETTING in entries]
+        configs = {}
+    values = [entries[MAX_TIMEOUT_SETTING].value for entries in configs.values() if MAX_TIMEOUT_SETTING in entries]
     return max([int(value) for value in values if value] or [DEFAULT_MAX_TRANSACTION_TIMEOUT_MS])
 
 
 def _partitions(
-    asking: Asking,
+    context: CallContext,
     topics: Iterable[str] | None,
     partitions: Iterable[TopicPartition] | None,
     broker_id: int | None,
@@ -175,10 +175,10 @@ def _partitions(
     names = (
         names_of(topics, "topics")
         if topics is not None
-        else list((yield from list_topics(asking, include_internal=True, timeout=deadline.share(6))))
+        else list((yield from list_topics(context, include_internal=True, timeout=deadline.share(6))))
     )
     try:
-        described: dict[str, TopicDescription] = yield from describe_topics(asking, names, timeout=deadline.share(5))
+        described: dict[str, TopicDescription] = yield from describe_topics(context, names, timeout=deadline.share(5))
     except AdminError as error:
         described = error.results
         errors.update(error.errors)
@@ -201,16 +201,16 @@ class _CoordinatorsView:
 
 
 def _coordinators_view(
-    asking: Asking,
+    context: CallContext,
     candidates: list[tuple[TopicPartition, ProducerState]],
     errors: dict[Any, KcodecError],
     deadline: Deadline,
 ) -> Flow[_CoordinatorsView]:
     producer_ids = sorted({state.producer_id for _, state in candidates})
-    lists = yield from coordinators_lists(asking, (), producer_ids, None, None, deadline.share(3))
+    lists = yield from coordinators_lists(context, (), producer_ids, None, None, deadline.share(3))
     errors.update(lists.errors)
     listed = by_transactional_id(lists.results)
-    described = yield from transactions_of(asking, listed, deadline.share(2))
+    described = yield from transactions_of(context, listed, deadline.share(2))
     errors.update(_but_expired(described))
     ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
     return _CoordinatorsView(ids, described, not lists.errors)
@@ -261,12 +261,12 @@ def _hanging(
 
 
 def _confirmed(
-    asking: Asking, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
+    context: CallContext, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
     """Those that are still there: one that ended between the two questions looks as if it hung."""
     if not hanging:
         return hanging
-    again = yield from producers_of(asking, {one.partition for one in hanging}, broker_id, deadline.remaining)
+    again = yield from producers_of(context, {one.partition for one in hanging}, broker_id, deadline.remaining)
     still = {
         (partition, state.producer_id, state.current_transaction_start_offset)
         for partition, states in again.results.items()
@@ -280,7 +280,7 @@ def _confirmed(
 
 
 def find_stray_transactions(
-    asking: Asking,
+    context: CallContext,
     *,
     transactional_ids: Iterable[str] | None = None,
     idle_ms: int = DEFAULT_IDLE_MS,
@@ -293,25 +293,25 @@ def find_stray_transactions(
     asked is in `errors` of what is returned.
     """
     errors: dict[Any, KcodecError] = {}
-    deadline = asking.deadline(timeout)
+    deadline = context.deadline(timeout)
     if transactional_ids is None:
-        lists = yield from coordinators_lists(asking, ["Ongoing"], (), None, None, deadline.share(3))
+        lists = yield from coordinators_lists(context, ["Ongoing"], (), None, None, deadline.share(3))
         errors.update(lists.errors)
         ids = list(by_transactional_id(lists.results))
     else:
         ids = names_of(transactional_ids, "transactional_ids")
-    described = yield from transactions_of(asking, ids, deadline.share(2))
+    described = yield from transactions_of(context, ids, deadline.share(2))
     errors.update(_but_expired(described))
-    now = asking.now() if now is None else now
+    now = context.now() if now is None else now
     opened = [one for one in described.results.values() if one.state == "Ongoing"]
     places = {partition for one in opened for partition in one.partitions}
-    producers = yield from producers_of(asking, places, None, deadline.remaining)
+    producers = yield from producers_of(context, places, None, deadline.remaining)
     errors.update(producers.errors)
     # One of whose partitions we know nothing may be written to there.
-    strays = [
+    found = [
         _stray(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
     ]
-    return StrayTransactions(tuple(one for one in strays if one.idle_ms >= idle_ms), errors)
+    return StrayTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
 
 
 def _stray(

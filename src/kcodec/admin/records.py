@@ -8,8 +8,8 @@ from typing import Any
 
 from kcodec.admin.values import ElectedLeader
 from kcodec.arguments import by_partition, partitions_of
-from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, partition_codes, results
+from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_handler, timestamp_of
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, by_topic, partition_codes, results
 from kcodec.cluster.retry_routes import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
@@ -21,7 +21,7 @@ ELECTIONS = {"preferred": 0, "unclean": 1}
 
 
 def list_offsets(
-    asking: Asking,
+    context: CallContext,
     partitions: Mapping[TopicPartition, str | int],
     *,
     isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
@@ -35,21 +35,21 @@ def list_offsets(
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
-    question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
-    return results(asking, timestamps, question, timeout)
+    handler = list_offsets_handler(context.cluster, timestamps, isolation_of(isolation_level))
+    return results(context, timestamps, handler, timeout)
 
 
 def delete_records(
-    asking: Asking, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
     """Delete the records below an offset; -1 for all below the high watermark. Gives the new low watermarks.
 
     Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
     AuthorizationError; AdminError where several were asked for. (KIP-107)
     """
-    question: Question[TopicPartition, int] = Question(
+    handler: ApiHandler[TopicPartition, int] = ApiHandler(
         "delete records of",
-        Leader(asking.cluster),
+        Leader(context.cluster),
         lambda some, until: messages.DeleteRecordsRequest(
             topics=[
                 messages.DeleteRecordsTopic(
@@ -67,11 +67,15 @@ def delete_records(
         ),
         lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
     )
-    return results(asking, before, question, timeout)
+    return results(context, before, handler, timeout)
 
 
 def elect_leaders(
-    asking: Asking, partitions: Iterable[TopicPartition], *, election: str = "preferred", timeout: float | None = None
+    context: CallContext,
+    partitions: Iterable[TopicPartition],
+    *,
+    election: str = "preferred",
+    timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ElectedLeader]]:
     """Make the first replica of partitions their leader again; "unclean": any replica that lives, losing records.
 
@@ -80,9 +84,9 @@ def elect_leaders(
     """
     if election not in ELECTIONS:
         raise ValueError(f"election must be one of {', '.join(ELECTIONS)}, not {election!r}")
-    question: Question[TopicPartition, ElectedLeader] = Question(
+    handler: ApiHandler[TopicPartition, ElectedLeader] = ApiHandler(
         "elect leader of",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.ElectLeadersRequest(
             election_type=ELECTIONS[election],
             topic_partitions=[
@@ -95,16 +99,16 @@ def elect_leaders(
         final=frozenset({ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}),
         lowest=1 if election == "unclean" else 0,
     )
-    return results(asking, partitions_of(partitions), question, timeout)
+    return results(context, partitions_of(partitions), handler, timeout)
 
 
-def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, ItemResult]]:
     if response.error_code:
-        yield from ((partition, Answer(response.error_code)) for partition in partitions)
+        yield from ((partition, ItemResult(response.error_code)) for partition in partitions)
         return
     for topic in response.replica_election_results:
         for one in topic.partition_result:
             partition = TopicPartition(topic.topic, one.partition_id)
             is_needless = one.error_code == ErrorCode.ELECTION_NOT_NEEDED
             code = ErrorCode.NONE if is_needless else one.error_code
-            yield partition, Answer(code, ElectedLeader(partition, not is_needless), one.error_message)
+            yield partition, ItemResult(code, ElectedLeader(partition, not is_needless), one.error_message)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -158,24 +158,24 @@ class ScramCredentialDeletion:
 
 
 def create_acls(
-    asking: Asking, bindings: Iterable[AclBinding], *, timeout: float | None = None
+    context: CallContext, bindings: Iterable[AclBinding], *, timeout: float | None = None
 ) -> Flow[dict[AclBinding, None]]:
     """Add permissions.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError SECURITY_DISABLED without an authorizer; AdminError
     for several.
     """
-    question: Question[AclBinding, None] = Question(
+    handler: ApiHandler[AclBinding, None] = ApiHandler(
         "create acl",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.CreateAclsRequest(creations=[acl_creation(one) for one in some]),
         lambda response, some: (
-            (one, Answer(result.error_code, None, result.error_message))
+            (one, ItemResult(result.error_code, None, result.error_message))
             for one, result in zip(some, response.results, strict=False)
         ),
         lowest=1,
     )
-    return results(asking, items_of(bindings, AclBinding, "bindings"), question, timeout)
+    return results(context, items_of(bindings, AclBinding, "bindings"), handler, timeout)
 
 
 def acl_creation(binding: AclBinding) -> Any:
@@ -192,11 +192,11 @@ def acl_creation(binding: AclBinding) -> Any:
 
 
 def describe_acls(
-    asking: Asking, which: AclFilter | None = None, *, timeout: float | None = None
+    context: CallContext, which: AclFilter | None = None, *, timeout: float | None = None
 ) -> Flow[list[AclBinding]]:
     """The permissions that a filter finds; all without one. Raises AuthorizationError (DESCRIBE on the cluster)."""
     chosen = which or AclFilter()
-    question: Question[AclFilter, list[AclBinding]] = Question(
+    handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "describe acls",
         AnyBroker(),
         lambda some, until: messages.DescribeAclsRequest(**acl_filter_fields(chosen)),
@@ -206,7 +206,7 @@ def describe_acls(
         named=lambda chosen: "of the cluster",
         lowest=1,
     )
-    return (yield from results(asking, [chosen], question, timeout))[chosen]
+    return (yield from results(context, [chosen], handler, timeout))[chosen]
 
 
 def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
@@ -236,40 +236,40 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
 
 
 def delete_acls(
-    asking: Asking, filters: Iterable[AclFilter], *, timeout: float | None = None
+    context: CallContext, filters: Iterable[AclFilter], *, timeout: float | None = None
 ) -> Flow[dict[AclFilter, list[AclBinding]]]:
     """Take away the permissions that filters find, and say which those were.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError; AdminError for several filters.
     """
-    question: Question[AclFilter, list[AclBinding]] = Question(
+    handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "delete acls",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.DeleteAclsRequest(
             filters=[messages.DeleteAclsFilter(**acl_filter_fields(one)) for one in some]
         ),
         _deleted,
         lowest=1,
     )
-    return results(asking, items_of(filters, AclFilter, "filters"), question, timeout)
+    return results(context, items_of(filters, AclFilter, "filters"), handler, timeout)
 
 
-def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, Answer]]:
+def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, ItemResult]]:
     for one, result in zip(filters, response.filter_results, strict=False):
         failed = next((acl for acl in result.matching_acls if acl.error_code), result)
         gone = [_binding(acl, acl) for acl in result.matching_acls if acl.error_code == ErrorCode.NONE]
-        yield one, Answer(failed.error_code, gone, failed.error_message)
+        yield one, ItemResult(failed.error_code, gone, failed.error_message)
 
 
 def describe_user_scram_credentials(
-    asking: Asking, users: Iterable[str] | None = None, *, timeout: float | None = None
+    context: CallContext, users: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
     """Which SCRAM credentials users have; None: all users that have any. A user without any has an empty tuple.
 
     Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
     """
     names = None if users is None else names_of(users, "users")
-    question: Question[str, dict[str, tuple[ScramCredentialInfo, ...]]] = Question(
+    handler: ApiHandler[str, dict[str, tuple[ScramCredentialInfo, ...]]] = ApiHandler(
         "describe scram credentials of",
         AnyBroker(),
         lambda some, until: messages.DescribeUserScramCredentialsRequest(
@@ -278,7 +278,7 @@ def describe_user_scram_credentials(
         lambda response, some: whole(response, some, _credentials),
         named=str,
     )
-    return (yield from results(asking, ["users"], question, timeout))["users"]
+    return (yield from results(context, ["users"], handler, timeout))["users"]
 
 
 def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
@@ -295,7 +295,7 @@ def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
 
 
 def alter_user_scram_credentials(
-    asking: Asking,
+    context: CallContext,
     alterations: Iterable[ScramCredentialUpsertion | ScramCredentialDeletion],
     *,
     timeout: float | None = None,
@@ -307,9 +307,9 @@ def alter_user_scram_credentials(
     """
     changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "alter scram credentials of",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda users, until: messages.AlterUserScramCredentialsRequest(
             upsertions=[sets[id(one)] for one in changes if id(one) in sets and one.user in users],
             deletions=[
@@ -320,7 +320,7 @@ def alter_user_scram_credentials(
         ),
         lambda response, users: entries(response.results, "user"),
     )
-    return results(asking, [one.user for one in changes], question, timeout)
+    return results(context, [one.user for one in changes], handler, timeout)
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:

@@ -11,7 +11,7 @@ from kcodec.arguments import numbers_of
 from kcodec.client.topic_reading import TopicReading
 from kcodec.client.topic_records import TopicRecords
 from kcodec.reading.predicate import HIGHEST, Bounds, bounds_of
-from kcodec.reading.ranges import Places
+from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:
     import polars
@@ -23,8 +23,8 @@ def scan_topic(
     topic: str,
     *,
     partitions: Iterable[int] | None = None,
-    start: Places = "earliest",
-    end: Places = "latest",
+    start: RangeBounds = "earliest",
+    end: RangeBounds = "latest",
     ascending_timestamps: bool = False,
     **options: Unpack[ReadTopicOptions],
 ) -> polars.LazyFrame:
@@ -62,8 +62,8 @@ class _Scan:
         self,
         topic: str,
         partitions: list[int] | None,
-        start: Places,
-        end: Places,
+        start: RangeBounds,
+        end: RangeBounds,
         ascending_timestamps: bool,
         options: Mapping[str, Any],
     ) -> None:

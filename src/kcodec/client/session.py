@@ -26,7 +26,7 @@ from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
@@ -54,8 +54,8 @@ class _SessionProducer(Producer):
         self._session_options = options
         self._build(options.producer, client, io_loop)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
-        manager = super()._make_source(own)
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
+        manager = super()._make_id_manager(own)
         assert isinstance(manager, TransactionManager)
         if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
             manager.highest_level = 1
@@ -261,7 +261,7 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
-        manager, group_id = self._producer._core.source, taken.consumer.group_id
+        manager, group_id = self._producer._core.id_manager, taken.consumer.group_id
         assert isinstance(manager, TransactionManager) and group_id is not None
         self._flows = GroupSession(manager, taken.times, group_id)
         self._core = ConsumerCore(

@@ -9,7 +9,7 @@ from typing import Any
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
@@ -18,7 +18,7 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.options import take_options
-from kcodec.reading.ranges import Places, TopicRange
+from kcodec.reading.ranges import RangeBounds, TopicRange
 
 
 class BoundedReading:
@@ -90,8 +90,8 @@ class TopicReading(BoundedReading):
         self,
         topic: str,
         partitions: Iterable[int] | None,
-        start: Places,
-        end: Places,
+        start: RangeBounds,
+        end: RangeBounds,
         max_rows: int | None,
         options: Mapping[str, Any],
     ) -> None:
@@ -108,8 +108,8 @@ class TopicReading(BoundedReading):
         """Find out what is to be read, and begin to fetch it."""
         cluster = self.client.cluster
         topic = self.range.topic
-        asking = Asking(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
-        ranges = yield from self.range.resolve(asking, self.settings.isolation_level)
+        context = CallContext(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
+        ranges = yield from self.range.resolve(context, self.settings.isolation_level)
         # Topic ids and leaders, as the flows below ask for them by name.
         yield from cluster.ensure_topic(topic, self.settings.default_api_timeout)
         found = [OffsetRange(topic, number, start, end) for number, (start, end) in ranges.items()]

@@ -162,7 +162,7 @@ class ProducerBase(ClientBase):
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
         with self._freed:
-            accumulator.room_wanted += 1
+            accumulator.space_waiters += 1
             try:
                 while (done := put()) is None:
                     left = deadline - time.monotonic()
@@ -170,7 +170,7 @@ class ProducerBase(ClientBase):
                         return None
                     self._freed.wait(left)
             finally:
-                accumulator.room_wanted -= 1
+                accumulator.space_waiters -= 1
         return done
 
     def _log_lost(self) -> None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from kcodec.flow import Clock, Flow, Signal, wait
 
 
-class Gate:
+class FlowLock:
     """Held by one flow at a time. Release it in a `finally`: a cancelled flow runs that too.
 
-    if not (yield from gate.acquire(timeout)):
+    if not (yield from lock.acquire(timeout)):
         ...  # too late
     try:
         ...
     finally:
-        gate.release()
+        lock.release()
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, Question, by_topic, partition_codes, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, by_topic, partition_codes, request_items
 from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
@@ -39,10 +39,10 @@ class ListedOffset:
     leader_epoch: int | None = None
 
 
-def list_offsets_question(
+def list_offsets_handler(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> Question[TopicPartition, ListedOffset]:
-    """For `settle`: timestamps as on the wire, see `timestamp_of`."""
+) -> ApiHandler[TopicPartition, ListedOffset]:
+    """For `request_items`: timestamps as on the wire, see `timestamp_of`."""
 
     def of(topic: str, number: int) -> Any:
         return messages.ListOffsetsPartition(
@@ -51,7 +51,7 @@ def list_offsets_question(
             timestamp=timestamps[TopicPartition(topic, number)],
         )
 
-    return Question(
+    return ApiHandler(
         "list offset of",
         Leader(cluster),
         lambda some, until: messages.ListOffsetsRequest(
@@ -104,8 +104,8 @@ def list_offsets(
     For a time, the first record at or after it; offset -1 where there is none. Raises the error of the first partition
     that has one (with a note on the others): BrokerError, AuthorizationError, DeliveryTimeoutError; ValueError.
     """
-    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
+    context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
     timestamps = {partition: timestamp_of(spec) for partition, spec in specs.items()}
-    question = list_offsets_question(cluster, timestamps, isolation_of(isolation_level))
-    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
+    handler = list_offsets_handler(cluster, timestamps, isolation_of(isolation_level))
+    outcome = yield from request_items(context, timestamps, handler, context.deadline(timeout))
     return outcome.first_value()

@@ -71,17 +71,17 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
-        self.wants_all_topics = False  # for a subscription to a pattern
+        self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self.rebootstraps = 0
-        self._wanted: dict[str, float] = {}
+        self._topics_used_at: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
         #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
         self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
-        self._update_wanted = Signal()
-        self._is_update_wanted = False
+        self._update_requested = Signal()
+        self._is_update_requested = False
         self._updated_at: float | None = None
-        self._asked_since: float | None = None
+        self._requested_since: float | None = None
 
     # What is known
 
@@ -131,20 +131,20 @@ class Cluster:
 
     # What is missed
 
-    def topics_wanted(self, names: Iterable[str]) -> None:
+    def add_topics(self, names: Iterable[str]) -> None:
         """Ask for these topics from now on; an update is asked for if one of them is new."""
         now = self.clock()
         for name in names:
-            if name not in self._wanted:
+            if name not in self._topics_used_at:
                 self.request_update(f"topic {name} is new")
-            self._wanted[name] = now
+            self._topics_used_at[name] = now
 
     def request_update(self, reason: str) -> None:
         """Ask for new metadata soon."""
-        if not self._is_update_wanted:
+        if not self._is_update_requested:
             log.debug("metadata is asked for: %s", reason)
-        self._is_update_wanted = True
-        self._update_wanted.set()
+        self._is_update_requested = True
+        self._update_requested.set()
 
     def forget_leader(self, topic: str, partition: int) -> None:
         """The leader we knew is not the leader (any more)."""
@@ -181,11 +181,11 @@ class Cluster:
         deadline = self.clock() + timeout
         unknown_since: float | None = None
         while True:
-            self.topics_wanted([topic])
+            self.add_topics([topic])
             found = self.topics.get(topic)
             if found is not None and found.error in LASTING_TOPIC_ERRORS:
                 # Not remembered: a permission may be given, a topic made; the next call asks again.
-                self._wanted.pop(topic, None)
+                self._topics_used_at.pop(topic, None)
                 del self.topics[topic]
                 raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
             if found is not None and not found.error and found.partitions:
@@ -197,7 +197,7 @@ class Cluster:
                 unknown_since = self.clock() if unknown_since is None else unknown_since
                 left_unknown = unknown_since + self.times.unknown_topic - self.clock()
                 if left_unknown <= 0:
-                    self._wanted.pop(topic, None)
+                    self._topics_used_at.pop(topic, None)
                     raise self._unknown(topic)
                 left = min(left, left_unknown)
             else:
@@ -248,16 +248,16 @@ class Cluster:
         """The flow that asks for metadata, for as long as the client lives."""
         attempt = gaps = 0
         while True:
-            if not self._is_update_wanted:
+            if not self._is_update_requested:
                 age = self.clock() - (self._updated_at or self.clock())
-                yield from wait(self._update_wanted, max(self.times.metadata_max_age - age, 0.0))
-            self._is_update_wanted = False
-            before, requested = self.updates, set(self._wanted)
-            yield from self._ask()
+                yield from wait(self._update_requested, max(self.times.metadata_max_age - age, 0.0))
+            self._is_update_requested = False
+            before, requested = self.updates, set(self._topics_used_at)
+            yield from self._request_metadata()
             if self.updates == before:
-                self._is_update_wanted = not isinstance(self.last_error, AuthenticationError)
-                if not self._is_update_wanted:  # a password does not get better, and an account may be locked
-                    yield from wait(self._update_wanted, self.times.metadata_max_age)
+                self._is_update_requested = not isinstance(self.last_error, AuthenticationError)
+                if not self._is_update_requested:  # a password does not get better, and an account may be locked
+                    yield from wait(self._update_requested, self.times.metadata_max_age)
                 if attempt >= max(len(self.brokers), 1):
                     self._rebootstrap("no broker that we know answers")
                     attempt = 0
@@ -265,20 +265,22 @@ class Cluster:
                 attempt += 1
             else:
                 attempt = 0
-                if self._wanted.keys() - requested:  # requested since then, so not missing: at once, as Java does
-                    self._is_update_wanted = True
+                if (
+                    self._topics_used_at.keys() - requested
+                ):  # requested since then, so not missing: at once, as Java does
+                    self._is_update_requested = True
                     continue
                 gaps = gaps + 1 if self._has_gaps() else 0
                 if gaps:
-                    self._is_update_wanted = True
-                if self._is_update_wanted:
+                    self._is_update_requested = True
+                if self._is_update_requested:
                     yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
 
     def _has_gaps(self) -> bool:
         """Whether a topic that is wanted, or a leader in it, is still missing."""
-        for name in self._wanted:
+        for name in self._topics_used_at:
             found = self.topics.get(name)
-            if found is None and self.wants_all_topics:
+            if found is None and self.needs_all_topics:
                 continue  # it is gone
             if found is None or (found.error and found.error not in LASTING_TOPIC_ERRORS):
                 return True
@@ -286,18 +288,20 @@ class Cluster:
                 return True
         return False
 
-    def _ask(self) -> Flow[None]:
+    def _request_metadata(self) -> Flow[None]:
         """One Metadata request; what it says, or why it failed, is kept."""
         from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         now = self.clock()
-        self._asked_since = self._asked_since if self._asked_since is not None else now
+        self._requested_since = self._requested_since if self._requested_since is not None else now
         trigger = self.times.rebootstrap_trigger
-        if trigger is not None and now - self._asked_since > trigger and self.brokers:
-            self._rebootstrap(f"no metadata for {now - self._asked_since:.0f} s")
-        self._wanted = {name: used for name, used in self._wanted.items() if now - used < TOPIC_IDLE_SECONDS}
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
-        are_all = self.wants_all_topics
+        if trigger is not None and now - self._requested_since > trigger and self.brokers:
+            self._rebootstrap(f"no metadata for {now - self._requested_since:.0f} s")
+        self._topics_used_at = {
+            name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
+        }
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
+        are_all = self.needs_all_topics
         request = MetadataRequest(
             topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
         )
@@ -333,7 +337,7 @@ class Cluster:
         self.updates_of_all += are_all
         self.last_error = None
         self._updated_at = self.clock()
-        self._asked_since = None
+        self._requested_since = None
         self.changed.set()
 
     def _apply_topic(self, found: Any) -> None:
@@ -361,8 +365,8 @@ class Cluster:
             self.brokers = {}
             self._coordinators.clear()
             self.rebootstraps += 1
-        self._asked_since = self.clock()
-        self._is_update_wanted = True
+        self._requested_since = self.clock()
+        self._is_update_requested = True
 
     def coordinator(self, kind: str, key: str, timeout: float) -> Flow[int]:
         """The broker that coordinates a group ("group") or a transactional id ("transaction"), remembered.
@@ -406,14 +410,17 @@ class Cluster:
 
         request = ByVersion(FindCoordinatorRequest, build)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
-        answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
-        if answer.error_code:
+        coordinator = reply.message.coordinators[0] if reply.version >= 4 else reply.message
+        if coordinator.error_code:
             error = broker_error(
-                answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
+                coordinator.error_code,
+                f"FindCoordinator of {kind} {key!r}",
+                resource=key,
+                message=coordinator.error_message,
             )
             note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
             raise error
-        self._coordinators[kind, key] = answer.node_id
+        self._coordinators[kind, key] = coordinator.node_id
         self.coordinator_errors.pop((kind, key), None)
-        if answer.node_id not in self.brokers:
-            self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
+        if coordinator.node_id not in self.brokers:
+            self.brokers[coordinator.node_id] = Broker(coordinator.node_id, coordinator.host, coordinator.port)

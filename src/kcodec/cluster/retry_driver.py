@@ -72,7 +72,7 @@ class Outcome(Generic[K, V]):
         raise first
 
 
-class Answer(NamedTuple):
+class ItemResult(NamedTuple):
     """What a response says about an item: a result, or an error code and the broker's own words."""
 
     code: int
@@ -81,7 +81,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asking:
+class CallContext:
     """What such flows work with.
 
     api_timeout: seconds for a call without a time of its own (Kafka: default.api.timeout.ms).
@@ -144,7 +144,7 @@ class Deadline:
 
 
 @dataclass(frozen=True)
-class Question(Generic[K, V]):
+class ApiHandler(Generic[K, V]):
     """An API, asked about items.
 
     doing:     "delete topic"; errors say "delete topic 'orders': ...".
@@ -160,7 +160,7 @@ class Question(Generic[K, V]):
     doing: str
     route: Route[K]
     request: Callable[[list[K], Deadline], Any]
-    read: Callable[[Any, list[K]], Iterable[tuple[K, Answer]]]
+    read: Callable[[Any, list[K]], Iterable[tuple[K, ItemResult]]]
     final: frozenset[int] = frozenset()
     resource: Callable[[K], object] = lambda item: item
     named: Callable[[K], str] = lambda item: f"{item!r}" if isinstance(item, str) else f"{item}"
@@ -169,14 +169,14 @@ class Question(Generic[K, V]):
     highest: int = 32767
 
 
-def settle(
-    asking: Asking,
+def request_items(
+    context: CallContext,
     items: Iterable[K],
-    question: Question[K, V],
+    handler: ApiHandler[K, V],
     deadline: Deadline,
     *,
     on_result: Callable[[K, V], None] = lambda item, result: None,
-    is_wanted: Callable[[K], bool] = lambda item: True,
+    is_needed: Callable[[K], bool] = lambda item: True,
     causes: dict[K, KcodecError] | None = None,
 ) -> Generator[Any, Any, Outcome[K, V]]:
     """Ask until each item has a result or a final error, or the deadline is over.
@@ -185,21 +185,21 @@ def settle(
     requested again; one that is wanted no more has neither a result nor an error. causes: takes the last error of each
     item that is requested again, and loses it with the item's result.
     """
-    outcome: Outcome[K, V] = Outcome(question.doing)
+    outcome: Outcome[K, V] = Outcome(handler.doing)
     last = {} if causes is None else causes
-    settling = _Settling(asking, question, deadline, outcome, on_result, last, asking.clock())
+    driver = _RetryDriver(context, handler, deadline, outcome, on_result, last, context.clock())
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
-        requests = yield from settling.route(pending)
-        yield from settling.ask(requests)
+        requests = yield from driver.route(pending)
+        yield from driver.send_all(requests)
         pending = [item for item in pending if item not in outcome.results and item not in outcome.errors]
-        pending = [item for item in pending if is_wanted(item)]
+        pending = [item for item in pending if is_needed(item)]
         if pending:
-            yield from asking.pause(attempt, deadline)
+            yield from context.pause(attempt, deadline)
             attempt += 1
             if deadline.left <= 0:
-                settling.give_up(pending)
+                driver.give_up(pending)
                 break
     outcome.results = {item: outcome.results[item] for item in order if item in outcome.results}
     outcome.errors = {item: outcome.errors[item] for item in order if item in outcome.errors}
@@ -207,19 +207,19 @@ def settle(
 
 
 def results(
-    asking: Asking, items: Iterable[K], question: Question[K, V], timeout: float | None
+    context: CallContext, items: Iterable[K], handler: ApiHandler[K, V], timeout: float | None
 ) -> Generator[Any, Any, dict[K, V]]:
-    """Ask as `settle` does, for `timeout` seconds, and return the results by item, or raise as `Outcome.value` does."""
-    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    """Call `request_items` for `timeout` seconds. Return the results by item, or raise as `Outcome.value` does."""
+    outcome = yield from request_items(context, items, handler, context.deadline(timeout))
     return outcome.value()
 
 
 @dataclass
-class _Settling(Generic[K, V]):
-    """One run of `settle`. last: the last error of each item that is requested again; begin: on the clock."""
+class _RetryDriver(Generic[K, V]):
+    """One run of `request_items`. last: the last error of each item that is requested again; begin: on the clock."""
 
-    _asking: Asking
-    _question: Question[K, V]
+    _context: CallContext
+    _handler: ApiHandler[K, V]
     _deadline: Deadline
     _outcome: Outcome[K, V]
     _on_result: Callable[[K, V], None]
@@ -229,12 +229,12 @@ class _Settling(Generic[K, V]):
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
         """Requests to be made: a node and the items to ask it about."""
         groups: dict[int, list[K]] = {}
-        self._question.route.prepare(items)
+        self._handler.route.prepare(items)
         for item in items:
             if self._deadline.left <= 0:
                 break
             try:
-                node = yield from self._question.route.node(item, self._call_timeout())
+                node = yield from self._handler.route.node(item, self._call_timeout())
             except KcodecError as error:
                 self._failed([item], error)
             else:
@@ -242,87 +242,87 @@ class _Settling(Generic[K, V]):
                     self._last[item] = KcodecError(f"{self._doing(item)}: no broker answers for it at the moment")
                 else:
                     groups.setdefault(node, []).append(item)
-        most = self._question.at_most
+        most = self._handler.at_most
         return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
 
-    def ask(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
+    def send_all(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
         """All of them, side by side where there are several."""
         if len(requests) == 1:
-            yield from self._ask_one(*requests[0])
+            yield from self._send(*requests[0])
             return
         for at in range(0, len(requests), MAX_PARALLEL_REQUESTS):
             tasks: list[Task[None]] = []
             for node, items in requests[at : at + MAX_PARALLEL_REQUESTS]:
-                tasks.append((yield from spawn(self._ask_one(node, items), f"{self._question.doing} at {node}")))
+                tasks.append((yield from spawn(self._send(node, items), f"{self._handler.doing} at {node}")))
             for task in tasks:
                 yield from join(task)
 
-    def _ask_one(self, node: int, items: list[K]) -> Flow[None]:
-        question = self._question
+    def _send(self, node: int, items: list[K]) -> Flow[None]:
+        handler = self._handler
         if self._deadline.left <= 0:
             return
         try:
             reply = yield from call(
                 node,
-                question.request(items, self._deadline),
+                handler.request(items, self._deadline),
                 timeout=self._call_timeout(),
-                lowest=question.lowest,
-                highest=question.highest,
+                lowest=handler.lowest,
+                highest=handler.highest,
             )
         except (TransportError, UnsupportedError) as error:
             self._failed(items, error)
             return
         missing = set(items)
-        for item, answer in question.read(reply.message, items):
+        for item, result in handler.read(reply.message, items):
             if item in missing:  # asked for, and not answered already
                 missing.remove(item)
-                self._take(item, answer)
+                self._take(item, result)
         for item in items:
             if item in missing:
                 self._outcome.errors[item] = KcodecError(
                     f"{self._doing(item)}: the broker's answer does not name it (node {node})"
                 )
 
-    def _take(self, item: K, answer: Answer) -> None:
-        if answer.code == ErrorCode.NONE:
-            self._outcome.results[item] = answer.value
+    def _take(self, item: K, result: ItemResult) -> None:
+        if result.code == ErrorCode.NONE:
+            self._outcome.results[item] = result.value
             self._last.pop(item, None)
-            self._on_result(item, answer.value)
+            self._on_result(item, result.value)
             return
-        is_passing = self._may_ask_again(answer.code)
-        is_gone = answer.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        is_passing = self._may_retry(result.code)
+        is_gone = result.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
         error = broker_error(
-            answer.code,
+            result.code,
             self._doing(item),
-            message=answer.message,
+            message=result.message,
             remedy="stop" if is_gone else None,
             text="there is no such topic or partition; check its name" if is_gone else None,
         )
-        error.resource = self._question.resource(item)
+        error.resource = self._handler.resource(item)
         if is_passing:
             self._last[item] = error
-            self._question.route.lost(item, answer.code)
+            self._handler.route.lost(item, result.code)
         else:
             self._outcome.errors[item] = error
 
-    def _may_ask_again(self, code: int) -> bool:
-        if code in self._question.final or not error_code(code).retriable:
+    def _may_retry(self, code: int) -> bool:
+        if code in self._handler.final or not error_code(code).retriable:
             return False
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            waited = self._asking.clock() - self._begin
-            return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
+            waited = self._context.clock() - self._begin
+            return self._handler.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
         return True
 
     def _failed(self, items: list[K], error: KcodecError) -> None:
         """No node, or no response: requested again, unless that cannot help."""
         if isinstance(error, BrokerError):
-            is_passing = self._may_ask_again(error.code)
+            is_passing = self._may_retry(error.code)
         else:
             is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
         for item in items:
             if is_passing:
                 self._last[item] = error
-                self._question.route.lost(item, None)
+                self._handler.route.lost(item, None)
             else:
                 self._outcome.errors[item] = error
 
@@ -330,16 +330,16 @@ class _Settling(Generic[K, V]):
         """The deadline is over."""
         for item in items:
             last = self._last.get(item)
-            told = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
-            error = self._asking.late(told if last is None else f"{told}; the last answer: {last}")
+            text = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
+            error = self._context.late(text if last is None else f"{text}; the last answer: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error
 
     def _doing(self, item: K) -> str:
-        return f"{self._question.doing} {self._question.named(item)}"
+        return f"{self._handler.doing} {self._handler.named(item)}"
 
     def _call_timeout(self) -> float:
-        return self._asking.call_timeout(self._deadline)
+        return self._context.call_timeout(self._deadline)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -350,17 +350,17 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, Answer]]:
+def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, ItemResult]]:
     """Read a response that is about its only item. value: the item's result, given the response."""
-    yield items[0], Answer(response.error_code, value(response), getattr(response, "error_message", None))
+    yield items[0], ItemResult(response.error_code, value(response), getattr(response, "error_message", None))
 
 
 def entries(
     results: Iterable[Any], key: str, value: Callable[[Any], Any] = lambda result: None
-) -> Iterator[tuple[Any, Answer]]:
+) -> Iterator[tuple[Any, ItemResult]]:
     """Read a response that has a result for each item. key: the field with the item; value: what the result holds."""
     for result in results:
-        yield getattr(result, key), Answer(result.error_code, value(result), getattr(result, "error_message", None))
+        yield getattr(result, key), ItemResult(result.error_code, value(result), getattr(result, "error_message", None))
 
 
 def partition_codes(
@@ -368,10 +368,10 @@ def partition_codes(
     partitions: list[TopicPartition],
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
     value: Callable[[Any], Any] = lambda result: None,
-) -> Iterator[tuple[TopicPartition, Answer]]:
+) -> Iterator[tuple[TopicPartition, ItemResult]]:
     """Read a response that has a code for each partition. name_of: a topic of it, where ids stand for it; value: what
     the result of a partition holds."""
     for topic in response.topics:
         for result in topic.partitions:
             partition = TopicPartition(name_of(topic), result.partition_index)
-            yield partition, Answer(result.error_code, value(result), getattr(result, "error_message", None))
+            yield partition, ItemResult(result.error_code, value(result), getattr(result, "error_message", None))

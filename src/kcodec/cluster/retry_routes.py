@@ -145,7 +145,7 @@ class Leader(Route[TopicPartition]):
 
     def prepare(self, items: Iterable[TopicPartition]) -> None:
         """All topics in one Metadata request."""
-        self._cluster.topics_wanted({item.topic for item in items})
+        self._cluster.add_topics({item.topic for item in items})
 
     def node(self, item: TopicPartition, timeout: float) -> Flow[int | None]:
         """As in Route."""
@@ -163,9 +163,9 @@ class Leader(Route[TopicPartition]):
             self._cluster.request_update(f"{item} has no leader")
             count = self._cluster.partitions(item.topic)
             if count is not None and item.partition >= count:
-                told = f"{item}: the topic has {count} partitions, numbered from 0"
+                text = f"{item}: the topic has {count} partitions, numbered from 0"
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise BrokerError(told, code=code, name=code.name)
+                raise BrokerError(text, code=code, name=code.name)
         return found
 
     def lost(self, item: TopicPartition, code: int | None) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.callbacks import CallbackQueue
 from kcodec.consumer.committed_offsets import CommittedOffsets
@@ -65,7 +65,7 @@ class Commits:
         self._clock = clock
         self._member = member
         self.queue: deque[_CommitRequest] = deque()
-        self._gate = Gate(clock)
+        self._commit_lock = FlowLock(clock)
         self._requested = Signal()
         self._idle = Signal()
         self._is_busy = False
@@ -137,7 +137,7 @@ class Commits:
             return
         deadline = self._clock() + timeout
         # The repeat of an older commit must not come behind a newer one.
-        if not (yield from self._gate.acquire(timeout)):
+        if not (yield from self._commit_lock.acquire(timeout)):
             raise DeliveryTimeoutError(f"the previous commit got no response within {timeout:g} s")
         try:
             # Until there is a response, it is not known what is committed.
@@ -150,7 +150,7 @@ class Commits:
             self._last = dict(offsets)
             self._assignment.note_committed(offsets)
         finally:
-            self._gate.release()
+            self._commit_lock.release()
 
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None

@@ -30,8 +30,8 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.polling_handler import PollingHandler, Polls
 from kcodec.consumer.positions import Positions
+from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
 #: Interval at which metadata of the topics in use is requested, well below the time after which metadata forgets them.
-TOPICS_WANTED_SECONDS = 60.0
+TOPICS_REFRESH_SECONDS = 60.0
 #: Bounds of the interval at which a consumer looks for the progress of an iteration.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
@@ -92,7 +92,7 @@ class ConsumerCore:
         member = self._member if settings.group_protocol == "consumer" else None
         self._positions = Positions(cluster, assignment, self.committed_offsets, settings, member=member, now=now)
         self.commits = Commits(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member)
-        self.handler: RebalanceHandler = handler or PollingHandler(
+        self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
             assignment, self.polls, self.callbacks, self.commits, add=self.add, remove=self.remove
         )
         self.subscription = Subscription()
@@ -116,7 +116,7 @@ class ConsumerCore:
             "fetcher": self.fetcher.run(),
             "positions": self._positions.run(),
             "commits": self.commits.run(),
-            "topics": self._keep_topics_wanted(),
+            "topics": self._keep_topics(),
             "held back": HeldBack(
                 self.cluster, self.assignment, self.committed_offsets, self.settings, self.polls
             ).run(),
@@ -168,10 +168,10 @@ class ConsumerCore:
             if self.commits.is_due(self.clock()):
                 self.assignment.interrupt()
 
-    def _keep_topics_wanted(self) -> Flow[None]:
+    def _keep_topics(self) -> Flow[None]:
         while True:
-            self.cluster.topics_wanted({each.topic for each in self.assignment.partitions} | self.subscription.topics)
-            yield from sleep(TOPICS_WANTED_SECONDS)
+            self.cluster.add_topics({each.topic for each in self.assignment.partitions} | self.subscription.topics)
+            yield from sleep(TOPICS_REFRESH_SECONDS)
 
     def crash(self, error: BaseException) -> None:
         """The loop cannot go on, or a part of it failed: every call raises from now on."""
@@ -201,10 +201,10 @@ class ConsumerCore:
             raise ValueError("subscribe needs group_id=: a group gives out the partitions")
         if self.assignment.partitions and self.membership is None:
             raise ValueError("partitions were assigned by hand, which excludes a subscription: unsubscribe() first")
-        if isinstance(self.handler, PollingHandler):
+        if isinstance(self.handler, ConsumerRebalanceHandler):
             self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
         self.subscription = Subscription(frozenset(topics), pattern)
-        self.cluster.topics_wanted(self.subscription.topics)
+        self.cluster.add_topics(self.subscription.topics)
         if self.membership is None:
             self.membership = self._new_membership()
             self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
@@ -243,7 +243,7 @@ class ConsumerCore:
             self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
-        is_held = yield from membership.gate.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
+        is_held = yield from membership.group_lock.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
         is_given_up = False
         try:
             yield from self._revoke_all(deadline - leaving_seconds(timeout))
@@ -252,7 +252,7 @@ class ConsumerCore:
             raise
         finally:
             if is_held:
-                membership.gate.release()
+                membership.group_lock.release()
             # Until here it was a member, so that what was revoked could be committed. It keeps its last identity, as a
             # coordinator accepts offsets without a member also in a group that has members.
             self._left = membership.group_metadata
@@ -278,7 +278,7 @@ class ConsumerCore:
         """Read these, from their committed offsets on; held_back: nothing is delivered yet."""
         new = frozenset(partitions)
         self.commits.forget()
-        self.cluster.topics_wanted({each.topic for each in new})
+        self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new)
         if held_back:
             self.assignment.hold_back(new, True)

@@ -197,8 +197,8 @@ class FetchBuffer:
             for entry in queue:
                 owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
                 memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
-        wanted = memory[is_paused]
-        return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
+        counted = memory[is_paused]
+        return sum(size for owner, size in counted.items() if not is_paused or owner not in memory[False])
 
     def drop_paused(self) -> None:
         """Forget what was fetched of paused partitions; it is fetched again when they are resumed."""

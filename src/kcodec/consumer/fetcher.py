@@ -202,7 +202,7 @@ class Fetcher:
                 due.append(left_alone)
                 continue
             if node is None:
-                self.cluster.topics_wanted([partition.topic])
+                self.cluster.add_topics([partition.topic])
                 self.cluster.request_update(f"{partition} has no leader")
                 due.append(self._backoffs.put_off(partition).until)
                 continue

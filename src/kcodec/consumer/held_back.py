@@ -13,12 +13,12 @@ import logging
 from typing import NamedTuple
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.assignment import COMMITTED, Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.lag import BlockingTransaction, open_transactions_of
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.polling_handler import Polls
+from kcodec.consumer.rebalance_handler import Polls
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
@@ -102,15 +102,15 @@ class HeldBack:
         self._held = found
 
     def _warn(self, late: list[TopicPartition]) -> Flow[None]:
-        asking = Asking(self._cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
-        deadline = asking.deadline(None)
+        context = CallContext(self._cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
+        deadline = context.deadline(None)
         shown = sorted(late)[:MAX_PARTITIONS]
         places = {item: item if self._held[item].offset >= 0 else None for item in shown}
         if None in places.values():
             offsets = yield from self._offsets_partition(deadline.share(4))
             places = {item: place or offsets for item, place in places.items()}
-        wanted = {place for place in places.values() if place is not None}
-        opened = yield from open_transactions_of(asking, wanted, deadline, most=MAX_TRANSACTIONS)
+        shown_partitions = {place for place in places.values() if place is not None}
+        opened = yield from open_transactions_of(context, shown_partitions, deadline, most=MAX_TRANSACTIONS)
         for item in shown:
             held, place = self._held.get(item), places[item]
             if held is None or place is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kcodec.cluster.list_offsets import list_offsets_question, timestamp_of
+from kcodec.cluster.list_offsets import list_offsets_handler, timestamp_of
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.producer_states import (
     ProducerState,
@@ -22,10 +22,10 @@ from kcodec.cluster.producer_states import (
     producers_of,
     transactions_of,
 )
-from kcodec.cluster.retry_driver import Asking, Deadline, Outcome, settle
+from kcodec.cluster.retry_driver import CallContext, Deadline, Outcome, request_items
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.committed_offsets import fetch_question, value_of
+from kcodec.consumer.committed_offsets import offset_fetch_handler, value_of
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -98,22 +98,22 @@ def lag(
     partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. A holder that cannot be
     found (no permission, an old broker) is no error.
     """
-    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
-    deadline = asking.deadline(timeout)
-    wanted = list(assignment.partitions if partitions is None else partitions)
-    states = {item: assignment.state(item) for item in wanted}
+    context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
+    deadline = context.deadline(timeout)
+    producer_ids = list(assignment.partitions if partitions is None else partitions)
+    states = {item: assignment.state(item) for item in producer_ids}
     committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    if group_id is not None and wanted:
-        question = fetch_question(cluster, group_id, wanted, require_stable=False)
-        committed = value_of((yield from settle(asking, wanted, question, deadline)), group_id)
-    outcome = yield from partition_lags(asking, dict.fromkeys(wanted), committed, deadline)
+    if group_id is not None and producer_ids:
+        handler = offset_fetch_handler(cluster, group_id, producer_ids, require_stable=False)
+        committed = value_of((yield from request_items(context, producer_ids, handler, deadline)), group_id)
+    outcome = yield from partition_lags(context, dict.fromkeys(producer_ids), committed, deadline)
     found = outcome.first_value()
     # Positions are taken last: records that came in between are not told as lag.
     return {item: replace(one, position=states[item].position) for item, one in found.items()}
 
 
 def partition_lags(
-    asking: Asking,
+    context: CallContext,
     positions: Mapping[TopicPartition, int | None],
     committed: Mapping[TopicPartition, OffsetAndMetadata | None],
     deadline: Deadline,
@@ -123,10 +123,10 @@ def partition_lags(
     timestamps = dict.fromkeys(positions, timestamp_of("latest"))
     ends = {}
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-        question = list_offsets_question(asking.cluster, timestamps, level)
-        told = yield from settle(asking, timestamps, question, deadline)
-        outcome.errors |= told.errors
-        ends[level] = told.results
+        handler = list_offsets_handler(context.cluster, timestamps, level)
+        listed = yield from request_items(context, timestamps, handler, deadline)
+        outcome.errors |= listed.errors
+        ends[level] = listed.results
     stable, whole = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
     for item, position in positions.items():
         if item in stable and item in whole:
@@ -135,45 +135,45 @@ def partition_lags(
             outcome.results[item] = PartitionLag(position, None if at is None else at.offset, *offsets)
     held = [item for item, one in outcome.results.items() if one.last_stable_offset < one.log_end_offset]
     if held:
-        for item, (opened, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
+        for item, (opened, unknown) in (yield from open_transactions_of(context, held, deadline)).items():
             holder = opened[0] if opened else None
             outcome.results[item] = replace(outcome.results[item], holder=holder, holder_unknown=unknown)
     return outcome
 
 
 def open_transactions_of(
-    asking: Asking, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
+    context: CallContext, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
 ) -> Flow[dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]]]:
     """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
     id of one is not known. There are none where the leader did not name its producers. most: transactions of each.
     """
     held = list(partitions)
-    producers = yield from producers_of(asking, held, None, deadline.share(3))
+    producers = yield from producers_of(context, held, None, deadline.share(3))
     found: dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]] = {}
-    holders = {}
+    blocking = {}
     for item in held:
         if item in producers.errors:
             found[item] = (), str(producers.errors[item])
         elif first := _first_open(producers.results[item])[:most]:
-            holders[item] = first
-    if not holders:
+            blocking[item] = first
+    if not blocking:
         return found
-    wanted = sorted({state.producer_id for states in holders.values() for state in states})
+    producer_ids = sorted({state.producer_id for states in blocking.values() for state in states})
     try:
-        lists = yield from coordinators_lists(asking, (), wanted, None, None, deadline.share(2))
+        lists = yield from coordinators_lists(context, (), producer_ids, None, None, deadline.share(2))
     except DeliveryTimeoutError as error:
         lists = Outcome("list transactions", {}, {-1: error})
     ids = {one.producer_id: one.transactional_id for one in by_transactional_id(lists.results).values()}
-    told = yield from transactions_of(asking, ids.values(), deadline.remaining)
-    for item, states in holders.items():
+    listed = yield from transactions_of(context, ids.values(), deadline.remaining)
+    for item, states in blocking.items():
         opened, unknown = [], None
         for state in states:
             name = ids.get(state.producer_id)
             if name is None:
                 unknown = _first_text(lists.errors.values())
-            elif name in told.errors:
-                unknown = _first_text([told.errors[name]])
-            opened.append(_opened(state, name, None if name is None else told.results.get(name)))
+            elif name in listed.errors:
+                unknown = _first_text([listed.errors[name]])
+            opened.append(_opened(state, name, None if name is None else listed.results.get(name)))
         found[item] = tuple(opened), unknown
     return found
 
@@ -189,14 +189,14 @@ def _first_text(errors: Iterable[KcodecError]) -> str:
     return next(map(str, errors), "no transactional id has this producer id")
 
 
-def _opened(state: ProducerState, name: str | None, told: TransactionDescription | None) -> BlockingTransaction:
+def _opened(state: ProducerState, name: str | None, listed: TransactionDescription | None) -> BlockingTransaction:
     assert state.current_transaction_start_offset is not None
-    is_same = told is not None and told.producer_id == state.producer_id
+    is_same = listed is not None and listed.producer_id == state.producer_id
     return BlockingTransaction(
         name,
         state.producer_id,
         state.producer_epoch,
         state.current_transaction_start_offset,
-        told.start_timestamp if told is not None and is_same else None,
+        listed.start_timestamp if listed is not None and is_same else None,
         state.last_timestamp,
     )

@@ -18,14 +18,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kcodec.cluster.list_offsets import ListedOffset, list_offsets_question, timestamp_of
+from kcodec.cluster.list_offsets import ListedOffset, list_offsets_handler, timestamp_of
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, Outcome, Question, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, Outcome, request_items
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question, is_truncated, truncation_error
+from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_handler, is_truncated, truncation_error
 from kcodec.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -85,7 +85,7 @@ class Positions:
         self.now = now or int
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
-        self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
+        self._context = CallContext(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
         self._wake = Signal()
         self._is_awake = False
         self._under_way: dict[TopicPartition, _Key] = {}
@@ -122,7 +122,7 @@ class Positions:
     def _look(self) -> Flow[None]:
         """Ask about each partition that waits for something and is not asked about yet."""
         partitions = self.assignment.partitions
-        self.cluster.topics_wanted({partition.topic for partition in partitions})
+        self.cluster.add_topics({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
             del self._validated[gone]
         for gone in self.causes.keys() - partitions.keys():
@@ -174,7 +174,7 @@ class Positions:
                 return None
             return RESET
         if state.position_epoch < 0 or self._has_no_epochs(state.topic_partition):
-            self._stands(state, self.cluster.leader_epoch(*state.topic_partition))
+            self._accept(state, self.cluster.leader_epoch(*state.topic_partition))
             return None
         return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # there will be news of it
 
@@ -186,7 +186,7 @@ class Positions:
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
 
-    # Asking
+    # CallContext
 
     def _request(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
         """One round for some partitions; what did not come to an end is requested again by `_look`."""
@@ -223,7 +223,7 @@ class Positions:
         if state is None:
             return True
         if state.awaiting == VALIDATION and _is_unavailable(error):
-            self._stands(state, self.cluster.leader_epoch(*item))
+            self._accept(state, self.cluster.leader_epoch(*item))
             return True
         if not _is_final(error):
             self.causes[item] = error
@@ -240,16 +240,16 @@ class Positions:
                 with self.assignment.lock:
                     state.error = None
 
-    def _settle(
-        self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _OnResult
+    def _request_items(
+        self, handler: ApiHandler[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _OnResult
     ) -> Flow[Outcome[TopicPartition, Any]]:
-        return settle(
-            self._asking,
+        return request_items(
+            self._context,
             keys,
-            question,
-            self._asking.deadline(None),
+            handler,
+            self._context.deadline(None),
             on_result=on_result,
-            is_wanted=lambda item: self._current(item, keys[item]) is not None,
+            is_needed=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
@@ -269,10 +269,10 @@ class Positions:
 
         return self.committed.outcome(
             list(keys),
-            self._asking.deadline(None),
+            self._context.deadline(None),
             self.member,
             on_result=take,
-            is_wanted=lambda item: self._current(item, keys[item]) is not None,
+            is_needed=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
@@ -291,7 +291,9 @@ class Positions:
             log.info("%s: reading goes on at offset %d", item, found.offset)
             self.assignment.changed.set()
 
-        return self._settle(list_offsets_question(self.cluster, timestamps, self.settings.isolation_level), keys, take)
+        return self._request_items(
+            list_offsets_handler(self.cluster, timestamps, self.settings.isolation_level), keys, take
+        )
 
     def _timestamp(self, reset_to: str | int | None) -> int:
         if reset_to is None and self.settings.auto_offset_reset == "by_duration":
@@ -303,8 +305,8 @@ class Positions:
         ends = []
         for spec in ("earliest", "latest"):
             timestamps = dict.fromkeys(keys, timestamp_of(spec))
-            question = list_offsets_question(self.cluster, timestamps, IsolationLevel.READ_UNCOMMITTED)
-            ends.append((yield from self._settle(question, keys, lambda item, found: None)))
+            handler = list_offsets_handler(self.cluster, timestamps, IsolationLevel.READ_UNCOMMITTED)
+            ends.append((yield from self._request_items(handler, keys, lambda item, found: None)))
         starts, stops = ends
         for item in starts.results.keys() & stops.results.keys():
             if (state := self._current(item, keys[item])) is not None:
@@ -326,13 +328,15 @@ class Positions:
             if is_truncated(position, end):
                 self._truncated(state, position, end)
             else:
-                self._stands(state, position.leader_epoch)
+                self._accept(state, position.leader_epoch)
 
-        return self._settle(epoch_end_question(self.cluster, requested), {item: keys[item] for item in requested}, take)
+        return self._request_items(
+            epoch_end_handler(self.cluster, requested), {item: keys[item] for item in requested}, take
+        )
 
     # What comes of it
 
-    def _stands(self, state: PartitionState, leader_epoch: int) -> None:
+    def _accept(self, state: PartitionState, leader_epoch: int) -> None:
         """The position is good under this leader."""
         with self.assignment.lock:
             state.awaiting = None
@@ -348,15 +352,15 @@ class Positions:
         log.warning("%s: the log was cut below the %s", partition, was)
         if end.is_known:
             self.assignment.seek(partition, end.end_offset, end.leader_epoch)
-            self._stands(state, position.leader_epoch)
+            self._accept(state, position.leader_epoch)
         else:
             self.assignment.reset(partition)
 
     def _no_offset(self, partition: TopicPartition) -> NoOffsetForPartitionError:
         group_id = self.settings.group_id if self.committed is not None else None
-        who = f"group {group_id!r} has no committed offset" if group_id is not None else "no position was given"
+        reason = f"group {group_id!r} has no committed offset" if group_id is not None else "no position was given"
         return NoOffsetForPartitionError(
-            f'{partition}: {who}, and auto_offset_reset is "none": seek to where reading is to begin, or set '
+            f'{partition}: {reason}, and auto_offset_reset is "none": seek to where reading is to begin, or set '
             'auto_offset_reset to "earliest", "latest" or "by_duration:..."',
             partition=partition,
             group_id=group_id,

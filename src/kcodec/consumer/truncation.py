@@ -18,7 +18,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Answer, Question, by_topic
+from kcodec.cluster.retry_driver import ApiHandler, ItemResult, by_topic
 from kcodec.cluster.retry_routes import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
@@ -49,9 +49,9 @@ class EpochEnd(NamedTuple):
         return self.leader_epoch != UNKNOWN and self.end_offset != UNKNOWN
 
 
-def epoch_end_question(
+def epoch_end_handler(
     cluster: Cluster, requested: MutableMapping[TopicPartition, Position]
-) -> Question[TopicPartition, EpochEnd]:
+) -> ApiHandler[TopicPartition, EpochEnd]:
     """For `settle`: where the epochs of these positions end. The leader epochs in `requested` are set as they go out:
     a leader that knows a newer one refuses ours (FENCED_LEADER_EPOCH), and is sent the epoch that the metadata has by
     then."""
@@ -63,7 +63,7 @@ def epoch_end_question(
             partition=number, current_leader_epoch=position.leader_epoch, leader_epoch=position.position_epoch
         )
 
-    return Question(
+    return ApiHandler(
         "validate position in",
         Leader(cluster),
         lambda some, until: messages.OffsetForLeaderEpochRequest(
@@ -78,11 +78,11 @@ def epoch_end_question(
     )
 
 
-def _ends(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+def _ends(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, ItemResult]]:
     for topic in response.topics:
         for one in topic.partitions:
             end = EpochEnd(one.leader_epoch, one.end_offset)
-            yield TopicPartition(topic.topic, one.partition), Answer(one.error_code, end)
+            yield TopicPartition(topic.topic, one.partition), ItemResult(one.error_code, end)
 
 
 def is_truncated(position: Position, end: EpochEnd) -> bool:

@@ -178,7 +178,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._io_loop.turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.room()
+        return self._connection.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.received(nbytes)

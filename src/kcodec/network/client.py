@@ -74,8 +74,8 @@ class Client:
     def crash(self, error: BaseException) -> None:
         """The I/O loop cannot go on."""
         log.critical("the loop of this client failed: %s", error, exc_info=error)
-        for tell in self.on_crash:
-            tell(error)
+        for callback in self.on_crash:
+            callback(error)
 
 
 class IoLoop:

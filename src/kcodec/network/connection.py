@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
-from kcodec.network.negotiation import ask_versions, over, renewal_delay
+from kcodec.network.negotiation import over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
@@ -257,17 +257,17 @@ class Connection:
             return
         self._run_tls(b"")
 
-    def room(self) -> memoryview:
+    def get_buffer(self) -> memoryview:
         """Where the transport puts the next bytes that come; `received` says how many."""
-        return self._reader.room() if self._tls is None else self._tls.room
+        return self._reader.get_buffer() if self._tls is None else self._tls.buffer
 
     def received(self, count: int) -> None:
-        """Bytes came into `room`."""
+        """Bytes came into `get_buffer`."""
         if self.is_closed:
             return
         self.network.metrics.count("bytes.received", count, node=self.node_id)
         if self._tls is not None:
-            self._run_tls(bytes(self._tls.room[:count]))
+            self._run_tls(bytes(self._tls.buffer[:count]))
         else:
             self._take(lambda: self._reader.arrived(count))
 
@@ -287,7 +287,7 @@ class Connection:
             return
         doing = "the connection was closed" if self.is_ready else self._stage()
         hint = self._hint(error)
-        self.close(TransportError(f"{self.name}: {doing}{f': {_told(error)}' if error else ''}{hint}"))
+        self.close(TransportError(f"{self.name}: {doing}{f': {_error_text(error)}' if error else ''}{hint}"))
 
     def _stage(self) -> str:
         if self._transport is None:
@@ -364,7 +364,7 @@ class Connection:
     def _take(self, frames: Callable[[], list[bytes | memoryview]]) -> None:
         try:
             for frame in frames():
-                self._answered(frame)
+                self._on_response(frame)
                 if self.is_closed:
                     return
         except KcodecError as error:
@@ -376,11 +376,11 @@ class Connection:
             return self._in_flight[behind].call.max_response_bytes
         return UNREQUESTED_BYTES
 
-    def _answered(self, frame: bytes | memoryview) -> None:
+    def _on_response(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)
         if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
-            wanted = self._in_flight[0].correlation_id if self._in_flight else "none"
-            self.close(TransportError(f"{self.name}: answer {correlation_id} came, expected was {wanted}"))
+            expected = self._in_flight[0].correlation_id if self._in_flight else "none"
+            self.close(TransportError(f"{self.name}: answer {correlation_id} came, expected was {expected}"))
             return
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
@@ -406,12 +406,12 @@ class Connection:
     # Negotiation
 
     def _negotiate(self) -> None:
-        self._run_negotiation(self._ask_and_authenticate(), f"negotiation with {self.name}")
+        self._run_negotiation(self._negotiation_flow(), f"negotiation with {self.name}")
 
-    def _ask_and_authenticate(self) -> Flow[None]:
+    def _negotiation_flow(self) -> Flow[None]:
         """ApiVersions, then SASL. Raises BrokerError, AuthenticationError, TransportError."""
         timeout = self.network.options.request_timeout_ms / 1000
-        self.versions = yield from over(self._start_at_once, ask_versions(self.name, timeout))
+        self.versions = yield from over(self._start_at_once, request_versions(self.name, timeout))
         yield from self._authenticate()
 
     def _authenticate(self) -> Flow[None]:
@@ -480,7 +480,7 @@ class Connection:
         self.call_at(again, self._watch_idleness)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What the system calls the error, however the I/O loop words it."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)

@@ -20,7 +20,7 @@ RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
 RENEWAL_LEAST_SECONDS = 1.1
 
 
-def ask_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
+def request_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
     """ApiVersions of the broker `name` with our highest version; timeout: seconds for each request.
 
     A broker that does not know that version responds in the form of version 0 and names what it knows; the request is

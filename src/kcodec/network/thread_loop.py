@@ -355,17 +355,17 @@ class SocketTransport:
                 sent -= len(first)
                 self._unsent.popleft()
         if self._is_open:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            if wanted != self._watched:
-                self._watched = wanted
-                self._selector.modify(self._socket, wanted, self._happened)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if events != self._watched:
+                self._watched = events
+                self._selector.modify(self._socket, events, self._happened)
 
     def _happened(self, events: int) -> None:
         if events & selectors.EVENT_WRITE and self._is_open:
             self._send()
         if events & selectors.EVENT_READ and self._is_open:
             try:
-                count = self._socket.recv_into(self._connection.room())
+                count = self._socket.recv_into(self._connection.get_buffer())
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:

@@ -18,7 +18,7 @@ class TlsLayer:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
         #: Where the transport puts what it receives.
-        self.room = memoryview(bytearray(CIPHER_BYTES))
+        self.buffer = memoryview(bytearray(CIPHER_BYTES))
         self.is_established = False
         self.is_ended = False
 

@@ -7,7 +7,7 @@ into the compiled builder of the partition's open batch. Compression is left to 
 
 Records of a topic whose metadata is not known wait in its buffer, and are placed by `update_topic`. Memory is counted
 by batch, `batch_size` at least, and released when the batch ends; where none is free, `append` returns None and the
-public class waits for `on_room`.
+public class waits for `on_space`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Accumulator:
     """The buffer of one producer. Every method needs the lock to be held, unless it says otherwise.
 
     wake:    has the sender look; from any thread, cheap, called once until `take_wake`.
-    on_room: called, with the lock held, when memory was released while a caller waits for it (`room_wanted`).
+    on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
     check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
@@ -60,7 +60,7 @@ class Accumulator:
         lock: AbstractContextManager[Any],
         new_delivery: NewDelivery,
         wake: Callable[[], None],
-        on_room: Callable[[], None],
+        on_space: Callable[[], None],
         failures: Failures | None,
         check_wait: Callable[[], None],
         why_waiting: Callable[[ProducerBatch], str | None],
@@ -71,7 +71,7 @@ class Accumulator:
         self.active: dict[PartitionQueue, None] = {}
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
-        self.room_wanted = 0
+        self.space_waiters = 0
         self.refusal: BaseException | None = None
         self.failures = failures
         self.check_wait = check_wait
@@ -81,7 +81,7 @@ class Accumulator:
         self._random = random
         self._new_delivery = new_delivery
         self._wake = wake
-        self._on_room = on_room
+        self._on_space = on_space
         self._is_awake = False
         self._ignore_keys = settings.ignore_keys
         self._scratch = self.new_builder(settings.max_request_size)
@@ -244,14 +244,14 @@ class Accumulator:
         size = _record_size(key, value, headers)
         if not self._reserve(size):
             return None
-        holder = ProducerBatch(topic, -1, self.lock, owner=self)
-        holder.created = self._clock()
-        holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
-        holder.reserved = size
-        self.unfinished[holder] = None
+        placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
+        placeholder.created = self._clock()
+        placeholder.deadline = placeholder.created + min(self.settings.max_block, self.settings.delivery_timeout)
+        placeholder.reserved = size
+        self.unfinished[placeholder] = None
         buffer = self.request_topic(topic)
-        buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
-        return self._new_delivery(holder, 0, timestamp)
+        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), headers, partition, timestamp))
+        return self._new_delivery(placeholder, 0, timestamp)
 
     def request_topic(self, topic: str) -> TopicBuffer:
         """Return the topic's buffer; the sender will request its metadata."""
@@ -270,18 +270,18 @@ class Accumulator:
         failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
             record = buffer.waiting.popleft()
-            if record.holder.is_done:
+            if record.placeholder.is_done:
                 continue
             try:
                 self._place(buffer, record)
             except EncodeError as error:
-                failed.append((record.holder, error))
+                failed.append((record.placeholder, error))
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
         """Move a waiting record into a batch, with the memory it holds; more is reserved even beyond the limit, as the
         record was accepted."""
-        holder = record.holder
+        placeholder = record.placeholder
         queue = buffer.queue_for(record.key, record.partition)
         batch = queue.open
         if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
@@ -292,11 +292,11 @@ class Accumulator:
             batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
             if batch is None:
                 raise RuntimeError("no buffer space for a record whose space is already reserved")
-            batch.deadline = holder.created + self.settings.delivery_timeout
+            batch.deadline = placeholder.created + self.settings.delivery_timeout
             index = 0
-        holder.move_to(batch, index)
-        self.free_memory += holder.reserved
-        del self.unfinished[holder]
+        placeholder.move_to(batch, index)
+        self.free_memory += placeholder.reserved
+        del self.unfinished[placeholder]
 
     # Batches go out
 
@@ -356,8 +356,8 @@ class Accumulator:
             callbacks.extend(batch.finish(outcome))
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
-        if self.room_wanted and ended:
-            self._on_room()
+        if self.space_waiters and ended:
+            self._on_space()
         return callbacks
 
 

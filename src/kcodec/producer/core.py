@@ -27,7 +27,7 @@ from kcodec.producer.accumulator import Accumulator, NewDelivery
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
@@ -39,7 +39,7 @@ class ProducerCore:
 
     source:   the identity that it writes under; a transactional producer's is its transaction manager.
     post:     wakes the I/O thread to call a function; from any thread.
-    on_room:  called with the lock held when `append` may find buffer space again.
+    on_space:  called with the lock held when `append` may find buffer space again.
     check_wait: raises RuntimeError where a caller must not wait for a record.
     """
 
@@ -47,7 +47,7 @@ class ProducerCore:
         self,
         settings: ProducerSettings,
         cluster: Cluster,
-        source: ProducerIdSource,
+        id_manager: ProducerIdManager,
         *,
         clock: Clock,
         random: Callable[[], float],
@@ -55,12 +55,12 @@ class ProducerCore:
         lock: AbstractContextManager[Any],
         new_delivery: NewDelivery,
         post: Callable[[Callable[[], None]], None],
-        on_room: Callable[[], None],
+        on_space: Callable[[], None],
         check_wait: Callable[[], None] | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
-        self.source = source
+        self.id_manager = id_manager
         self.clock = clock
         self.lock = lock
         self.is_closed = False
@@ -72,21 +72,21 @@ class ProducerCore:
             lock=lock,
             new_delivery=new_delivery,
             wake=lambda: post(self.sender.wake),
-            on_room=on_room,
+            on_space=on_space,
             # The commit of a transaction raises the error of its records; an abort discards them.
-            failures=Failures() if source.transactional_id is None else None,
+            failures=Failures() if id_manager.transactional_id is None else None,
             check_wait=check_wait or (lambda: None),
             why_waiting=self.why_waiting,
         )
-        responses = ProduceResponses(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
-        self.sender = Sender(self.accumulator, cluster, source, responses, clock=clock)
+        responses = ProduceResponses(self.accumulator, cluster, id_manager, clock=clock, random=random, metrics=metrics)
+        self.sender = Sender(self.accumulator, cluster, id_manager, responses, clock=clock)
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
-        source.attach(self)
+        id_manager.attach(self)
 
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
-        identity = yield from spawn(self.source.run(), "producer id")
+        identity = yield from spawn(self.id_manager.run(), "producer id")
         try:
             yield from self.sender.run()
         finally:
@@ -121,8 +121,8 @@ class ProducerCore:
             return "the broker has not responded to the Produce request yet"
         if self.cluster.leader(batch.topic, batch.partition) is None:
             return f"{batch.topic}-{batch.partition} has no leader"
-        if self.source.current is None:
-            last = self.source.last_error
+        if self.id_manager.current is None:
+            last = self.id_manager.last_error
             return "no producer id yet" + (f": {last}" if last is not None else "")
         return None
 
@@ -152,16 +152,16 @@ class ProducerCore:
     def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
         """Return what is to be called on the I/O thread after `send` raised this error, if anything. In a transaction,
         such a record blocks the commit like one that a broker refused."""
-        if self.source.transactional_id is None or error is self.accumulator.refusal:
+        if self.id_manager.transactional_id is None or error is self.accumulator.refusal:
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
-        transaction = self.source.open
+        transaction = self.id_manager.open
         number = partition if isinstance(partition, int) else -1
 
         def note() -> None:
-            if self.source.open is transaction:
-                self.source.on_failure(TopicPartition(topic, number), error, possibly_written=False)
+            if self.id_manager.open is transaction:
+                self.id_manager.on_failure(TopicPartition(topic, number), error, possibly_written=False)
 
         return note
 
@@ -200,7 +200,7 @@ class ProducerCore:
         why = self.why_full()
         return DeliveryTimeoutError(
             f"flush: {count} batches are unfinished after {timeout:g} s" + (f": {why}" if why else ""),
-            remedy=None if self.source.transactional_id is None else "abort",
+            remedy=None if self.id_manager.transactional_id is None else "abort",
         )
 
     def abort_buffered(self, error: BaseException) -> None:
@@ -214,7 +214,7 @@ class ProducerCore:
             self.accumulator.refusal, self.is_closed = closed, True
         deadline = None if timeout is None else self.clock() + timeout
         try:
-            yield from self.source.close_flow(timeout)
+            yield from self.id_manager.close_flow(timeout)
             yield from self.flush(None if deadline is None else max(deadline - self.clock(), 0.0))
         except DeliveryTimeoutError:
             text = f"the producer was closed, and this was not acknowledged within its timeout of {timeout:g} s"

@@ -2,7 +2,7 @@
 """The identity that a producer writes under: (producer id, epoch), how it is obtained, and when it changes.
 
 A broker knows a writer by its identity and numbers its batches per partition (KIP-98). The `Sender` owns the sequence
-numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and decides on the errors that concern
+numbers, the kept bytes and the retries; a `ProducerIdManager` owns the identity and decides on the errors that concern
 it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, the transaction manager of a transactional
 producer, and the handle of a shared transaction.
 
@@ -93,7 +93,7 @@ class BufferedRecords(Protocol):
         ...
 
 
-class ProducerIdSource:
+class ProducerIdManager:
     """The identity that a sender writes under. The methods here are those of a producer without any.
 
     transactional_id: is part of every ProduceRequest; None outside transactions.
@@ -154,7 +154,7 @@ class ProducerIdSource:
         not arrive: their partition is -1 where the record did not name one.
         """
 
-    def on_unanswered(self, api: str) -> None:
+    def on_no_response(self, api: str) -> None:
         """Note a request ("Produce") that may have been sent and got no response; its copy may arrive late.
 
         In the old transaction flow that spends the epoch.
@@ -165,11 +165,11 @@ class ProducerIdSource:
         return BatchDisposition.FAIL
 
 
-class WithoutProducerId(ProducerIdSource):
+class WithoutProducerId(ProducerIdManager):
     """`enable_idempotence=False`: batches are not numbered, and a repeat may be in the log twice, or out of order."""
 
 
-class IdempotentProducerId(ProducerIdSource):
+class IdempotentProducerId(ProducerIdManager):
     """A producer id from any broker, whose epoch is raised here when a sequence is broken (KIP-360: without a request).
 
     Above epoch 32767, and where a broker says that the epoch or the id is invalid, a new id is requested.

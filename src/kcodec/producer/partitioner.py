@@ -38,9 +38,9 @@ def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random:
 
 
 class WaitingRecord(NamedTuple):
-    """A record whose topic's metadata is not known yet; `holder` represents its batch."""
+    """A record whose topic's metadata is not known yet; `placeholder` represents its batch."""
 
-    holder: ProducerBatch
+    placeholder: ProducerBatch
     key: Buffer | None
     value: Buffer | None
     headers: Any

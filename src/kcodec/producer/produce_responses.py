@@ -7,7 +7,7 @@ records were refused), KIP-951 (the new leader in the response), and how a real 
 - NONE and DUPLICATE_SEQUENCE_NUMBER are success: the response to a repeated batch has the offset of the first copy.
 - OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that may be written is investigated before it is believed: the sequence probe
   of `kcodec.producer.partition_queue`.
-- IDENTITY_ERRORS are about the producer: its `ProducerIdSource` decides, but only for the earliest unfinished batch of
+- IDENTITY_ERRORS are about the producer: its `ProducerIdManager` decides, but only for the earliest unfinished batch of
   the partition; what follows a gap is just sent again, with the bytes it had.
 - MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE split a batch of several records, which may keep its sequence numbers as
   it is certainly not written.
@@ -27,7 +27,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import call_all
-from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdSource
+from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
@@ -70,7 +70,7 @@ class ProduceResponses:
         self,
         accumulator: Accumulator,
         cluster: Cluster,
-        source: ProducerIdSource,
+        id_manager: ProducerIdManager,
         *,
         clock: Clock,
         random: Callable[[], float],
@@ -79,7 +79,7 @@ class ProduceResponses:
         self.settings = accumulator.settings
         self.accumulator = accumulator
         self.cluster = cluster
-        self.source = source
+        self.id_manager = id_manager
         self.clock = clock
         self.random = random
         self.metrics = metrics
@@ -88,16 +88,16 @@ class ProduceResponses:
 
     # The response
 
-    def unanswered(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
+    def on_no_response(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
         """Handle a request without a response: whether a batch was written is open if the request may have left."""
         if isinstance(error, TransportError) and error.possibly_sent:
-            self.source.on_unanswered("Produce")
+            self.id_manager.on_no_response("Produce")
         for queue, batch in sent:
             self._land(queue, batch)
             self._without_result(queue, batch, error)
         self.cluster.request_update(f"a Produce request got no answer: {error}")
 
-    def answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
+    def on_response(self, node: int, sent: Sent, reply: Reply | None) -> None:
         """Handle the response of a broker; None: it sends none, as acks is 0."""
         ended: list[Ended] = []
         results: dict[tuple[Any, int], Any] = {}
@@ -154,7 +154,7 @@ class ProduceResponses:
             queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
         if not batch.is_done:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
-            self.source.on_success(queue.partition, batch.records_count, last)
+            self.id_manager.on_success(queue.partition, batch.records_count, last)
 
     def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Ended]:
         """Return what an acknowledged batch proves to be written, at offsets that are not known."""
@@ -189,7 +189,7 @@ class ProduceResponses:
         # Permissions are given on a topic, and on a transactional id.
         resource: object = {
             ErrorCode.TOPIC_AUTHORIZATION_FAILED: queue.partition.topic,
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: self.source.transactional_id,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: self.id_manager.transactional_id,
         }.get(code)
         doing = f"Produce to broker {node}" if resource is None else f"Produce of {queue.partition} to broker {node}"
         message = _record_errors(result)
@@ -238,10 +238,10 @@ class ProduceResponses:
         if queue.bump_from is not None:
             self._put_back(queue, batch)
             return
-        if self.source.transactional_id is None and queue.identity != self.source.current:
+        if self.id_manager.transactional_id is None and queue.identity != self.id_manager.current:
             disposition = BatchDisposition.BUMP  # the identity changed already, on account of another partition
         else:
-            disposition = self.source.on_error_code(queue.partition, code)
+            disposition = self.id_manager.on_error_code(queue.partition, code)
         if disposition is BatchDisposition.FAIL:
             self.fail(queue, batch, error)
         elif disposition is BatchDisposition.RETRY:
@@ -284,7 +284,7 @@ class ProduceResponses:
 
     def renumber(self, queue: PartitionQueue) -> bool:
         """Renumber the kept batches, as nothing is in flight; under the lock. False: there is no new identity yet."""
-        identity = self.source.current
+        identity = self.id_manager.current
         kept = [batch for batch in queue.batches if batch.is_numbered]
         if queue.bump_from is not None:
             if identity is None or identity == queue.bump_from:
@@ -295,7 +295,7 @@ class ProduceResponses:
             kept = [batch for batch in kept if _is_before(first, batch.base_sequence)]
         if queue.bump_from is not None or (first >= 0 and not any(batch.uncertain for batch in kept)):
             for batch in kept:
-                batch.number(queue.identity, first, self.source.transactional_id is not None)
+                batch.number(queue.identity, first, self.id_manager.transactional_id is not None)
                 first = (first + batch.records_count) & LAST_SEQUENCE
             queue.next_sequence = first
         queue.must_renumber, queue.bump_from, queue.rollback_sequence, queue.is_proved = False, None, -1, False
@@ -320,7 +320,7 @@ class ProduceResponses:
             reason += "; it was never sent" + (f": {why}" if why else "")
         in_flight = queue is not None and batch in queue.in_flight
         uncertain = batch.uncertain or in_flight
-        remedy = None if self.source.transactional_id is None else "abort"
+        remedy = None if self.id_manager.transactional_id is None else "abort"
         self.fail(
             queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain, remedy=remedy), in_flight=in_flight
         )
@@ -340,7 +340,7 @@ class ProduceResponses:
             if lowest < 0 or _is_before(batch.base_sequence, lowest):
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
-        self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
+        self.id_manager.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
         self._finish([(batch, BatchOutcome(error=error))])
 
     def _finish(self, ended: Sequence[Ended]) -> None:

@@ -77,16 +77,16 @@ def waiting_text(batches: Collection[ProducerBatch]) -> str:
     return f"{records_text(count)} of topic{'s' if len(topics) > 1 else ''} {names}{more}"
 
 
-def log_lost(accumulator: Accumulator, who: str) -> None:
+def log_lost(accumulator: Accumulator, producer_name: str) -> None:
     """Log what a producer that was not closed loses: records that are unfinished, and failures that nothing has
     retrieved. Does not take the lock, as the garbage collector may call it in a thread that holds it."""
     unfinished = list(accumulator.unfinished)
     if unfinished:
         log.warning(
             "%s was not closed, and its records that were not acknowledged may be lost: %s",
-            who,
+            producer_name,
             waiting_text(unfinished),
         )
     failed = accumulator.failures.report_now() if accumulator.failures is not None else None
     if failed is not None:
-        log.warning("%s was not closed: %s", who, failed)
+        log.warning("%s was not closed: %s", producer_name, failed)

@@ -231,8 +231,8 @@ class BoundedRead:
     def _give_space(self, size: int) -> None:
         self._held -= size
         while self._line and self._fits(self._line[0][0]):
-            wanted, turn = self._line.popleft()
-            self._held += wanted
+            requested, turn = self._line.popleft()
+            self._held += requested
             turn.set()
 
     def _fits(self, size: int) -> bool:
@@ -244,7 +244,7 @@ class BoundedRead:
         try:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
-                self.cluster.topics_wanted([partition.range.topic])
+                self.cluster.add_topics([partition.range.topic])
                 size = max(partition.fetch_bytes, self._large)
                 waiting_since = self.cluster.clock()
                 yield from self._take_space(size)
@@ -322,7 +322,7 @@ class BoundedRead:
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
         topic, number = partition.topic_partition
-        wanted = FetchPartition(
+        requested = FetchPartition(
             partition=number,
             current_leader_epoch=self.cluster.leader_epoch(topic, number),
             fetch_offset=partition.fetch_offset,
@@ -336,7 +336,7 @@ class BoundedRead:
             min_bytes=1,
             max_bytes=partition.fetch_bytes,
             isolation_level=int(self.settings.isolation_level),
-            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[wanted])],
+            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[requested])],
             rack_id=self.settings.client_rack,
         )
 

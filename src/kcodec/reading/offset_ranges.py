@@ -25,7 +25,7 @@ def open_ranges(
     """Begin to fetch the ranges. Raise BrokerError for a topic or a partition that does not exist, unless it is
     skipped."""
     filled = [each for each in ranges if each.start < each.end]
-    cluster.topics_wanted({each.topic for each in filled})
+    cluster.add_topics({each.topic for each in filled})
     errors: dict[str, BrokerError] = {}
     for topic in dict.fromkeys(each.topic for each in filled):
         try:

@@ -127,9 +127,9 @@ def payload(host: str, region: str, credentials: AwsCredentials, timestamp: str,
 
 def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: str, user_agent: str) -> Exchange:
     """The client's side. Raises ExchangeRefused if the answer is not MSK's."""
-    answer = yield payload(host, region, credentials, timestamp, user_agent)
-    if json_object(answer[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
-        raise ExchangeRefused("the response is not that of MSK: '{quoted}'", _NOT_MSK, answer)
+    response = yield payload(host, region, credentials, timestamp, user_agent)
+    if json_object(response[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
+        raise ExchangeRefused("the response is not that of MSK: '{quoted}'", _NOT_MSK, response)
 
 
 def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> CredentialsProvider:
@@ -147,14 +147,14 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     if not callable(given):
         raise TypeError(f"sasl_aws_credentials_provider must be callable, not {type(given).__name__}")
 
-    def ask() -> AwsCredentials:
+    def provide() -> AwsCredentials:
         try:
             credentials = given()
         except Exception as error:  # the application's code: whatever it raises, the login failed
             raise AuthenticationError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
         return _checked(credentials)
 
-    return ask
+    return provide
 
 
 def _checked(given: Any) -> AwsCredentials:

@@ -33,7 +33,7 @@ class Mechanism(ABC):
     """
 
     SHOWS_SECRET: ClassVar[bool]
-    who = ""
+    principal = ""
 
     @abstractmethod
     def __init__(self, name: str, options: Mapping[str, object]) -> None: ...
@@ -80,14 +80,14 @@ class Plain(Mechanism):
         self._password = _secret(options, "sasl_plain_password")
         if "\0" in self._username or "\0" in self._password.reveal():
             raise ValueError("sasl_plain_username and sasl_plain_password may not hold a NUL character with PLAIN")
-        self.who = f"user {self._username!r}"
+        self.principal = f"user {self._username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
         return authenticate(
             self._name,
             plain(self._username, self._password),
-            who=self.who,
+            principal=self.principal,
             host=host,
             remedy=_PASSWORD_REMEDY,
             timeout=timeout,
@@ -105,14 +105,14 @@ class ScramPassword(Mechanism):
         username = _text(options, "sasl_plain_username")
         self._password = _secret(options, "sasl_plain_password")
         self._scram = Scram(name, username, self._password)
-        self.who = f"user {username!r}"
+        self.principal = f"user {username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
         return authenticate(
             self._name,
             self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES)),
-            who=self.who,
+            principal=self.principal,
             host=host,
             remedy=_PASSWORD_REMEDY,
             timeout=timeout,
@@ -142,7 +142,13 @@ class OAuthBearer(Mechanism):
         try:
             return (
                 yield from authenticate(
-                    self._name, exchange, who=self.who, host=host, remedy=remedy, timeout=timeout, secrets=(token,)
+                    self._name,
+                    exchange,
+                    principal=self.principal,
+                    host=host,
+                    remedy=remedy,
+                    timeout=timeout,
+                    secrets=(token,),
                 )
             )
         except AuthenticationError:
@@ -211,7 +217,7 @@ class AwsMskIam(Mechanism):
             yield from authenticate(
                 self._name,
                 exchange,
-                who=f"access key {credentials.access_key_id}",
+                principal=f"access key {credentials.access_key_id}",
                 host=host,
                 remedy="check the credentials, the policy kafka-cluster:Connect, the region, and this machine's clock",
                 timeout=timeout,

@@ -98,8 +98,8 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
 
     Raises TypeError if it is neither.
     """
-    ask = getattr(provider, "token", None) or provider
-    if not callable(ask):
+    provide = getattr(provider, "token", None) or provider
+    if not callable(provide):
         raise TypeError(
             "sasl_oauth_token_provider must be callable, or have a method token, and give a str or (str, seconds);"
             f" a {type(provider).__name__} does not"
@@ -109,7 +109,7 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
 
     def fetch() -> FetchedToken:
         try:
-            given = ask()
+            given = provide()
             if inspect.isawaitable(given):
                 given = _run(given)
         except (TransientTokenError, AuthenticationError):
@@ -212,7 +212,7 @@ class TokenSource:
         self._running = False
         self._failure: Exception | None = None
         self._changed = Signal()
-        self._wanted = Signal()
+        self._renewal_requested = Signal()
 
     def __repr__(self) -> str:
         return f"<TokenSource {self.name}, {self._fetched} fetched>"
@@ -229,7 +229,7 @@ class TokenSource:
         self._waiting += 1
         try:
             if self._running:
-                self._wanted.set()
+                self._renewal_requested.set()
             else:
                 self._running = True
                 yield from spawn(self._keep(clock), "tokens")
@@ -257,7 +257,7 @@ class TokenSource:
                 if lifetime is None:
                     return
                 pause = max(lifetime * REFRESH_FACTOR, MINIMUM_REFRESH_SECONDS)
-                yield from wait(self._wanted, pause)
+                yield from wait(self._renewal_requested, pause)
         finally:
             self._running = False
 

@@ -25,9 +25,9 @@ from kcodec.security.secret import Secret
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0
 #: Seconds for the whole answer.
-ANSWER_SECONDS = 20.0
+RESPONSE_SECONDS = 20.0
 #: A token has some kilobytes; what is longer is no answer to this question.
-MAXIMUM_ANSWER_BYTES = 1 << 20
+MAXIMUM_RESPONSE_BYTES = 1 << 20
 _BLOCK = 64 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 
@@ -88,7 +88,7 @@ class ClientCredentials:
         """Ask, wait, and check what came."""
         try:
             with self._opener.open(self._request(), timeout=SILENCE_SECONDS) as response:
-                answer = self._read(response)
+                body = self._read(response)
         except urllib.error.HTTPError as error:
             with error:
                 self._refused(error.code, self._read(error))
@@ -98,7 +98,7 @@ class ClientCredentials:
             self._unreachable(error.reason)
         except (OSError, http.client.HTTPException) as error:
             self._unreachable(error)
-        return self._token(answer)
+        return self._token(body)
 
     def _request(self) -> urllib.request.Request:
         form = {"grant_type": "client_credentials"}
@@ -114,21 +114,21 @@ class ClientCredentials:
         return request
 
     def _read(self, response: Any) -> bytes:
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + RESPONSE_SECONDS
         parts: list[bytes] = []
-        while sum(map(len, parts)) <= MAXIMUM_ANSWER_BYTES:
+        while sum(map(len, parts)) <= MAXIMUM_RESPONSE_BYTES:
             block = response.read1(_BLOCK)
             if not block:
                 return b"".join(parts)
             parts.append(block)
             if time.monotonic() > deadline:
-                raise TransientTokenError(f"{self.name} did not finish its response within {ANSWER_SECONDS:g} s")
+                raise TransientTokenError(f"{self.name} did not finish its response within {RESPONSE_SECONDS:g} s")
         raise AuthenticationError(
-            f"{self.name} responded with more than {MAXIMUM_ANSWER_BYTES} bytes; is it a token endpoint?"
+            f"{self.name} responded with more than {MAXIMUM_RESPONSE_BYTES} bytes; is it a token endpoint?"
         )
 
-    def _refused(self, status: int, answer: bytes) -> NoReturn:
-        fields = json_object(answer)
+    def _refused(self, status: int, body: bytes) -> NoReturn:
+        fields = json_object(body)
         words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
         # A provider that quotes our secret back must not bring it into an error text.
         reason = shown(words, (self._client_secret,)) or "no reason given"
@@ -150,8 +150,8 @@ class ClientCredentials:
         words = error.strerror if isinstance(error, OSError) else None
         raise TransientTokenError(f"token endpoint {self.name}: {words or error or type(error).__name__}")
 
-    def _token(self, answer: bytes) -> FetchedToken:
-        fields = json_object(answer)
+    def _token(self, body: bytes) -> FetchedToken:
+        fields = json_object(body)
         token = fields.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError(

@@ -73,7 +73,7 @@ class Security:
         return cls(protocol, context, mechanism, str(options["sasl_mechanism"]) if with_sasl else "")
 
     def __repr__(self) -> str:
-        parts = [self.protocol, self.mechanism_name, self._mechanism.who if self._mechanism else ""]
+        parts = [self.protocol, self.mechanism_name, self._mechanism.principal if self._mechanism else ""]
         return f"<Security {' '.join(part for part in parts if part)}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -75,7 +75,7 @@ def authenticate(
     mechanism: str,
     exchange: Exchange,
     *,
-    who: str,
+    principal: str,
     host: str,
     remedy: str,
     timeout: float,
@@ -90,7 +90,7 @@ def authenticate(
 
     Raises AuthenticationError if either side refuses the other, TransportError if the connection fails.
     """
-    name = f"SASL {mechanism}{' as ' + who if who else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
+    name = f"SASL {mechanism}{' as ' + principal if principal else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
     failure: AuthenticationError | None = None
     lifetime_ms = 0
     secrets = list(secrets)
@@ -132,20 +132,20 @@ def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secret
     for _ in range(MAX_EXCHANGE_MESSAGES):
         secrets += [Secret(proof) for proof in _PROOF.findall(said.decode("latin-1"))]
         request = SaslAuthenticateRequest(auth_bytes=said)
-        answer = (yield from call(ANY_NODE, request, timeout=timeout)).message
-        if answer.error_code:
-            raise AuthenticationError(_refusal(answer, name, remedy, secrets))
+        response = (yield from call(ANY_NODE, request, timeout=timeout)).message
+        if response.error_code:
+            raise AuthenticationError(_refusal(response, name, remedy, secrets))
         try:
-            said = exchange.send(bytes(answer.auth_bytes))
+            said = exchange.send(bytes(response.auth_bytes))
         except StopIteration:
-            return int(answer.session_lifetime_ms)
+            return int(response.session_lifetime_ms)
     raise AuthenticationError(f"{name}: the exchange did not end after {MAX_EXCHANGE_MESSAGES} messages")
 
 
-def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
-    row = error_code(answer.error_code)
-    reason = f"{name}: {shown(answer.error_message, secrets) or row.text}"
-    if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+def _refusal(response: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
+    row = error_code(response.error_code)
+    reason = f"{name}: {shown(response.error_message, secrets) or row.text}"
+    if response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"
 

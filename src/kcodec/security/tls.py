@@ -132,24 +132,26 @@ def _load_own_certificate(context: ssl.SSLContext, options: Mapping[str, object]
     if password is not None and secret is None:
         raise TypeError(f"ssl_password must be a str, not {type(password).__name__}")
     where = f"ssl_certfile {str(certfile)!r}" + (f", ssl_keyfile {str(keyfile)!r}" if keyfile else "")
-    asked = []
+    password_requests = []
 
-    def tell() -> str:
-        asked.append(True)
+    def give_password() -> str:
+        password_requests.append(True)
         return "" if secret is None else secret.reveal()
 
     try:
-        context.load_cert_chain(certfile, keyfile, tell)
+        context.load_cert_chain(certfile, keyfile, give_password)
     except ssl.SSLError as error:
-        raise ValueError(f"{where}: {_own_certificate_fault(error, bool(asked), secret is not None)}") from None
+        raise ValueError(
+            f"{where}: {_own_certificate_fault(error, bool(password_requests), secret is not None)}"
+        ) from None
 
 
-def _own_certificate_fault(error: ssl.SSLError, asked: bool, given: bool) -> str:
+def _own_certificate_fault(error: ssl.SSLError, password_requests: bool, given: bool) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the key is not that of the certificate"
-    if asked and not given:
+    if password_requests and not given:
         return "the key is encrypted: set ssl_password"
-    if asked:
+    if password_requests:
         return f"ssl_password does not open the key ({_reason(error)})"
     return f"no certificate and key in PEM ({_reason(error)})"
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
@@ -43,7 +43,7 @@ class GroupSession:
     """See the module. It is the RebalanceHandler of its consumer.
 
     block:     the transaction that runs, its end included.
-    end_gate:  held from before EndTxn to its response, and by what takes partitions away: neither comes between the
+    end_lock:  held from before EndTxn to its response, and by what takes partitions away: neither comes between the
                other's steps.
     is_rebalancing: nothing is delivered until the rebalance that has begun is over.
     is_safe:   the time-outs were looked at with the brokers that are there.
@@ -59,7 +59,7 @@ class GroupSession:
         self.consumer: ConsumerCore
         self.listener = RebalanceListener()
         self.block: SessionBlock | None = None
-        self.end_gate = Gate(clock)
+        self.end_lock = FlowLock(clock)
         self.changed = Signal()
         self.is_rebalancing = self.is_rewind_due = self.is_closing = False
         self.is_safe = self._are_times_checked = False
@@ -273,13 +273,13 @@ class GroupSession:
 
     def _take_away(self, gone: frozenset[TopicPartition], how: str) -> Flow[None]:
         self.consumer.assignment.set_revoking(gone)  # nothing more is delivered of them
-        yield from self.end_gate.acquire()
+        yield from self.end_lock.acquire()
         try:
             if (block := self.block) is not None:
                 self._fail(block, gone, how)
             self.consumer.remove(gone)
         finally:
-            self.end_gate.release()
+            self.end_lock.release()
 
     def _fail(self, block: SessionBlock, gone: frozenset[TopicPartition], how: str) -> None:
         if not block.is_fresh or block.is_ending:
@@ -355,10 +355,10 @@ class GroupSession:
         """Have the membership ask who it is, beside: the coordinator knows us no more."""
         membership = self.consumer.membership
         if membership is not None:
-            yield from spawn(_ask_membership(membership, self.times.request), "membership check")
+            yield from spawn(_check_membership(membership, self.times.request), "membership check")
 
 
-def _ask_membership(membership: Membership, timeout: float) -> Flow[None]:
+def _check_membership(membership: Membership, timeout: float) -> Flow[None]:
     found = yield from membership.force_heartbeat(timeout)
     if found is not Heartbeat.OK:
         log.info("after refused offsets: %s", found.value)

@@ -21,7 +21,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
-from kcodec.session.safety import GENERATION_VERSION, SETTLE_SECONDS
+from kcodec.session.safety import GENERATION_VERSION, MARKER_WAIT_SECONDS
 from kcodec.transactions.manager import TO_ABORT
 from kcodec.transactions.state import State
 
@@ -75,7 +75,7 @@ class SessionEnd:
         session, block = self.session, self.block
         try:
             if not block.committed:
-                if block.transaction.is_commit_unanswered and block.committed is None:
+                if block.transaction.is_commit_unconfirmed and block.committed is None:
                     session.rewind_later(block)
                 else:
                     block.transaction.committed = False  # whatever became of the abort
@@ -115,7 +115,7 @@ class SessionEnd:
                 return None
             return failed
         if offsets:
-            yield from self._settle()
+            yield from self._wait_for_markers()
         return None
 
     def _left(self) -> float:
@@ -135,7 +135,7 @@ class SessionEnd:
         if membership is None:
             self.block.fail("the group was left while it was open")
             return
-        if not (yield from membership.gate.acquire(self._left())):
+        if not (yield from membership.group_lock.acquire(self._left())):
             self.block.fail("the group was still rebalancing at the deadline")
             return
         try:
@@ -145,7 +145,7 @@ class SessionEnd:
             if self.block.failed is None:
                 yield from self._request_offsets(offsets, group)
         finally:
-            membership.gate.release()
+            membership.group_lock.release()
 
     def _request_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
         highest = self.session.times.txn_offset_commit_highest_version
@@ -187,14 +187,14 @@ class SessionEnd:
 
     def _lock(self) -> Flow[None]:
         """From here on nothing takes partitions away."""
-        self._is_locked = yield from self.session.end_gate.acquire(self._left())
+        self._is_locked = yield from self.session.end_lock.acquire(self._left())
         if not self._is_locked:
             self.block.fail("a rebalance was under way at the deadline")
 
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
-            self.session.end_gate.release()
+            self.session.end_lock.release()
 
     def _decide(self, beat: Heartbeat) -> bool:
         """Whether to commit; OK stands for no question, too. Without generations a rebalance that has begun may be over
@@ -206,7 +206,7 @@ class SessionEnd:
         self.block.fail(f"the heartbeat before the commit: {beat.value}")
         return False
 
-    def _settle(self) -> Flow[None]:
+    def _wait_for_markers(self) -> Flow[None]:
         """Committed. Without KIP-447 who takes a partition over does not wait for the markers: so it is not given away
         before they are written. Nobody waits for that here but the next end."""
         if self._is_locked and not self.session.knows_generations:
@@ -215,9 +215,9 @@ class SessionEnd:
 
     def _unlock_later(self) -> Flow[None]:
         try:
-            yield from sleep(SETTLE_SECONDS)
+            yield from sleep(MARKER_WAIT_SECONDS)
         finally:
-            self.session.end_gate.release()
+            self.session.end_lock.release()
 
     # Abort
 

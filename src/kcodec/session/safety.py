@@ -22,7 +22,7 @@ HIGHEST_VERSION = 32767
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 SCAN_SECONDS = 10.0
 #: Without KIP-447: so long after a commit a rebalance goes on at the earliest, as its markers may not be written yet.
-SETTLE_SECONDS = 0.5
+MARKER_WAIT_SECONDS = 0.5
 log = logging.getLogger("kcodec.session")
 
 
@@ -75,5 +75,5 @@ def check_times(times: SessionTimes, transaction_timeout: float) -> None:
     log.warning(
         "this broker knows no generations with offsets (KIP-447, Kafka 2.5): whether each record is processed once "
         "depends on timing. Each commit delays the rebalances after it by %g s",
-        SETTLE_SECONDS,
+        MARKER_WAIT_SECONDS,
     )

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, settle
+from kcodec.cluster.retry_driver import CallContext, request_items
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.consumer.committed_offsets import STABLE_VERSION, fetch_question, value_of
+from kcodec.consumer.committed_offsets import STABLE_VERSION, offset_fetch_handler, value_of
 from kcodec.errors import DeliveryTimeoutError, ProducerFencedError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
@@ -48,7 +48,7 @@ class SharedTransactionFlows:
         self._wall_clock = wall_clock
         #: What the next InitProducerId expects; None before the first, which takes the transactional id over.
         self._expected: ProducerIdAndEpoch | None = None
-        self._is_init_unanswered = False
+        self._is_init_unconfirmed = False
         self._fenced: ProducerFencedError | None = None
 
     def begin(
@@ -72,8 +72,8 @@ class SharedTransactionFlows:
                 self._transaction_timeout_ms,
                 deadline,
                 expected=self._expected,
-                on_unanswered=self._note_unanswered,
-                is_init_unanswered=self._is_init_unanswered,
+                on_no_response=self._note_no_response,
+                is_init_unconfirmed=self._is_init_unconfirmed,
                 on_initialized=self._note_producer,
             )
         except ProducerFencedError as error:
@@ -82,8 +82,8 @@ class SharedTransactionFlows:
         progress = yield from self._fetch_progress(deadline)
         return handle, progress
 
-    def _note_unanswered(self) -> None:
-        self._is_init_unanswered = True
+    def _note_no_response(self) -> None:
+        self._is_init_unconfirmed = True
 
     def _note_producer(self, producer: ProducerIdAndEpoch) -> None:
         self._expected = producer
@@ -91,9 +91,9 @@ class SharedTransactionFlows:
     def _fetch_progress(self, deadline: float) -> Flow[OffsetAndMetadata | None]:
         partition, group_id = self._known_partition(), self._group.group_id
         left = max(deadline - self._cluster.clock(), 0.0)
-        asking = Asking(self._cluster, left, int, DeliveryTimeoutError)
-        question = fetch_question(self._cluster, group_id, [partition], lowest=STABLE_VERSION)
-        outcome = yield from settle(asking, [partition], question, asking.deadline(None))
+        context = CallContext(self._cluster, left, int, DeliveryTimeoutError)
+        handler = offset_fetch_handler(self._cluster, group_id, [partition], lowest=STABLE_VERSION)
+        outcome = yield from request_items(context, [partition], handler, context.deadline(None))
         found: OffsetAndMetadata | None = value_of(outcome, group_id)[partition]
         return found
 

@@ -32,7 +32,7 @@ class BrokerRefused(RuntimeError):
         self.code = code
 
 
-def _ask(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECONDS) -> Any:
+def _request(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECONDS) -> Any:
     """Send one request and return the response. Raises OSError, also for bytes that are no response."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout) as connection:
@@ -53,9 +53,9 @@ def _check(what: str, code: int, text: str | None = None) -> None:
 
 def metadata(address: str, topics: tuple[str, ...] = (), timeout: float = TIMEOUT_SECONDS) -> messages.MetadataResponse:
     """Return what the broker at `address` knows of the cluster and these topics. Raises OSError."""
-    wanted = [messages.MetadataRequestTopic(name=name) for name in topics]
-    request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-    response: messages.MetadataResponse = _ask(address, request, 4, timeout)
+    requested = [messages.MetadataRequestTopic(name=name) for name in topics]
+    request = messages.MetadataRequest(topics=requested, allow_auto_topic_creation=False)
+    response: messages.MetadataResponse = _request(address, request, 4, timeout)
     return response
 
 
@@ -79,22 +79,22 @@ def create_topic(
         replication_factor=replication_factor,
         configs=[messages.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
-    for result in _ask(address, messages.CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 4).topics:
+    for result in _request(address, messages.CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 4).topics:
         _check(f"topic {result.name} was not created", result.error_code, result.error_message)
 
 
 def end_offset(address: str, topic: str, partition: int) -> int:
     """Return the high watermark, from the broker that leads this partition. Raises BrokerRefused, OSError."""
     latest = messages.ListOffsetsPartition(partition_index=partition, timestamp=-1)
-    wanted = messages.ListOffsetsTopic(name=topic, partitions=[latest])
-    found = _ask(address, messages.ListOffsetsRequest(replica_id=-1, topics=[wanted]), 1).topics[0].partitions[0]
+    requested = messages.ListOffsetsTopic(name=topic, partitions=[latest])
+    found = _request(address, messages.ListOffsetsRequest(replica_id=-1, topics=[requested]), 1).topics[0].partitions[0]
     _check(f"no end offset of {topic}-{partition}", found.error_code)
     return int(found.offset)
 
 
 def coordinator(address: str, kind: str, key: str) -> int | None:
     """Return the node that coordinates this "transaction" or "group"; None: not known yet."""
-    found = _ask(address, messages.FindCoordinatorRequest(key=key, key_type=COORDINATOR_TYPES[kind]), 1)
+    found = _request(address, messages.FindCoordinatorRequest(key=key, key_type=COORDINATOR_TYPES[kind]), 1)
     if found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return None
     _check(f"no coordinator of {kind} {key}", found.error_code, found.error_message)
@@ -103,19 +103,19 @@ def coordinator(address: str, kind: str, key: str) -> int | None:
 
 def create_acl(address: str, acl: AclBinding) -> None:
     """Allow it. Raises BrokerRefused, OSError."""
-    (result,) = _ask(address, messages.CreateAclsRequest(creations=[acl_creation(acl)]), 1).results
+    (result,) = _request(address, messages.CreateAclsRequest(creations=[acl_creation(acl)]), 1).results
     _check(f"not created: {acl}", result.error_code, result.error_message)
 
 
 def delete_acl(address: str, acl: AclBinding) -> None:
     """Allow it no more. Raises BrokerRefused, OSError."""
     chosen = messages.DeleteAclsFilter(**acl_filter_fields(acl))
-    (result,) = _ask(address, messages.DeleteAclsRequest(filters=[chosen]), 1).filter_results
+    (result,) = _request(address, messages.DeleteAclsRequest(filters=[chosen]), 1).filter_results
     _check(f"not deleted: {acl}", result.error_code, result.error_message)
 
 
 def has_acl(address: str, acl: AclBinding) -> bool:
     """Return whether this very broker knows it: each learns of changes by itself. Raises BrokerRefused, OSError."""
-    response = _ask(address, messages.DescribeAclsRequest(**acl_filter_fields(acl)), 1)
+    response = _request(address, messages.DescribeAclsRequest(**acl_filter_fields(acl)), 1)
     _check(f"no response about {acl}", response.error_code, response.error_message)
     return bool(response.resources)

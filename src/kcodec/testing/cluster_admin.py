@@ -58,7 +58,7 @@ class ClusterAdmin:
 
         def created() -> bool:
             try:
-                self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
+                self._request(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
             except bare_admin.BrokerRefused as error:
                 # Fewer brokers are registered and not fenced than the topic has replicas.
                 if error.code != ErrorCode.INVALID_REPLICATION_FACTOR or factor > sum(
@@ -85,7 +85,7 @@ class ClusterAdmin:
         """The node that coordinates this "transaction" (its transactional id) or "group"; waits while there is none."""
 
         def coordinating() -> Node | None:
-            return self._running_node(self._ask(lambda address: bare_admin.coordinator(address, kind, key)))
+            return self._running_node(self._request(lambda address: bare_admin.coordinator(address, kind, key)))
 
         return self._wait_for(coordinating, f"the {kind} {key} had a coordinator that runs")
 
@@ -118,8 +118,8 @@ class ClusterAdmin:
         Raises BrokerRefused, ValueError.
         """
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
-        self._ask(lambda address: bare_admin.create_acl(address, acl))
-        self._wait_for(lambda: all(self._ask_all(acl)), f"all nodes knew {acl}")
+        self._request(lambda address: bare_admin.create_acl(address, acl))
+        self._wait_for(lambda: all(self._request_all(acl)), f"all nodes knew {acl}")
 
     def revoke(
         self,
@@ -133,10 +133,10 @@ class ClusterAdmin:
     ) -> None:
         """Take back what `allow` permitted with the same arguments."""
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
-        self._ask(lambda address: bare_admin.delete_acl(address, acl))
-        self._wait_for(lambda: not any(self._ask_all(acl)), f"all nodes had forgotten {acl}")
+        self._request(lambda address: bare_admin.delete_acl(address, acl))
+        self._wait_for(lambda: not any(self._request_all(acl)), f"all nodes had forgotten {acl}")
 
-    def _ask_all(self, acl: AclBinding) -> list[bool]:
+    def _request_all(self, acl: AclBinding) -> list[bool]:
         return [bare_admin.has_acl(node.admin_server, acl) for node in self.nodes if node.is_running]
 
     def _running_node(self, number: int | None) -> Node | None:
@@ -144,24 +144,24 @@ class ClusterAdmin:
         found = [node for node in self.nodes if node.id == number and node.is_running]
         return found[0] if found else None
 
-    def _ask(self, question: Callable[[str], Found]) -> Found:
+    def _request(self, request: Callable[[str], Found]) -> Found:
         """Put a question to the first node that answers: one may be dead, or paused."""
         running = [node for node in self.nodes if node.is_running]
         for node in running:
             try:
-                return question(node.admin_server)
+                return request(node.admin_server)
             except OSError:
                 if node is running[-1]:
                     raise
         raise KafkaFailed("no node of this Kafka runs")
 
-    def _wait_for(self, answer: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
+    def _wait_for(self, probe: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
         """Ask until the answer is true, and give it; an OSError is no answer yet."""
         deadline = time.monotonic() + timeout
         while True:
             reason = ""
             try:
-                found = answer()
+                found = probe()
             except OSError as error:
                 reason = f": {error}"
             else:
@@ -187,7 +187,7 @@ class ClusterAdmin:
         return True
 
     def _partition(self, topic: str, partition: int) -> MetadataResponsePartition | None:
-        return self._ask(lambda address: bare_admin.partitions_of(address, topic)).get(partition)
+        return self._request(lambda address: bare_admin.partitions_of(address, topic)).get(partition)
 
 
 def _acl(

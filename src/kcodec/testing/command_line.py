@@ -120,7 +120,7 @@ def start(given: argparse.Namespace) -> int:
         directory=directory,
         **properties,
     )
-    _make_room(directory, given.name)
+    _make_directory(directory, given.name)
     try:
         kafka.start(guarded=False)
         nodes = [(node.pid or 0, str(node.directory / "server.properties")) for node in kafka.nodes]
@@ -130,11 +130,11 @@ def start(given: argparse.Namespace) -> int:
         kafka.close()
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    _tell(kafka, given.name)
+    _show(kafka, given.name)
     return 0
 
 
-def _make_room(directory: Path, name: str) -> None:
+def _make_directory(directory: Path, name: str) -> None:
     """An empty folder; what an earlier cluster left is removed if none of its processes runs. Raises ValueError."""
     try:
         directory.mkdir(parents=True)
@@ -157,7 +157,7 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _tell(kafka: ApacheKafka, name: str) -> None:
+def _show(kafka: ApacheKafka, name: str) -> None:
     """What is for the eye on stderr, what is for programs on stdout."""
     more = "" if name == DEFAULT_NAME else f" --name {name}"
     options = kafka.client_options()

@@ -105,7 +105,7 @@ class ApacheKafka(ClusterAdmin):
         self.version = version
         self.directory = Path(directory).absolute() if directory is not None else None
         self._own_directory = directory is None
-        self._nodes_wanted = nodes
+        self._node_count = nodes
         self._advertise = advertise
         self._jvm_options = (f"-Xmx{heap}", *names_of(jvm_options, "jvm_options"))
         self._properties = {property_name(name): value for name, value in properties.items()}
@@ -244,7 +244,7 @@ class ApacheKafka(ClusterAdmin):
 
     def _make_nodes(self, directory: Path, launch: Launch) -> list[Node]:
         taken: set[int] = set()
-        listeners = {number: listeners_of(number, taken) for number in range(1, self._nodes_wanted + 1)}
+        listeners = {number: listeners_of(number, taken) for number in range(1, self._node_count + 1)}
         voters = {number: own["CONTROLLER"] for number, own in listeners.items()}
         self._addresses = {
             (number, name): advertised(own[name], self._advertise)
@@ -278,17 +278,17 @@ class ApacheKafka(ClusterAdmin):
         return self.nodes[0]
 
 
-def _transaction_version(version: str, wanted: int | None, unstable: bool) -> int:
+def _transaction_version(version: str, requested: int | None, unstable: bool) -> int:
     """What is wanted, else the newest that this Kafka has ready. Raises ValueError if it has it not."""
     newest = 2 if int(version.partition(".")[0]) >= 4 else 0
-    if wanted is None:
+    if requested is None:
         return newest
-    if wanted > newest and not unstable:
+    if requested > newest and not unstable:
         raise ValueError(
-            f"Kafka {version} has transaction versions up to {newest}, not {wanted}; 3.9 knows 1 and 2 as unstable"
+            f"Kafka {version} has transaction versions up to {newest}, not {requested}; 3.9 knows 1 and 2 as unstable"
             " features, which unstable_feature_versions_enable=True allows"
         )
-    return wanted
+    return requested
 
 
 def _shared_classes(version: str, launch: Launch) -> list[str]:

@@ -54,13 +54,13 @@ class Watchdog:
 
     def watch(self, what: int | Path) -> None:
         """Have this process id, or this folder, ended together with us."""
-        self._tell(f"+{what}\n")
+        self._send(f"+{what}\n")
 
     def forget(self, what: int | Path) -> None:
         """It has ended."""
-        self._tell(f"-{what}\n")
+        self._send(f"-{what}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._lock:
             if self._guard is None or self._owner != os.getpid():
                 # Its own session: a Ctrl-C at the terminal must not end it before us.

@@ -51,11 +51,11 @@ def end_transaction(
         ending.transactional_id,
         doing,
         deadline,
-        on_unanswered=ending.on_unanswered,
+        on_no_response=ending.on_no_response,
         is_uncertain=lambda code: code not in CERTAIN_CODES,
         # An open transaction stops readers until its timeout, so an abort is worth sending without a response, too.
         is_sent_late=not is_commit,
-        unanswered=int(is_commit and ending.is_commit_unanswered),
+        unconfirmed=int(is_commit and ending.is_commit_unconfirmed),
     )
     try:
         code, following = yield from _send(coordinator, ending, is_commit)
@@ -93,19 +93,19 @@ def _send(coordinator: CoordinatorCall, ending: Ending, is_commit: bool) -> Flow
 
 def _without_response(coordinator: CoordinatorCall, is_commit: bool, error: BaseException) -> Failed:
     doing = coordinator.doing
-    if not coordinator.unanswered:
+    if not coordinator.unconfirmed:
         return Failed(TransactionDisposition.INTERRUPTED, error.error if isinstance(error, Failed) else error)
     if is_commit:
         return Failed(
-            TransactionDisposition.UNANSWERED,
+            TransactionDisposition.UNCONFIRMED,
             UnknownOutcomeError(
-                f"{doing}: asked {coordinator.unanswered} times and not answered for certain; the transaction may be "
+                f"{doing}: asked {coordinator.unconfirmed} times and not answered for certain; the transaction may be "
                 f"committed, or aborted, or still open. The last was: {error}",
                 possibly_sent=True,
             ),
         )
     return Failed(
-        TransactionDisposition.UNANSWERED,
+        TransactionDisposition.UNCONFIRMED,
         DeliveryTimeoutError(
             f"{doing}: not confirmed. Nothing of the transaction will be committed; what may still be open, the next "
             f"begin aborts, or the coordinator when its time is over. The last was: {error}",
@@ -124,7 +124,7 @@ def _refused_commit(coordinator: CoordinatorCall, ending: Ending, code: int) -> 
         found = yield from investigate(coordinator.cluster, ending, doing, code, coordinator.deadline)
         if is_fenced or ending.is_new_flow or ending.is_shared or found.is_committed:
             failed = found
-    is_lost = coordinator.unanswered > 0 and (is_fenced or code == ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    is_lost = coordinator.unconfirmed > 0 and (is_fenced or code == ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     return _unknown(doing, failed) if is_lost and not failed.is_committed else failed
 
 
@@ -138,7 +138,7 @@ def _unknown(doing: str, last: Failed) -> Failed:
     )
     unknown.__cause__ = last.error
     is_fatal = last.disposition is TransactionDisposition.FATAL
-    return Failed(TransactionDisposition.FATAL if is_fatal else TransactionDisposition.UNANSWERED, unknown)
+    return Failed(TransactionDisposition.FATAL if is_fatal else TransactionDisposition.UNCONFIRMED, unknown)
 
 
 def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[None]:
@@ -146,14 +146,14 @@ def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int
     more (the coordinator timed the transaction out, or nothing was ever added to it)."""
     doing, is_invalid = coordinator.doing, code == ErrorCode.INVALID_TXN_STATE
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
-    if is_invalid and not (ending.is_commit_unanswered or ending.is_new_flow or ending.is_shared):
+    if is_invalid and not (ending.is_commit_unconfirmed or ending.is_new_flow or ending.is_shared):
         return
     found = failed
-    if code in FENCED_CODES or (is_invalid and (ending.is_commit_unanswered or ending.is_shared)):
+    if code in FENCED_CODES or (is_invalid and (ending.is_commit_unconfirmed or ending.is_shared)):
         found = yield from investigate(coordinator.cluster, ending, doing, code, coordinator.deadline)
     if found.is_committed:
         raise found
-    if is_invalid and ending.is_commit_unanswered:
+    if is_invalid and ending.is_commit_unconfirmed:
         raise _unknown(doing, failed)
     # InitProducerId, which comes next, aborts what may be open, too.
     if found.disposition not in {TransactionDisposition.ABORT, TransactionDisposition.EMPTY}:

@@ -33,7 +33,7 @@ class TransactionDisposition(Enum):
     #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
     INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
-    UNANSWERED = "unanswered"
+    UNCONFIRMED = "unanswered"
     #: The deadline came before EndTxn was sent.
     INTERRUPTED = "interrupted"
     #: EndTxn found that nothing was written under this epoch.
@@ -129,17 +129,17 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
     return Failed(disposition, error)
 
 
-def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
+def fenced(doing: str, code: int, transactional_id: str, *, is_init_unconfirmed: bool = False) -> ProducerFencedError:
     """Return the error for a transactional id that another producer uses.
 
-    is_init_unanswered: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as another
-    producer would, so that a service that stopped would stay down for one late packet: the remedy is "recreate".
+    is_init_unconfirmed: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as
+    another producer would. One late packet must not stop a service for good, so the remedy is "recreate".
     """
     advice = (
         "One id belongs to one live instance: stop this one, or give it a transactional_id that no other uses (created "
         "again with the same id, it would fence the other in turn)"
     )
-    if is_init_unanswered:
+    if is_init_unconfirmed:
         advice = (
             "It may have been this producer itself: one of its InitProducerId requests got no response, and a late "
             "copy of it bumps the epoch. Close this producer and create it again; if it is fenced again, another live "
@@ -150,7 +150,7 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: 
         f"write. {advice}",
         code=code,
         name=error_code(code).name,
-        remedy="recreate" if is_init_unanswered else "stop",
+        remedy="recreate" if is_init_unconfirmed else "stop",
         resource=transactional_id,
     )
 

@@ -126,9 +126,9 @@ class Ending:
     is_shared:     whether others may have its handle, and end it.
     timeout_ms:    its time-out, for the text of errors where the coordinator does not say.
     is_over_time:  returns whether it was open for longer, by the clock that there is.
-    on_unanswered: called for each copy of EndTxn that got no response.
-    is_commit_unanswered: a copy of EndTxn (commit) of an earlier call got no response.
-    is_init_unanswered:   a copy of our own InitProducerId did not, it may arrive late and fence us.
+    on_no_response: called for each copy of EndTxn that got no response.
+    is_commit_unconfirmed: a copy of EndTxn (commit) of an earlier call got no response.
+    is_init_unconfirmed:   a copy of our own InitProducerId did not, it may arrive late and fence us.
     is_added:      partitions, records or offsets of this very transaction were acknowledged, so that the coordinator
                    knows of it.
     """
@@ -139,9 +139,9 @@ class Ending:
     is_shared: bool
     timeout_ms: int
     is_over_time: Callable[[TransactionStatus | None], bool]
-    on_unanswered: Callable[[], None] = lambda: None
-    is_commit_unanswered: bool = False
-    is_init_unanswered: bool = False
+    on_no_response: Callable[[], None] = lambda: None
+    is_commit_unconfirmed: bool = False
+    is_init_unconfirmed: bool = False
     is_added: bool = False
 
 
@@ -151,26 +151,28 @@ def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadlin
 
     deadline: of the call that met the error, by the cluster's clock; None in the background.
     """
-    who = ending.transactional_id
+    transactional_id = ending.transactional_id
     until = cluster.clock() + INVESTIGATION_SECONDS
-    found = yield from describe_transaction(cluster, who, until if deadline is None else min(until, deadline))
-    by_another = fenced(doing, code, who, is_init_unanswered=ending.is_init_unanswered)
+    found = yield from describe_transaction(
+        cluster, transactional_id, until if deadline is None else min(until, deadline)
+    )
+    by_another = fenced(doing, code, transactional_id, is_init_unconfirmed=ending.is_init_unconfirmed)
     if found is None:
         if ending.is_over_time(None):
-            return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, ending.timeout_ms))
+            return Failed(TransactionDisposition.ABORT, timed_out(doing, code, transactional_id, ending.timeout_ms))
         return Failed(TransactionDisposition.FATAL, by_another)
     if found.is_one_past(ending.producer) and found.is_aborted and ending.is_over_time(found):
-        return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, found.timeout_ms))
+        return Failed(TransactionDisposition.ABORT, timed_out(doing, code, transactional_id, found.timeout_ms))
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
-        error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
+        error = ended_elsewhere(doing, code, transactional_id, "committed" if found.is_committed else "aborted")
         return Failed(TransactionDisposition.ABORT, error, is_committed=found.is_committed)
     if _is_committed(found, ending):
-        return Failed(TransactionDisposition.ABORT, was_committed(doing, code, who), is_committed=True)
+        return Failed(TransactionDisposition.ABORT, was_committed(doing, code, transactional_id), is_committed=True)
     if found.producer != ending.producer:
         return Failed(TransactionDisposition.FATAL, by_another)
     # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
     is_empty = code == ErrorCode.INVALID_TXN_STATE and found.state != ONGOING
-    plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)
+    plain = broker_error(code, doing, resource=transactional_id, remedy="abort", kind=AbortableTransactionError)
     return Failed(TransactionDisposition.EMPTY if is_empty else TransactionDisposition.ABORT, plain)
 
 

@@ -36,16 +36,16 @@ def init_producer_id(
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None,
     deadline: float,
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     *,
-    is_init_unanswered: bool,
+    is_init_unconfirmed: bool,
     concurrent_backoff: float = CONCURRENT_BACKOFF,
 ) -> Flow[ProducerIdAndEpoch]:
     """Return the (producer id, epoch) of the transactions to come; what was open under the id is aborted.
 
     expected:      what we had before; None takes the id over.
-    on_unanswered: called for each copy that got no response: it may arrive late.
-    is_init_unanswered: whether a copy of an earlier call got no response.
+    on_no_response: called for each copy that got no response: it may arrive late.
+    is_init_unconfirmed: whether a copy of an earlier call got no response.
     concurrent_backoff: the first pause while the last transaction of the id is being ended.
 
     UNKNOWN_SERVER_ERROR is retried until the deadline: the coordinator may have bumped the epoch or not, and a retry
@@ -60,7 +60,7 @@ def init_producer_id(
         transactional_id,
         doing,
         deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         is_uncertain=lambda code: code == ErrorCode.UNKNOWN_SERVER_ERROR,
         concurrent_backoff=concurrent_backoff,
     )
@@ -73,8 +73,8 @@ def init_producer_id(
         if status is not None and status.is_aborted and status.is_one_past(expected):
             code, found = yield from _send(coordinator, timeout_ms, status.producer)
         if code in FENCED_CODES:
-            is_init_unanswered = is_init_unanswered or coordinator.unanswered > 0
-            error = fenced(doing, code, transactional_id, is_init_unanswered=is_init_unanswered)
+            is_init_unconfirmed = is_init_unconfirmed or coordinator.unconfirmed > 0
+            error = fenced(doing, code, transactional_id, is_init_unconfirmed=is_init_unconfirmed)
             raise Failed(TransactionDisposition.FATAL, error)
     if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         raise Failed(TransactionDisposition.FATAL, timeout_refused(transactional_id, timeout_ms))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transactional producer: its identity and state, and the calls of its application (Kafka: TransactionManager).
 
-The sender sees a `ProducerIdSource`. The calls are flows: initialize, begin, offsets, commit, abort. Next to them a
+The sender sees a `ProducerIdManager`. The calls are flows: initialize, begin, offsets, commit, abort. Next to them a
 background flow runs: AddPartitionsToTxn for the records that wait for it (old flow), why an epoch is too old, the
 warning before a transaction's time is over.
 
@@ -29,7 +29,7 @@ from kcodec.errors import (
 )
 from kcodec.flow import Flow, Signal, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdSource
+from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdManager
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import (
@@ -69,14 +69,14 @@ _FLUSHING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
 _EVENTS = {
     TransactionDisposition.ABORT: Event.ABORTABLE,
     TransactionDisposition.FATAL: Event.FATAL,
-    TransactionDisposition.UNANSWERED: Event.UNANSWERED,
+    TransactionDisposition.UNCONFIRMED: Event.UNCONFIRMED,
     TransactionDisposition.INTERRUPTED: Event.INTERRUPTED,
     # Records were acknowledged and the coordinator knows nothing of them.
     TransactionDisposition.EMPTY: Event.FATAL,
 }
 
 
-class TransactionManager(ProducerIdSource):
+class TransactionManager(ProducerIdManager):
     """See the module. Calls are flows; timeout: seconds, `max_block` without one (Kafka: max.block.ms).
 
     state, kept_error: by `kcodec.transactions.state`.
@@ -107,7 +107,7 @@ class TransactionManager(ProducerIdSource):
         self.kept_error: BaseException | None = None
         self.producer: ProducerIdAndEpoch | None = None
         self.open = None
-        self.is_epoch_spent = self.is_epoch_used = self.is_init_unanswered = False
+        self.is_epoch_spent = self.is_epoch_used = self.is_init_unconfirmed = False
         self.markers = MarkerProbe(cluster, transactional_id)
 
     # States
@@ -145,7 +145,7 @@ class TransactionManager(ProducerIdSource):
     def _note_lost(self) -> None:
         """Rule the commit out after an error, unless others have the handle, or a copy of EndTxn is on its way."""
         transaction = self.open
-        if transaction is None or transaction.is_shared or transaction.is_commit_unanswered:
+        if transaction is None or transaction.is_shared or transaction.is_commit_unconfirmed:
             return
         if transaction.committed is None:
             transaction.committed = False
@@ -184,10 +184,10 @@ class TransactionManager(ProducerIdSource):
         def is_over_time(_: object) -> bool:
             return transaction.seconds_open(self.cluster.clock()) >= self.transaction_timeout_ms / 1000
 
-        def on_unanswered() -> None:
-            transaction.is_end_unanswered = True
-            transaction.is_commit_unanswered |= self.state is State.COMMITTING
-            self.on_unanswered("EndTxn")
+        def on_no_response() -> None:
+            transaction.is_end_unconfirmed = True
+            transaction.is_commit_unconfirmed |= self.state is State.COMMITTING
+            self.on_no_response("EndTxn")
 
         return Ending(
             transactional_id=self.transactional_id,
@@ -196,27 +196,27 @@ class TransactionManager(ProducerIdSource):
             is_shared=transaction.is_shared,
             timeout_ms=self.transaction_timeout_ms,
             is_over_time=is_over_time,
-            on_unanswered=on_unanswered,
-            is_commit_unanswered=transaction.is_commit_unanswered,
-            is_init_unanswered=self.is_init_unanswered,
+            on_no_response=on_no_response,
+            is_commit_unconfirmed=transaction.is_commit_unconfirmed,
+            is_init_unconfirmed=self.is_init_unconfirmed,
             is_added=transaction.is_known,
         )
 
-    # For the sender: ProducerIdSource
+    # For the sender: ProducerIdManager
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         if self.state in {State.UNINITIALIZED, State.INITIALIZING, State.UNKNOWN_OUTCOME}:
             return None
         return self.producer
 
     def produce_highest_version(self) -> int:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return HIGHEST_VERSION if self.open is None or self.open.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         transaction = self.open
         if transaction is None or self.state not in _WRITING or transaction.to_investigate is not None:
             return False
@@ -231,7 +231,7 @@ class TransactionManager(ProducerIdSource):
         return False
 
     def refuses(self) -> BaseException | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         if self.state is State.ABORTING:
             return TransactionStateError(
                 f"the transaction of {self.transactional_id!r} was aborted before this record was written",
@@ -241,7 +241,7 @@ class TransactionManager(ProducerIdSource):
         return self.kept_error
 
     def on_success(self, partition: TopicPartition, records_count: int = 0, last_sequence: int = -1) -> None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         transaction = self.open
         if transaction is None:
             return
@@ -250,7 +250,7 @@ class TransactionManager(ProducerIdSource):
             self.markers.note_first_batch(transaction.seconds_open(self.cluster.clock()))
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdSource. In the old flow the next transaction gets a new epoch where it is not certain what the
+        """See ProducerIdManager. In the old flow the next transaction gets a new epoch where it is not certain what the
         partition has seen of this one."""
         transaction = self.open
         if transaction is None:
@@ -267,8 +267,8 @@ class TransactionManager(ProducerIdSource):
         else:
             self.move(Event.ABORTABLE, not_written(self.transactional_id, partition, error))
 
-    def on_unanswered(self, api: str) -> None:
-        """See ProducerIdSource: in the old flow a late copy could join the next transaction of the same epoch."""
+    def on_no_response(self, api: str) -> None:
+        """See ProducerIdManager: in the old flow a late copy could join the next transaction of the same epoch."""
         if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
             log.info(
                 "%s: %s got no response, so the epoch is not used for another transaction", self.transactional_id, api
@@ -276,7 +276,7 @@ class TransactionManager(ProducerIdSource):
             self.is_epoch_spent = True
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdSource. Why an epoch is too old is investigated first; the batch waits for that."""
+        """See ProducerIdManager. Why an epoch is too old is investigated first; the batch waits for that."""
         transaction = self.open
         if transaction is None or self.state not in _WRITING or code not in FENCED_CODES:
             return BatchDisposition.FAIL
@@ -301,8 +301,8 @@ class TransactionManager(ProducerIdSource):
                 self.transaction_timeout_ms,
                 self.producer,
                 self._deadline(timeout),
-                self._init_unanswered,
-                is_init_unanswered=self.is_init_unanswered,
+                self._note_init_unconfirmed,
+                is_init_unconfirmed=self.is_init_unconfirmed,
             )
         except Failed as failed:
             self.move(Event.FATAL, failed.error)
@@ -313,8 +313,8 @@ class TransactionManager(ProducerIdSource):
         self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
 
-    def _init_unanswered(self) -> None:
-        self.is_init_unanswered = True
+    def _note_init_unconfirmed(self) -> None:
+        self.is_init_unconfirmed = True
 
     def _deadline(self, timeout: float | None) -> float:
         return self.cluster.clock() + (self.max_block if timeout is None else timeout)
@@ -483,7 +483,7 @@ class TransactionManager(ProducerIdSource):
                 deadline,
                 is_new_flow=transaction.is_new_flow,
                 groups=transaction.groups,
-                on_unanswered=lambda: self.on_unanswered("an offset request"),
+                on_no_response=lambda: self.on_no_response("an offset request"),
                 highest_version=highest_version,
             )
         except Failed as failed:
@@ -566,7 +566,7 @@ class TransactionManager(ProducerIdSource):
             try:
                 following = yield from self._send_end(transaction, is_commit, deadline)
             except Failed as failed:
-                if failed.disposition is TransactionDisposition.UNANSWERED and not is_commit:
+                if failed.disposition is TransactionDisposition.UNCONFIRMED and not is_commit:
                     transaction.committed = False
                 if failed.is_committed:
                     transaction.committed = True
@@ -622,7 +622,7 @@ class TransactionManager(ProducerIdSource):
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
         if self.state in {State.COMMITTING, State.ABORTING}:
-            event = Event.UNANSWERED if transaction.is_end_unanswered else Event.INTERRUPTED
+            event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
             self.move(event, self._blocked("the call that was to end it was interrupted"))
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
@@ -698,7 +698,7 @@ class TransactionManager(ProducerIdSource):
                 transaction.producer,
                 partitions,
                 self._deadline(None),
-                on_unanswered=lambda: self.on_unanswered("AddPartitionsToTxn"),
+                on_no_response=lambda: self.on_no_response("AddPartitionsToTxn"),
                 is_over=is_over,
             )
         except Failed as failed:

@@ -62,7 +62,7 @@ def commit_offsets(
     *,
     is_new_flow: bool,
     groups: set[str],
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     highest_version: int = HIGHEST_VERSION,
 ) -> Flow[None]:
     """Send TxnOffsetCommit to the group's coordinator, and AddOffsetsToTxn before it in the old flow.
@@ -76,7 +76,7 @@ def commit_offsets(
         CoordinatorCall,
         cluster,
         deadline=deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     if not is_new_flow and group.group_id not in groups:

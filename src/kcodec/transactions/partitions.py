@@ -29,7 +29,7 @@ def add_partitions(
     partitions: Iterable[TopicPartition],
     deadline: float,
     *,
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     is_over: Callable[[], bool],
 ) -> Flow[None]:
     """Add all of them. Raise Failed (resource: the partition, or the topic for a missing permission),
@@ -41,7 +41,7 @@ def add_partitions(
         transactional_id,
         doing,
         deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         is_over=is_over,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )

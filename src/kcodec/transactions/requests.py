@@ -46,7 +46,7 @@ class CoordinatorCall:
 
     doing:         what is requested, for errors: "EndTxn of 'orders'".
     deadline:      by the cluster's clock; past it DeliveryTimeoutError is raised.
-    on_unanswered: called each time a copy that may have been sent got no response.
+    on_no_response: called each time a copy that may have been sent got no response.
     is_over:       called before each repeat; once true, the last error is raised instead.
     is_uncertain:  recognizes codes of a broker that may have acted on the request all the same, as if it had no
                    response.
@@ -60,12 +60,12 @@ class CoordinatorCall:
     key: str
     doing: str
     deadline: float
-    on_unanswered: Callable[[], None] = lambda: None
+    on_no_response: Callable[[], None] = lambda: None
     is_over: Callable[[], bool] = lambda: False
     is_uncertain: Callable[[int], bool] = lambda code: False
     concurrent_backoff: float = CONCURRENT_BACKOFF
     is_sent_late: bool = False
-    unanswered: int = 0
+    unconfirmed: int = 0
 
     def __post_init__(self) -> None:
         self._started = self.cluster.clock()
@@ -88,7 +88,7 @@ class CoordinatorCall:
                 reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, highest=highest)
             except TransportError as error:
                 if error.possibly_sent:
-                    self._note_unanswered()
+                    self._note_no_response()
                 if isinstance(error, AuthenticationError):
                     raise
                 self.cluster.forget_coordinator(self.kind, self.key)
@@ -98,7 +98,7 @@ class CoordinatorCall:
                 raise
             except (DecodeError, GeneratorExit):
                 # A response without a result, or a caller that gave up while the request was under way.
-                self._note_unanswered()
+                self._note_no_response()
                 raise
             code = code_of(reply.message)
             if code not in PASSING and not self.is_uncertain(code):
@@ -106,7 +106,7 @@ class CoordinatorCall:
             if code in COORDINATOR_GONE:
                 self.cluster.forget_coordinator(self.kind, self.key)
             if self.is_uncertain(code):
-                self._note_unanswered()
+                self._note_no_response()
             yield from self._pause(broker_error(code, self.doing, resource=self.key))
 
     def _find(self) -> Flow[int]:
@@ -118,10 +118,10 @@ class CoordinatorCall:
             is_own = self.kind == "transaction"
             raise Failed(TransactionDisposition.FATAL if is_own else TransactionDisposition.ABORT, error) from error
 
-    def _note_unanswered(self) -> None:
+    def _note_no_response(self) -> None:
         """Count a copy without a response that reports its outcome."""
-        self.unanswered += 1
-        self.on_unanswered()
+        self.unconfirmed += 1
+        self.on_no_response()
 
     def _pause(self, last: BrokerError | TransportError) -> Flow[None]:
         """Wait before the next copy; `last` is the error of the one before. Raise it, or DeliveryTimeoutError, if none
@@ -143,7 +143,7 @@ class CoordinatorCall:
     def _late(self, why: str) -> DeliveryTimeoutError:
         seconds = max(self.deadline - self._started, 0.0)
         return DeliveryTimeoutError(
-            f"{self.doing}: no success within {seconds:.3g} s; {why}", possibly_sent=self.unanswered > 0
+            f"{self.doing}: no success within {seconds:.3g} s; {why}", possibly_sent=self.unconfirmed > 0
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import (
     AuthorizationError,
@@ -30,7 +30,7 @@ from kcodec.errors import (
 )
 from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdSource
+from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdManager
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, abortable
@@ -73,7 +73,7 @@ def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> End
     )
 
 
-class HandleSource(ProducerIdSource):
+class HandleProducerId(ProducerIdManager):
     """The identity of a TransactionWriter.
 
     error:         the first that was met; nothing is written after it.
@@ -113,15 +113,15 @@ class HandleSource(ProducerIdSource):
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return self._ending.producer
 
     def produce_highest_version(self) -> int:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return HIGHEST_VERSION if self._ending.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource. With must_be_first, the first batch of a partition waits for the leader's word."""
+        """See ProducerIdManager. With must_be_first, the first batch of a partition waits for the leader's word."""
         if partition in self._unchecked:
             self._to_check.add(partition)
             self._wake.set()
@@ -129,19 +129,19 @@ class HandleSource(ProducerIdSource):
         return partition in self._written and self._to_investigate is None
 
     def refuses(self) -> BaseException | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return self.error
 
     def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         self._written[partition] = self._written[partition][0] + records_count, last_sequence
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdSource: a writer that lost a record gives no receipt, so it may as well stop."""
+        """See ProducerIdManager: a writer that lost a record gives no receipt, so it may as well stop."""
         self._stop(error)
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdSource. Why the epoch is too old is investigated; the batch waits for that."""
+        """See ProducerIdManager. Why the epoch is too old is investigated; the batch waits for that."""
         if self.error is not None or code not in FENCED_CODES | ENDED_CODES:
             return BatchDisposition.FAIL
         if self._to_investigate is None:
@@ -170,9 +170,9 @@ class HandleSource(ProducerIdSource):
         from kcodec.cluster.producer_states import producers_of
 
         partitions, seconds = sorted(self._to_check), self._check_seconds
-        asking = Asking(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
+        context = CallContext(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
         try:
-            found = (yield from producers_of(asking, partitions, None, seconds)).first_value()
+            found = (yield from producers_of(context, partitions, None, seconds)).first_value()
         except KcodecError as error:
             if isinstance(error, AuthorizationError) and isinstance(error.resource, TopicPartition):
                 error.resource = error.resource.topic
@@ -211,15 +211,15 @@ def begin_shared(
     deadline: float,
     *,
     expected: ProducerIdAndEpoch | None = None,
-    on_unanswered: Callable[[], None] = lambda: None,
-    is_init_unanswered: bool = False,
+    on_no_response: Callable[[], None] = lambda: None,
+    is_init_unconfirmed: bool = False,
     on_initialized: Callable[[ProducerIdAndEpoch], None] = lambda producer: None,
 ) -> Flow[TransactionHandle]:
     """Take the transactional id over, abort what was open under it, and begin a transaction without an owner.
 
     expected:      the (producer id, epoch) of the transaction before, if this process began it: it succeeds only
                    while no other took the id over. None: take it over.
-    on_unanswered: called for each copy of InitProducerId that got no response; is_init_unanswered: whether one of an
+    on_no_response: called for each copy of InitProducerId that got no response; is_init_unconfirmed: whether one of an
                    earlier call got none.
     on_initialized: called with the (producer id, epoch) of the transaction as soon as it is known.
 
@@ -233,8 +233,8 @@ def begin_shared(
             timeout_ms,
             expected,
             deadline,
-            on_unanswered,
-            is_init_unanswered=is_init_unanswered,
+            on_no_response,
+            is_init_unconfirmed=is_init_unconfirmed,
             concurrent_backoff=CONCURRENT_BACKOFF if expected is None else OWN_CONCURRENT_BACKOFF,
         )
     except Failed as failed:
@@ -266,7 +266,7 @@ def _add_up_front(
             partitions,
             deadline,
             # Each transaction without an owner has its own epoch, so that a late copy cannot reach another one.
-            on_unanswered=lambda: None,
+            on_no_response=lambda: None,
             is_over=lambda: False,
         )
     except Failed as failed:
@@ -309,7 +309,7 @@ def commit_shared(
                 is_new_flow=ending.is_new_flow,
                 groups=set(),
                 # The owner spends the epoch of every transaction that it shared.
-                on_unanswered=lambda: None,
+                on_no_response=lambda: None,
             )
         following = yield from end_transaction(cluster, ending, True, deadline)
         return following or ending.producer

@@ -57,7 +57,7 @@ class Event(Enum):
     FLUSHED = "all records of a transaction that is released were acknowledged"
     ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
     INTERRUPTED = "the call ended before EndTxn was sent"
-    UNANSWERED = "EndTxn was sent and got no response by the deadline"
+    UNCONFIRMED = "EndTxn was sent and got no response by the deadline"
     ABORTABLE = "an error after which the transaction must be aborted"
     FATAL = "an error after which the producer must be closed"
 
@@ -93,7 +93,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.COMMITTING: {
         Event.COMMITTED: State.READY,
         Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
-        Event.UNANSWERED: State.UNKNOWN_OUTCOME,
+        Event.UNCONFIRMED: State.UNKNOWN_OUTCOME,
         Event.INTERRUPTED: State.ABORTABLE_ERROR,
         Event.ABORTABLE: State.ABORTABLE_ERROR,
         Event.FATAL: State.FATAL_ERROR,
@@ -102,7 +102,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ABORTED: State.READY,
         Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
         # Never committed: InitProducerId ends what may still be open.
-        Event.UNANSWERED: State.UNINITIALIZED,
+        Event.UNCONFIRMED: State.UNINITIALIZED,
         Event.INTERRUPTED: State.ABORTABLE_ERROR,
         # Records that fail because they are dropped.
         Event.ABORTABLE: State.ABORTING,

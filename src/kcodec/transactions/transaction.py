@@ -42,8 +42,8 @@ class ProducerTransaction:
     groups: set[str] = field(default_factory=set)
     is_sent: bool = False
     is_shared: bool = False
-    is_commit_unanswered: bool = False
-    is_end_unanswered: bool = False
+    is_commit_unconfirmed: bool = False
+    is_end_unconfirmed: bool = False
     is_warned: bool = False
     is_abandoned: bool = False
     requests: int = 0

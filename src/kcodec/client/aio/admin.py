@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec.admin import flows
 from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.flows import document
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
@@ -25,9 +25,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _method(flow: Callable[Concatenate[Asking, P], Flow[T]]) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
+def _method(
+    flow: Callable[Concatenate[CallContext, P], Flow[T]],
+) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
     async def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(flow(self._asking, *args, **kwargs))
+        return await self._run(flow(self._context, *args, **kwargs))
 
     document(method, flow)
     return method
@@ -57,7 +59,7 @@ class Admin(ClientBase):
         self._io_loop = IoLoop(self._client)
         cluster = self._client.cluster
         cluster.allow_auto_topic_creation = False
-        self._asking = Asking(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
+        self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close the connections; calls under way end with TransportError. Idempotent."""

@@ -25,7 +25,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdManager, WithoutProducerId
 from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
@@ -93,14 +93,14 @@ class Producer(ProducerBase):
         self._core = ProducerCore(
             own.settings(client.options),
             client.cluster,
-            self._make_source(own),
+            self._make_id_manager(own),
             clock=client.clock,
             random=client.random.random,
             metrics=client.options.metrics,
             lock=self._lock,
             new_delivery=Delivery,
             post=io_loop.post,
-            on_room=on_space,
+            on_space=on_space,
             check_wait=io_loop.check_wait,
         )
         if True:  # ASYNC
@@ -109,7 +109,7 @@ class Producer(ProducerBase):
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         """Return the identity that the producer writes under."""
         if own.transactional_id is not None:
             return TransactionManager(
@@ -323,13 +323,13 @@ class Producer(ProducerBase):
 
     def _manager(self) -> TransactionManager:
         """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
-        if not isinstance(self._core.source, TransactionManager):
+        if not isinstance(self._core.id_manager, TransactionManager):
             raise TransactionStateError(
                 "this producer has no transactional_id: give it one to use transactions",
                 state=State.UNINITIALIZED.name,
                 event=Event.BEGIN.name,
             )
-        return self._core.source
+        return self._core.id_manager
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
         """Begin a transaction if that sends no request. Return None if it does; also for a closed producer and in a

@@ -29,14 +29,14 @@ from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.shared_transactions import SharedTransactionFlows
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.shared import HandleSource, abort_shared, begin_shared, commit_shared
+from kcodec.transactions.shared import HandleProducerId, abort_shared, begin_shared, commit_shared
 
 if TYPE_CHECKING:
     from kcodec.client.options import ClientOptions, WriterOptions
@@ -70,10 +70,10 @@ class _HandleProducer(Producer):
         self._must_be_first = must_be_first
         super().__init__(**options)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         seconds = own.settings(self._client.options).delivery_timeout if self._must_be_first else None
-        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time, seconds)
-        return self.source
+        self.id_manager = HandleProducerId(self._client.cluster, self.handle, self.partitions, time.time, seconds)
+        return self.id_manager
 
     def choose(self, topic: str, partition: int | None) -> int:
         """Return the partition of a record: the requested one if the writer has it, or its only one of the topic."""
@@ -97,8 +97,8 @@ class _HandleProducer(Producer):
 
     def raise_error(self) -> None:
         """Raise the first error that a record ended with, if there is one."""
-        if self.source.error is not None:
-            raise self.source.error
+        if self.id_manager.error is not None:
+            raise self.id_manager.error
 
 
 class TransactionWriter:
@@ -178,7 +178,7 @@ class TransactionWriter:
                 state="IN_TRANSACTION",
                 event="COMMIT",
             )
-        return self._producer.source.receipt
+        return self._producer.id_manager.receipt
 
     async def __aenter__(self) -> TransactionWriter:
         return self

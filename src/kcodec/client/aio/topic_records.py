@@ -16,7 +16,7 @@ from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
 from kcodec.reading.bounded_read import ReadRange
-from kcodec.reading.ranges import Places
+from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:
     from kcodec.client.options import ReadTopicOptions
@@ -29,8 +29,8 @@ def read_topic(
     topic: str,
     *,
     partitions: Iterable[int] | None = None,
-    start: Places = "earliest",
-    end: Places = "latest",
+    start: RangeBounds = "earliest",
+    end: RangeBounds = "latest",
     max_rows: int | None = None,
     **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
@@ -139,15 +139,15 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
         reading = self._reading
         if self._error is not None:
             raise self._error
-        answer = None if reading.decoder.is_full else await self._run(reading.next_response())
-        if answer is None:
+        response = None if reading.decoder.is_full else await self._run(reading.next_response())
+        if response is None:
             reading.finished()
             self._is_done = True
             return
         if True:  # ASYNC
-            chunks, self._error = await asyncio.to_thread(reading.decoded, answer)
+            chunks, self._error = await asyncio.to_thread(reading.decoded, response)
         else:
-            chunks, self._error = reading.decoded(answer)
+            chunks, self._error = reading.decoded(response)
         self._ready.extend(chunks)
 
     if False:  # SYNC

@@ -179,7 +179,7 @@ class ProducerBase(ClientBase):
         """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
-        accumulator.room_wanted += 1
+        accumulator.space_waiters += 1
         try:
             while (done := put()) is None:
                 self._freed.clear()
@@ -188,7 +188,7 @@ class ProducerBase(ClientBase):
                 except TimeoutError:
                     return put()
         finally:
-            accumulator.room_wanted -= 1
+            accumulator.space_waiters -= 1
         return done
 
     def _log_lost(self) -> None:

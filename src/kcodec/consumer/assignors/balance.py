@@ -28,7 +28,7 @@ SEARCH_BUDGET = 3_000_000
 
 # Partitions of one kind are as good as each other: (topic, who had them, racks of their replicas).
 Kind = tuple[str, int, frozenset[str]]
-NOBODY = -1
+UNASSIGNED = -1
 ANY_RACK: frozenset[str] = frozenset()
 
 
@@ -50,9 +50,9 @@ class Balance:
         self.budget = budget
         numbers = {member.member_id: number for number, member in enumerate(self.members)}
         self.had = {
-            one: numbers[who]
-            for one, who in had.items()
-            if who is not None and one.topic in self.members[numbers[who]].topics
+            one: numbers[owner]
+            for one, owner in had.items()
+            if owner is not None and one.topic in self.members[numbers[owner]].topics
         }
         self.eligible = {
             topic: [number for number, member in enumerate(self.members) if topic in member.topics]
@@ -88,7 +88,7 @@ class Balance:
         """Each as many as any other, or one more; who had more keeps the one more."""
         kept: list[list[TopicPartition]] = [[] for _ in self.members]
         for one in sorted(self.partitions, key=lambda one: (one[1], java_order(one[0]))):
-            if (owner := self.had.get(one, NOBODY)) != NOBODY:
+            if (owner := self.had.get(one, UNASSIGNED)) != UNASSIGNED:
                 kept[owner].append(one)
         least, extra = divmod(len(self.partitions), len(self.members))
         # Those that had more come first; the sort is stable, so the others come in order.
@@ -115,14 +115,14 @@ class Balance:
 
     def _kind(self, one: TopicPartition) -> Kind:
         racks = self.topics[one.topic][one.partition] if self.uses_racks else ANY_RACK
-        return one.topic, self.had.get(one, NOBODY), racks
+        return one.topic, self.had.get(one, UNASSIGNED), racks
 
     def _rank(self, kind: Kind, number: int) -> int:
         """What it costs that this member has a partition of this kind."""
         _, owner, racks = kind
         rack = self.members[number].rack_id
         is_misplaced = self.uses_racks and bool(rack) and rack not in racks
-        return self.misplaced * is_misplaced + (owner not in (NOBODY, number))
+        return self.misplaced * is_misplaced + (owner not in (UNASSIGNED, number))
 
     def _give(self, one: TopicPartition, kind: Kind, number: int) -> None:
         self.held[number].setdefault(kind, []).append(one)
@@ -141,7 +141,7 @@ class Balance:
         free = []
         for one in self.partitions:
             kind = self._kind(one)
-            if kind[1] != NOBODY and not self._rank(kind, kind[1]):
+            if kind[1] != UNASSIGNED and not self._rank(kind, kind[1]):
                 self._give(one, kind, kind[1])
             else:
                 free.append((one, kind))
@@ -205,7 +205,7 @@ class Balance:
         for number, load in enumerate(self.load):
             costs[number].append((outside, self.weight * (2 * load + 1)))
         costs.append([(number, self.weight * (1 - 2 * load)) for number, load in enumerate(self.load) if load])
-        distance, before = [0] * (outside + 1), [NOBODY] * (outside + 1)
+        distance, before = [0] * (outside + 1), [UNASSIGNED] * (outside + 1)
         is_better = True
         while is_better and self.budget > 0:
             is_better = False
@@ -222,13 +222,13 @@ class Balance:
 
 def _circle(before: Sequence[int]) -> list[int]:
     """A circle among the predecessors, in the order of its arcs, or nothing."""
-    seen = [NOBODY] * len(before)
+    seen = [UNASSIGNED] * len(before)
     for start in range(len(before)):
         number = start
-        while number != NOBODY and seen[number] == NOBODY:
+        while number != UNASSIGNED and seen[number] == UNASSIGNED:
             seen[number] = start
             number = before[number]
-        if number != NOBODY and seen[number] == start:
+        if number != UNASSIGNED and seen[number] == start:
             circle = [number]
             while (number := before[number]) != circle[0]:
                 circle.append(number)

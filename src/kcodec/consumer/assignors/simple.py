@@ -87,7 +87,7 @@ class _TopicRange:
         member_racks = {rack for rack in self.members.values() if rack is not None}
         self.uses_racks = can_match_racks(member_racks, list(racks.values()))
 
-    def room(self, member: str) -> int:
+    def free_capacity(self, member: str) -> int:
         """How many more it may get."""
         return max(0, self.quota + (self.with_extra > 0) - self.counts[member])
 
@@ -109,7 +109,7 @@ class _TopicRange:
         """A range for each member in turn, up to its quota; by_rack: only what suits it."""
         for member in self.members:
             numbers = [number for number in self.left if not by_rack or self.suits(member, number)]
-            if numbers := numbers[: self.room(member)]:
+            if numbers := numbers[: self.free_capacity(member)]:
                 self.give(member, numbers, shares)
 
 
@@ -128,10 +128,12 @@ def _match_together(parts: list[_TopicRange], shares: Shares) -> None:
         suited = (
             member
             for member in members
-            if all(part.room(member) > 0 and number in part.racks and part.suits(member, number) for part in parts)
+            if all(
+                part.free_capacity(member) > 0 and number in part.racks and part.suits(member, number) for part in parts
+            )
         )
         if (found := next(suited, None)) is not None:
             for part in parts:
                 part.give(found, [number], shares)
-            if not any(part.room(found) for part in parts):
+            if not any(part.free_capacity(found) for part in parts):
                 members.remove(found)

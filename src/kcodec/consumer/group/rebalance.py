@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.flow import Flow, Signal
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
@@ -78,7 +78,7 @@ class Membership(Protocol):
     """One member of one group."""
 
     changed: Signal
-    gate: Gate
+    group_lock: FlowLock
 
     @property
     def error(self) -> BaseException | None:

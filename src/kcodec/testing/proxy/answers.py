@@ -21,7 +21,7 @@ ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
 API_VERSIONS_KEY = api_key("ApiVersions")
 
 #: Given a node id, a host and a port: the host and port to say instead.
-Place = Callable[[int, str, int], tuple[str, int]]
+AddressOf = Callable[[int, str, int], tuple[str, int]]
 
 
 def request_class(api_key: int) -> Any:
@@ -60,8 +60,8 @@ def response_frame(exchange: Exchange, content: Any) -> bytes:
     return exchange.correlation_id.to_bytes(4, "big", signed=True) + tags + _body(exchange, content)
 
 
-def with_addresses(exchange: Exchange, frame: Frame, place: Place) -> Frame:
-    """A response frame whose brokers have the addresses that `place` gives; the same frame if it names none."""
+def with_addresses(exchange: Exchange, frame: Frame, address_of: AddressOf) -> Frame:
+    """A response frame whose brokers have the addresses that `address_of` gives; the same frame if it names none."""
     first, fields = ADDRESS_FIELDS[exchange.api_key]
     if exchange.version < first:
         return frame
@@ -71,7 +71,7 @@ def with_addresses(exchange: Exchange, frame: Frame, place: Place) -> Frame:
         for broker in [message] if not name else getattr(message, name):
             node = broker.broker_id if hasattr(broker, "broker_id") else broker.node_id
             if broker.host and broker.port > 0:
-                broker.host, broker.port = place(node, broker.host, broker.port)
+                broker.host, broker.port = address_of(node, broker.host, broker.port)
                 found = True
     return response_frame(exchange, message) if found else frame
 

@@ -92,7 +92,7 @@ def correlation_id(frame: Frame) -> int:
     return int(_LENGTH.unpack_from(frame)[0])
 
 
-def has_no_answer(exchange: Exchange, frame: Frame) -> bool:
+def has_no_response(exchange: Exchange, frame: Frame) -> bool:
     """Whether this is a Produce request with acks=0, the one kind that no broker answers. DecodeError: it is cut."""
     if exchange.api_key != 0 or exchange.version < 3:
         return False

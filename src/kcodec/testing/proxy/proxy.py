@@ -18,7 +18,7 @@ from kcodec.testing.proxy.frames import (
     Frame,
     api_key,
     correlation_id,
-    has_no_answer,
+    has_no_response,
     open_exchange,
     read_frame,
     send_frame,
@@ -155,7 +155,7 @@ class ProxiedConnection:
             if self._proxy.transparent:
                 self._pipe(self._client, upstream)
             else:
-                self._carry_requests(upstream)
+                self._forward_requests(upstream)
                 with self._changed:
                     self._changed.wait_for(lambda: self._upstream_ended or not self._pending, LINGER_SECONDS)
         finally:
@@ -167,7 +167,7 @@ class ProxiedConnection:
             if self._proxy.transparent:
                 self._pipe(upstream, self._client)
             else:
-                self._carry_responses(upstream)
+                self._forward_responses(upstream)
         except (OSError, DecodeError) as error:
             self._proxy.note_end(self.number, error)
         except Exception as error:  # noqa: BLE001 - as above
@@ -186,7 +186,7 @@ class ProxiedConnection:
 
     # ------------------------------------------------------------------------------------------------------ requests
 
-    def _carry_requests(self, upstream: socket.socket) -> None:
+    def _forward_requests(self, upstream: socket.socket) -> None:
         going = True
         while going and (frame := read_frame(self._client)) is not None:
             exchange = open_exchange(frame, self.number, self.port.node)
@@ -207,7 +207,7 @@ class ProxiedConnection:
             with self._changed:
                 answer = answers.response_frame(exchange, action.content)
                 self._pending.append(_ForwardedRequest(exchange, answer))
-            self._flush_answers()
+            self._flush_own_responses()
             return True
         if action.kind == "replace":
             frame = answers.request_frame(exchange, action.content)
@@ -220,7 +220,7 @@ class ProxiedConnection:
         return action.kind not in ("cut", "deliver_and_cut")
 
     def _forward(self, upstream: socket.socket, exchange: Exchange, frame: Frame, *, is_copy: bool = False) -> None:
-        if not has_no_answer(exchange, frame):
+        if not has_no_response(exchange, frame):
             with self._changed:
                 self._pending.append(_ForwardedRequest(exchange, is_copy=is_copy))
         try:
@@ -231,19 +231,19 @@ class ProxiedConnection:
 
     # ----------------------------------------------------------------------------------------------------- responses
 
-    def _carry_responses(self, upstream: socket.socket) -> None:
+    def _forward_responses(self, upstream: socket.socket) -> None:
         while (frame := read_frame(upstream)) is not None:
             with self._changed:
                 pending = self._pending[0] if self._pending else None
             if pending is None or pending.exchange.correlation_id != correlation_id(frame):
                 raise DecodeError(f"response with correlation id {correlation_id(frame)}: not that of the next request")
             if not pending.is_copy:
-                self._settle(pending.exchange, frame)
+                self._take_response(pending.exchange, frame)
             with self._changed:
                 self._pending.popleft()
-            self._flush_answers()
+            self._flush_own_responses()
 
-    def _settle(self, exchange: Exchange, frame: Frame) -> None:
+    def _take_response(self, exchange: Exchange, frame: Frame) -> None:
         """Note a response, and let through what rules leave of it."""
         exchange.response_time, exchange.response_size = time.monotonic(), len(frame)
         exchange.response = frame = self._proxy.readdressed(exchange, frame)
@@ -270,7 +270,7 @@ class ProxiedConnection:
         if action.kind == "deliver_and_cut":
             self.cut_client()
 
-    def _flush_answers(self) -> None:
+    def _flush_own_responses(self) -> None:
         """Send the proxy's own answers that no response of the broker's has to go before."""
         while True:
             with self._client_lock:

@@ -68,7 +68,7 @@ class Selection:
             (self.connection, exchange.connection),
             (None if self.api is None else api_key(self.api), exchange.api_key),
         )
-        return all(wanted is None or wanted == found for wanted, found in pairs) and (
+        return all(expected is None or expected == found for expected, found in pairs) and (
             self.where is None or self.where(exchange)
         )
 

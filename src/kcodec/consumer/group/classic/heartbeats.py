@@ -143,31 +143,31 @@ class Heartbeats:
 
     def force(self, timeout: float) -> Flow[Heartbeat]:
         """See Membership.force_heartbeat: of the generation of `group_metadata`, whatever is going on."""
-        member, who = self.member, self.member.metadata
-        if who.generation_id < 0:
+        member, sent = self.member, self.member.metadata
+        if sent.generation_id < 0:
             return Heartbeat.UNKNOWN
         if not member.generation.is_member:
             return Heartbeat.LOST
-        task = yield from spawn(self._request_until(who, timeout), "forced heartbeat")
+        task = yield from spawn(self._request_until(sent, timeout), "forced heartbeat")
         task.when_done(lambda _: member.changed.set())
         deadline = self._clock() + timeout
         try:
             while not task.done and (left := deadline - self._clock()) > 0:
                 yield from wait(member.changed, left)
-                if not member.generation.is_member or member.metadata != who:
+                if not member.generation.is_member or member.metadata != sent:
                     return Heartbeat.LOST
             return task.result if task.done and task.result is not None else Heartbeat.UNKNOWN
         finally:
             task.cancel()
 
-    def _request_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
+    def _request_until(self, sent: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
         """Send heartbeats until one has a response."""
         deadline, attempt = self._clock() + timeout, 0
         while (left := deadline - self._clock()) > 0:
             code = None
             try:
                 code = yield from self._request(
-                    who.generation_id, who.member_id, min(left, self.settings.request_timeout)
+                    sent.generation_id, sent.member_id, min(left, self.settings.request_timeout)
                 )
             except TransportError as error:
                 log.info("forced heartbeat of group %s: %s", self.requests.group_id, error)
@@ -175,7 +175,7 @@ class Heartbeats:
             except KcodecError as error:
                 log.warning("forced heartbeat of group %s: %s", self.requests.group_id, error)
                 return Heartbeat.UNKNOWN
-            if code is not None and self.member.generation.id == who.generation_id:
+            if code is not None and self.member.generation.id == sent.generation_id:
                 self._received(code)
             if code in IN_GENERATION:
                 return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK

@@ -171,9 +171,9 @@ class JoinRounds:
         members = [
             read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in response.members
         ]
-        wanted = {topic for member in members for topic in member.topics}
+        topics = {topic for member in members for topic in member.topics}
         timeout = min(settings.request_timeout, settings.session_timeout / 2)
-        there = yield from self._topics.watch_group(wanted, timeout)
+        there = yield from self._topics.watch_group(topics, timeout)
         if response.skip_assignment:
             return {}
         shares = self.assignor(response.protocol_name).assign(there, members)

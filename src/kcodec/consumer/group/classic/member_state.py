@@ -46,7 +46,7 @@ class ClassicMember:
     rejoin_reason: why it must join again; of several reasons before a rebalance the first counts. None: it need not.
     joined_topics: the topics of the last JoinGroup.
     is_prepared:   what had to be given up before JoinGroup is given up.
-    is_settled:    the partitions of the generation are taken over.
+    is_reconciled:    the partitions of the generation are taken over.
     is_late:       the application did not poll in time, so the member left until it does.
     wake, changed: set after each change, for the membership's flow and for others.
     """
@@ -59,7 +59,7 @@ class ClassicMember:
         self.error: BaseException | None = None
         self.rejoin_reason: str | None = ""
         self.joined_topics: frozenset[str] | None = None
-        self.is_prepared = self.is_settled = self.is_late = False
+        self.is_prepared = self.is_reconciled = self.is_late = False
         self.wake = Signal()
         self.changed = Signal()
 
@@ -95,7 +95,7 @@ class ClassicMember:
         log.info("group %s: out of generation %d: %s", self.group_id, self.generation.id, reason)
         self.generation = Generation(member_id=self.generation.member_id if keeps_member_id else "")
         self.state = ClassicMemberState.UNJOINED
-        self.is_prepared = self.is_settled = False
+        self.is_prepared = self.is_reconciled = False
         self.rejoin_reason = reason
         self.notify()
 
@@ -110,6 +110,6 @@ class ClassicMember:
     def depart(self) -> None:
         """The member leaves, or is gone."""
         self.generation, self.state = Generation(), ClassicMemberState.UNJOINED
-        self.is_prepared = self.is_settled = False
+        self.is_prepared = self.is_reconciled = False
         self.joined_topics, self.rejoin_reason = None, ""
         self.notify()

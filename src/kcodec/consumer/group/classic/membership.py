@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.group.classic.heartbeats import Heartbeats
 from kcodec.consumer.group.classic.join import CHANGED_PARTITIONS, JoinRounds
@@ -38,7 +38,7 @@ class ClassicMembership:
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         self.settings = settings
         self.handler = handler
-        self.gate = Gate(cluster.clock)
+        self.group_lock = FlowLock(cluster.clock)
         self.requests = GroupRequests(cluster, settings)
         self.topics = GroupTopics(cluster, settings)
         self.member = ClassicMember(self.requests.group_id, settings.group_instance_id)
@@ -69,7 +69,7 @@ class ClassicMembership:
     @property
     def is_stable(self) -> bool:
         """Whether the last rebalance is over and we own what it gave."""
-        return self.member.is_stable and self.member.is_settled and not self._needs_join()
+        return self.member.is_stable and self.member.is_reconciled and not self._needs_join()
 
     @property
     def last_error(self) -> BaseException | None:
@@ -195,7 +195,7 @@ class ClassicMembership:
             if given_up:
                 yield from self.handler.revoke(given_up)
                 self._given -= given_up
-        if self.member.generation != before or not self._is_wanted:
+        if self.member.generation != before or not self._is_subscribed:
             return False
         self.member.is_prepared = True
         self.topics.forget_group()
@@ -206,7 +206,7 @@ class ClassicMembership:
         task = yield from spawn(self.handler.until_polled(), "until polled")
         task.when_done(lambda _: self._wake.set())
         try:
-            while not task.done and self._is_wanted and (self.member.generation.is_member or not needs_generation):
+            while not task.done and self._is_subscribed and (self.member.generation.is_member or not needs_generation):
                 yield from wait(self._wake)
             if task.done:
                 yield from join(task)
@@ -215,7 +215,7 @@ class ClassicMembership:
             task.cancel()
 
     @property
-    def _is_wanted(self) -> bool:
+    def _is_subscribed(self) -> bool:
         """Whether we still are to be a member."""
         return self.topics.is_subscribed and not self._is_over
 
@@ -225,16 +225,16 @@ class ClassicMembership:
             return
         failures = self._rounds.failures
         assigned = None
-        yield from self.gate.acquire()
+        yield from self.group_lock.acquire()
         try:
-            if self.member.is_prepared and self._is_wanted:
+            if self.member.is_prepared and self._is_subscribed:
                 assigned = yield from self._round()
         except AuthenticationError:
             raise
         except TransportError as error:
             self._rounds.unreachable(error)
         finally:
-            self.gate.release()
+            self.group_lock.release()
         if assigned is not None:
             yield from self._complete(assigned)
         elif self._rounds.failures > failures:
@@ -245,7 +245,7 @@ class ClassicMembership:
         task = yield from spawn(self._rounds.run(), "joining")
         task.when_done(lambda _: self._wake.set())
         try:
-            while not task.done and self._is_wanted:
+            while not task.done and self._is_subscribed:
                 yield from wait(self._wake)
             if not task.done:
                 return None
@@ -275,5 +275,5 @@ class ClassicMembership:
         self._given = frozenset(assigned)
         yield from self.handler.assign([one for one in assigned if one not in owned], assigned)
         if member.generation == generation:
-            member.is_settled = True
+            member.is_reconciled = True
         member.notify()

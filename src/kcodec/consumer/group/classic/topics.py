@@ -46,7 +46,7 @@ class GroupTopics:
         except re.error as error:
             raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
         self.topics, self._from_leader = frozenset(topics), frozenset()
-        self.cluster.wants_all_topics = pattern is not None
+        self.cluster.needs_all_topics = pattern is not None
         if pattern is not None:
             self.cluster.request_update("a pattern is subscribed to")
         self.take_up_metadata()
@@ -70,8 +70,8 @@ class GroupTopics:
                 for name, topic in self.cluster.topics.items()
                 if topic.partitions and (self.has_internal or not topic.is_internal) and self.pattern.fullmatch(name)
             )
-        if wanted := self.topics | self.group:
-            self.cluster.topics_wanted(wanted)
+        if topics := self.topics | self.group:
+            self.cluster.add_topics(topics)
 
     def add_from_leader(self, assigned: Iterable[str], joined: frozenset[str] | None) -> frozenset[str] | None:
         """The leader knows topics that match the pattern and that we have not heard of yet: they are ours as well.

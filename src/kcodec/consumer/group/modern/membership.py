@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
 from kcodec.consumer.group.modern.heartbeat import (
@@ -68,7 +68,7 @@ class ConsumerMembership:
             raise ValueError("group_id is not set: without one there is no group to join")
         clock, random = cluster.clock, cluster.random
         self.changed = Signal()
-        self.gate = Gate(clock)
+        self.group_lock = FlowLock(clock)
         self.error: BaseException | None = None
         self.state = ConsumerMemberState.IDLE
         self.member_id = make_member_id(random)
@@ -77,7 +77,7 @@ class ConsumerMembership:
         self._settings = settings
         self._clock = clock
         #: What is wanted, and what the group is told: the same, but for one that is about to leave.
-        self._wanted = self._subscription = Subscription()
+        self._next_subscription = self._subscription = Subscription()
         self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
         self._group_id = settings.group_id
         self._fields = HeartbeatFields(settings)
@@ -122,18 +122,18 @@ class ConsumerMembership:
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """What to read: names, and those that the regular expression finds (RE2 on the broker). Neither: leave, after
         what is owned was revoked. After an error for good: try again."""
-        self._wanted = Subscription(frozenset(topics), pattern)
+        self._next_subscription = Subscription(frozenset(topics), pattern)
         self.error, self._is_fatal = None, False
-        if self._wanted.is_empty:
+        if self._next_subscription.is_empty:
             if self.state in (ConsumerMemberState.MEMBER, ConsumerMemberState.JOINING):
                 self.state = ConsumerMemberState.RETIRING
                 self._reconciliation.release(Release.REVOKED)
             elif self.state is ConsumerMemberState.FATAL:
                 self.state = ConsumerMemberState.IDLE
         elif self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.FATAL):
-            self._settle()
+            self._rejoin()
         elif self.state in (ConsumerMemberState.JOINING, ConsumerMemberState.MEMBER):
-            self._subscription = self._wanted
+            self._subscription = self._next_subscription
         self._changed()
 
     def request_rejoin(self, reason: str) -> None:
@@ -165,10 +165,10 @@ class ConsumerMembership:
             )
         deadline = self._clock() + timeout
         incarnation, version = self._incarnation, self._reconciliation.version
-        wanted = self._sent_number + 1
+        awaited = self._sent_number + 1
         self._on_ack()
         while (
-            self._responded_number < wanted
+            self._responded_number < awaited
             and self.state is ConsumerMemberState.MEMBER
             and self._incarnation == incarnation
         ):
@@ -201,7 +201,7 @@ class ConsumerMembership:
                 yield from self._send_leave(LEAVE_SECONDS)
                 self._is_retired = False
                 self._incarnation += 1
-                self._settle()
+                self._rejoin()
             elif self._clock() - self._polled_at > self._settings.max_poll_interval:
                 yield from self._leave_unpolled()
             elif (pause := self._seconds_to_next()) > 0:
@@ -220,14 +220,14 @@ class ConsumerMembership:
         incarnation = self._incarnation
         try:
             node = yield from self._cluster.coordinator("group", self._group_id, self._cluster.times.request)
-            is_held = yield from self.gate.acquire(self._pace.interval)
+            is_held = yield from self.group_lock.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
                     reply = yield from self._send(node)
                     self._received(reply.message, incarnation)
             finally:
                 if is_held:
-                    self.gate.release()
+                    self.group_lock.release()
         except UnsupportedError:
             self._fail(without_protocol(self._group_id, self._subscription.pattern), incarnation)
         except AuthenticationError as error:
@@ -370,7 +370,7 @@ class ConsumerMembership:
         request, attempt = self._fields.leave(self.member_id), 0
         deadline = self._clock() + timeout
         while (left := deadline - self._clock()) > 0:
-            is_held = yield from self.gate.acquire(left)
+            is_held = yield from self.group_lock.acquire(left)
             try:
                 node = yield from self._cluster.coordinator("group", self._group_id, max(deadline - self._clock(), 0.0))
                 seconds = min(max(deadline - self._clock(), 0.0), self._cluster.times.request)
@@ -386,7 +386,7 @@ class ConsumerMembership:
                 log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
             finally:
                 if is_held:
-                    self.gate.release()
+                    self.group_lock.release()
             self._cluster.forget_coordinator("group", self._group_id)
             pause = self._settings.retry_backoff(attempt, self._cluster.random.random())
             yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
@@ -408,17 +408,17 @@ class ConsumerMembership:
             if self._is_fatal:
                 self.state = ConsumerMemberState.FATAL
             else:
-                self._settle()
+                self._rejoin()
         self._changed()
 
-    def _settle(self) -> None:
+    def _rejoin(self) -> None:
         """Join again, if something is subscribed."""
         if self.state is ConsumerMemberState.LEFT:
             return
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
-        self._subscription = self._wanted
-        self.state = ConsumerMemberState.IDLE if self._wanted.is_empty else ConsumerMemberState.JOINING
+        self._subscription = self._next_subscription
+        self.state = ConsumerMemberState.IDLE if self._next_subscription.is_empty else ConsumerMemberState.JOINING
         self._polled_at = max(self._polled_at, self._clock())
         self._changed()
 

@@ -64,7 +64,7 @@ class TopicNames:
                 if topic.topic_id in missing and not topic.error:
                     self._names[topic.topic_id] = topic.name
                     missing.discard(topic.topic_id)
-        self._cluster.topics_wanted(self._names[one] for one in topic_ids if one in self._names)
+        self._cluster.add_topics(self._names[one] for one in topic_ids if one in self._names)
         return missing
 
     def _request(self, missing: Iterable[UUID]) -> Flow[None]:

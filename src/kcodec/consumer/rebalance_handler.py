@@ -59,7 +59,7 @@ class Polls:
             self.is_awaited = False
 
 
-class PollingHandler:
+class ConsumerRebalanceHandler:
     """The RebalanceHandler of a plain consumer: what it owns changes only while the application polls.
 
     add, remove: begin and end to read partitions.
