@@ -164,7 +164,7 @@ def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("ssl.keystore.type", "JKS", "only PEM files can be read"),
+        ("ssl.keystore.type", "JKS", "reads only PEM files"),
         ("linger.ms", "soon", "linger.ms must be a number"),
         ("enable.idempotence", "maybe", "must be true or false"),
         ("sasl.jaas.config", 'required username="me" pass="hidden"', "expected ... required username"),

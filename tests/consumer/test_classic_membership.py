@@ -62,7 +62,7 @@ def test_a_cooperative_group_gives_up_only_what_changes_hands() -> None:
     assert world.group.generation == 3
     again = world.sent(JoinGroupRequest, "a")[-1]
     assert read_subscription(again.protocols[0].metadata, "", None).owned == tuple(ALL[:2])
-    assert again.reason == "partitions were revoked, and are free now"
+    assert again.reason == "revoked partitions are free now"
 
 
 def test_a_protocol_that_is_not_cooperative_throughout_is_eager() -> None:

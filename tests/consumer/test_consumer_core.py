@@ -283,13 +283,13 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:
     face = make()
     member = given(face, ONE, TWO)
-    with pytest.raises(ValueError, match="excludes assigning"):
+    with pytest.raises(ValueError, match="assign is not possible after subscribe"):
         face.do("assign", [THREE])
     face.do("unsubscribe")
     assert face.do("assignment") == frozenset() and member.left == ["the consumer unsubscribed"]
     face.do("assign", [THREE])
     assert face.do("assignment") == {THREE}
-    with pytest.raises(ValueError, match="excludes a subscription"):
+    with pytest.raises(ValueError, match="subscribe is not possible after assign"):
         face.do("subscribe", ["orders"])
 
 
@@ -411,7 +411,7 @@ def test_wrong_calls_say_so(make: Make, call: str, arguments: Any, kind: type[Ex
 
 @pytest.mark.parametrize("call", ["commit", "commit_async", "group_metadata"])
 def test_what_needs_a_group_says_so(make: Make, call: str) -> None:
-    with pytest.raises(ValueError, match="needs group_id"):
+    with pytest.raises(ValueError, match="with group_id="):
         make(group_id=None).do(call)
 
 
@@ -430,7 +430,7 @@ def test_what_needs_a_group_says_so(make: Make, call: str) -> None:
         ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, "group_remote_assignor"),
         ({"group_remote_assignor": "uniform"}, "no effect"),
         ({"max_poll_records": 0}, "at least 1"),
-        ({"group_id": None, "group_instance_id": "a"}, "needs a group_id"),
+        ({"group_id": None, "group_instance_id": "a"}, "requires group_id"),
     ],
 )
 def test_impossible_options_say_so(make: Make, options: dict[str, Any], text: str) -> None:

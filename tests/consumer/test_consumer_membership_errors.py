@@ -170,7 +170,7 @@ def test_a_pattern_that_the_broker_cannot_take_is_told() -> None:
         (112, "group.consumer.assignors"),
         (128, "RE2/J"),
         (81, "group.consumer.max.size"),
-        (82, "removed by an operator"),
+        (82, "an operator removed"),
         (69, "group.consumer.migration.policy"),
         (23, "group.consumer.migration.policy"),
     ],

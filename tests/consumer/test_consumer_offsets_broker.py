@@ -221,7 +221,7 @@ def test_where_a_consumer_begins_without_a_committed_offset(apache_kafka: Apache
             assert consumer.position(place) == offset, policy
     with Consumer(bootstrap_servers=servers, group_id=unused(), auto_offset_reset="none") as consumer:
         consumer.assign([place])
-        with pytest.raises(NoOffsetForPartitionError, match="seek to where reading is to begin"):
+        with pytest.raises(NoOffsetForPartitionError, match="seek to the first offset to read"):
             consumer.poll(10.0)
         consumer.seek(place, 500)
         with pytest.raises(OffsetOutOfRangeError) as raised:

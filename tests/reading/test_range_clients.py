@@ -171,7 +171,7 @@ def test_a_read_that_is_closed_early_leaves_the_client(served: ServedWorld, _poo
     assert len(next(records)) > 0
     records.close()
     records.close()
-    with pytest.raises(TransportError, match="closed before its end"):
+    with pytest.raises(TransportError, match="closed before it was complete"):
         list(records)
     tasks = [task.name for task in _pool._clients[0].io_loop.client.scheduler.tasks]
     assert not [name for name in tasks if name.startswith("read of")]

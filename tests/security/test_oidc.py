@@ -145,7 +145,7 @@ def test_nobody_there_may_pass(endpoint: Endpoint) -> None:
 
 def test_a_redirect_is_not_followed_with_the_secret(endpoint: Endpoint) -> None:
     endpoint.answers(b"", 302, Location=endpoint.url + "/elsewhere")
-    with pytest.raises(AuthenticationError, match="a redirect is not followed"):
+    with pytest.raises(AuthenticationError, match="redirects are not followed"):
         credentials(endpoint.url)()
     assert len(endpoint.requests) == 1
 

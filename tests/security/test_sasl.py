@@ -127,7 +127,7 @@ def test_a_last_answer_out_of_grammar_is_refused(final: bytes) -> None:
     exchange = scram().exchange(SHA256_NONCE)
     next(exchange)
     exchange.send(SHA256_CHALLENGE)
-    with pytest.raises(ExchangeRefused, match=r"not a SCRAM message|not base64|does not know"):
+    with pytest.raises(ExchangeRefused, match=r"not a valid SCRAM message|not valid base64|does not know"):
         exchange.send(final)
 
 
@@ -142,13 +142,13 @@ def test_an_error_of_the_server_is_shown() -> None:
 @pytest.mark.parametrize(
     ("challenge", "reason"),
     [
-        (b"", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==", "not a SCRAM message"),
-        (b"m=ext,r=abcX,s=c2FsdA==,i=4096", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=-1", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=4096\n", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=" + b"9" * 5000, "not a SCRAM message"),
-        (b"r=abcX,s=c2F=dA,i=4096", "not base64"),
+        (b"", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==", "not a valid SCRAM message"),
+        (b"m=ext,r=abcX,s=c2FsdA==,i=4096", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=-1", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=4096\n", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=" + b"9" * 5000, "not a valid SCRAM message"),
+        (b"r=abcX,s=c2F=dA,i=4096", "not valid base64"),
         (b"r=abc,s=c2FsdA==,i=4096", "nonce"),
         (b"r=xyzX,s=c2FsdA==,i=4096", "nonce"),
         (b"r=abcX,s=c2FsdA==,i=4095", "fewer than 4096"),
@@ -271,14 +271,14 @@ def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: floa
         ),
         (
             [offered(ErrorCode.UNKNOWN_SERVER_ERROR)],
-            "the broker failed in a way that it has no code for [UNKNOWN_SERVER_ERROR, -1]",
+            "the broker failed with an error that has no code of its own [UNKNOWN_SERVER_ERROR, -1]",
         ),
         ([offered(9999)], "[UNKNOWN, 9999]"),
         (
             [offered(), refused("No such\r\nuser")],
             "on broker: No such\\r\\nuser; check it [SASL_AUTHENTICATION_FAILED, 58]",
         ),
-        ([offered(), refused(None)], "on broker: the credentials were refused; check it"),
+        ([offered(), refused(None)], "on broker: the broker rejected the credentials; check it"),
         ([offered(), refused("x" * 10_000)], "x" * MAX_MESSAGE_CHARACTERS + "...; check it"),
         ([offered(), refused("later", ErrorCode.REQUEST_TIMED_OUT)], "on broker: later [REQUEST_TIMED_OUT, 7]"),
     ],
@@ -304,7 +304,7 @@ def test_an_endless_exchange_is_ended() -> None:
         while True:
             yield b"and"
 
-    with pytest.raises(AuthenticationError, match="did not end after"):
+    with pytest.raises(AuthenticationError, match="is not complete after"):
         log_in("TALK", talkative(), [offered(), *[taken(b"then")] * MAX_EXCHANGE_MESSAGES])
 
 

@@ -182,7 +182,7 @@ def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka
         ({"transaction_scan_interval_ms": -1}, ValueError, "transaction_scan_interval_ms"),
         ({"topics": []}, ValueError, "topics is empty"),
         ({"pattern": "x.*"}, ValueError, "pass either topics= or pattern="),
-        ({"pattern": "x(", "topics": None}, ValueError, "no regular expression"),
+        ({"pattern": "x(", "topics": None}, ValueError, "not a valid regular expression"),
     ],
 )
 @BOTH_FACES

@@ -136,7 +136,9 @@ def test_the_second_attempt_of_a_writer_is_refused(transaction_cluster: Transact
         first._producer._io_loop.close()
 
         with (
-            pytest.raises(AbortableTransactionError, match=f"another writer has written to {topic}-0") as raised,
+            pytest.raises(
+                AbortableTransactionError, match=f"another writer has already written to {topic}-0"
+            ) as raised,
             TransactionWriter(handle, partitions[:1], must_be_first=True, bootstrap_servers=servers) as second,
         ):
             for row in range(1000):

@@ -21,7 +21,7 @@ UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 def describe_cluster(
     context: CallContext, *, include_fenced_brokers: bool = False, timeout: float | None = None
 ) -> Flow[ClusterDescription]:
-    """The cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
+    """Return the cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
     handler: ApiHandler[str, ClusterDescription]
     if include_fenced_brokers:
         handler = ApiHandler(
@@ -59,7 +59,7 @@ def _description(response: Any, nodes: list[BrokerNode]) -> ClusterDescription:
 
 
 def describe_features(context: CallContext, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
-    """Features by name: the level switched on, and what the broker asked supports (KIP-584)."""
+    """Return features by name: the finalized level, and the levels that the broker supports (KIP-584)."""
     handler: ApiHandler[str, dict[str, FeatureDescription]] = ApiHandler(
         "describe the features of",
         AnyBroker(),
@@ -93,9 +93,10 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Finalize features at levels; 0 switches one off. upgrade_type: or "safe_downgrade", "unsafe_downgrade".
+    """Finalize features at these levels; 0 disables one. upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
 
-    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. All or none (KIP-584).
+    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. Either all features change or
+    none (KIP-584).
     """
     if upgrade_type not in UPGRADE_TYPES:
         raise ValueError(f"upgrade_type must be one of {', '.join(UPGRADE_TYPES)}, not {upgrade_type!r}")
@@ -119,7 +120,7 @@ def update_features(
 
 
 def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, ItemResult]]:
-    """Version 1 has a result for each feature, version 2 only one for all."""
+    """Read the results: one for each feature in version 1, a single one in version 2."""
     if response.error_code or not response.results:
         yield from ((name, ItemResult(response.error_code, None, response.error_message)) for name in names)
     else:

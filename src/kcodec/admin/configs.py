@@ -31,9 +31,10 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ConfigResource, dict[str, ConfigEntry]]]:
-    """The settings of topics, brokers and groups, by name; names: only these. What is secret has the value None.
+    """Return the settings of topics, brokers and groups by name; names: only these. A secret setting has the value
+    None.
 
-    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError where several were asked for.
+    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError for several resources.
     """
     requested = None if names is None else names_of(names, "names")
     handler: ApiHandler[ConfigResource, dict[str, ConfigEntry]] = ApiHandler(
@@ -58,7 +59,7 @@ def describe_configs(
 
 
 class _ConfigRoute(Route[ConfigResource]):
-    """A broker responds for its own settings; others: the route of all the rest."""
+    """Sends requests for a broker's settings to that broker, and others by the route `others`."""
 
     def __init__(self, others: Route[object]) -> None:
         self._others = others
@@ -78,7 +79,7 @@ class _ConfigRoute(Route[ConfigResource]):
 def _read(
     results: Iterable[Any], value: Callable[[Any], Any] = lambda result: None
 ) -> Iterator[tuple[ConfigResource, ItemResult]]:
-    """The result of each resource; a type that this version of kcodec does not know was not requested."""
+    """Return the result of each resource; a type that this version of kcodec does not know was not requested."""
     for result in results:
         if result.resource_type in list(ConfigResourceType):
             resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
@@ -106,10 +107,10 @@ def alter_configs(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ConfigResource, None]]:
-    """Change single settings, leaving the others as they are (IncrementalAlterConfigs, KIP-339).
+    """Change individual settings and keep the others (IncrementalAlterConfigs, KIP-339).
 
-    changes: resource -> {name: value}; None goes back to the default, (AlterOperation.APPEND, "x") adds to a list.
-    Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked.
+    changes: resource -> {name: value}; None restores the default, (AlterOperation.APPEND, "x") adds to a list.
+    Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError for several resources.
     """
     handler: ApiHandler[ConfigResource, None] = ApiHandler(
         "alter configs of",

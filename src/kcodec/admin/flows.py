@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of Admin, all in one place: shared by its sync and async API.
+"""The flows of Admin in one module, shared by its sync and async API.
 
 Each is a function `name(context, ...) -> Flow[result]`; `timeout` is in seconds.
 """

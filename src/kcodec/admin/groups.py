@@ -33,7 +33,7 @@ from kcodec.protocol.error_codes import ErrorCode
 
 @dataclass(frozen=True)
 class GroupListing:
-    """A group by id. state, type: None from brokers that do not tell (before 2.6, 3.7)."""
+    """A group by id. state, type: None from brokers that do not report them (before 2.6, 3.7)."""
 
     group_id: str
     protocol_type: str
@@ -43,7 +43,7 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. partitions: what it reads; several members of a share group read the same. For a member of a streams
+    """A member. partitions: its assignment; several members of a share group have the same. For a member of a streams
     group, those of the source topics of its active tasks. metadata, assignment: bytes of the classic protocol."""
 
     member_id: str
@@ -73,9 +73,9 @@ class GroupDescription:
 def list_groups(
     context: CallContext, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
 ) -> Flow[dict[str, GroupListing]]:
-    """The groups of all brokers, by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
+    """Return the groups of all brokers by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
 
-    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    Raises AdminError if not all brokers responded; its `results` contain the lists of the others by broker id.
     """
     deadline = context.deadline(timeout)
     yield from context.cluster.refresh(context.call_timeout(deadline))
@@ -121,7 +121,7 @@ def describe_groups(
 
 
 def _description(context: CallContext, kind: str) -> ApiHandler[str, GroupDescription]:
-    """The request that describes groups of one type."""
+    """Return the handler that describes groups of one type."""
     request, read = _TYPES[kind]
     return ApiHandler(
         "describe group",
@@ -132,7 +132,7 @@ def _description(context: CallContext, kind: str) -> ApiHandler[str, GroupDescri
 
 
 def _member(member: Any, partitions: Iterable[TopicPartition], **classic: bytes) -> GroupMember:
-    """A member of any type of group; classic: its metadata and assignment in the classic protocol."""
+    """Return a member of any type of group; classic: with its metadata and assignment in the classic protocol."""
     instance_id = getattr(member, "group_instance_id", getattr(member, "instance_id", None))
     return GroupMember(
         member.member_id, instance_id, member.client_id, member.client_host, tuple(partitions), **classic
@@ -149,7 +149,7 @@ def _share_group(group: Any) -> GroupDescription:
 
 
 def _streams_group(group: Any) -> GroupDescription:
-    """A task of a subtopology reads the partition of its number of every source topic."""
+    """Return a streams group. A task of a subtopology reads the partition of its number of every source topic."""
     subtopologies = (
         {} if group.topology is None else {one.subtopology_id: one for one in group.topology.subtopologies or ()}
     )
@@ -194,8 +194,8 @@ _TYPES: dict[str, tuple[Callable[[list[str]], Any], Callable[[Any], GroupDescrip
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """What a member of a classic group of consumers reads; none while the group rebalances, or where that cannot be
-    read: what leaders give their members is no business of the broker."""
+    """Return the assignment of a member of a classic consumer group. It is empty while the group rebalances, or if it
+    cannot be read, as brokers do not check what leaders assign."""
     if protocol_type != PROTOCOL_TYPE or not assignment:
         return ()
     try:
@@ -228,9 +228,9 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """The offsets a group has committed; None where it has none. partitions: None for all that have one.
+    """Return the committed offsets of a group; None if none exists. partitions: None for all that have one.
 
-    require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
+    require_stable: wait for offsets that an open transaction commits (KIP-447).
     Raise UnsupportedError for a share group, which commits no offsets.
     """
     deadline = context.deadline(timeout)
@@ -251,7 +251,7 @@ def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline)
     outcome = yield from request_items(context, [group_id], _description(context, "share"), deadline)
     if outcome.results:
         raise UnsupportedError(
-            f"group {group_id!r} is a share group, expected one that commits offsets: brokers keep the state of each "
+            f"group {group_id!r} is a share group, which does not commit offsets: brokers keep the state of each "
             "record for it; kafka-share-groups.sh --describe shows its start offsets"
         )
 
@@ -263,10 +263,10 @@ def describe_group_lag(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """How far a group's committed offsets are behind, and which transaction holds a last stable offset back.
+    """Return the lag of a group's committed offsets, and the transactions that block last stable offsets.
 
     partitions: None for all that the group has an offset in. Raise BrokerError, AuthorizationError; UnsupportedError
-    for a share group; AdminError where several partitions were requested.
+    for a share group; AdminError for several partitions.
     """
     deadline = context.deadline(timeout)
     committed = yield from list_group_offsets(context, group_id, partitions, timeout=deadline.remaining)
@@ -281,7 +281,7 @@ def alter_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, None]]:
-    """Commit offsets for a group that has no members; a number is an offset without metadata.
+    """Commit offsets for a group without members; a number is an offset without metadata.
 
     Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
     """
@@ -295,7 +295,7 @@ def alter_group_offsets(
 def delete_group_offsets(
     context: CallContext, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, None]]:
-    """Forget committed offsets of topics that the group does not subscribe to (KIP-496).
+    """Delete committed offsets of topics that the group does not subscribe to (KIP-496).
 
     Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
     """

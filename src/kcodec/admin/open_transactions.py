@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: transactions that nobody will end. What hangs, and what its owner has left behind.
+"""Flows of Admin that find transactions which will not end: hanging ones, and ones that their owner has abandoned.
 
-A transaction hangs in a partition when the partition's leader holds it open and its coordinator will not write a
-marker there: no transactional id has this producer id, or the coordinator's transaction of it does not name the
-partition, or is of another epoch. Then the last stable offset is stuck for good (KAFKA-12895 and KIP-890 tell how it
-comes about). This is `kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: all partitions
-of all brokers can be asked for in one call, internal topics always belong to them; the longest transaction that may
-still be young is what the brokers' transaction.max.timeout.ms allows; a transaction whose records carry times in the
-future counts as old, as its age cannot be told; and each find is confirmed by a second look.
+A transaction hangs in a partition if the partition's leader has it open and its coordinator will not write a marker
+there: no transactional id has this producer id, or the coordinator's transaction does not include the partition, or has
+another epoch. Then the last stable offset never advances (KAFKA-12895 and KIP-890 explain the causes). This is
+`kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: one call can search all partitions of
+all brokers, always including internal topics; the default minimum age is the brokers' transaction.max.timeout.ms; a
+transaction whose records have timestamps in the future counts as old, as its age is unknown; and each result is
+confirmed by a second request.
 
-A stray is a transaction that its coordinator holds open, in which nobody has written for a while: of a
-TransactionHandle whose owner died it is all that is left. Who owns a connection cannot be seen from outside, so it
-is the silence that tells, and the application's own record of its handles.
+An abandoned transaction is open at its coordinator, but was not written to for a while: this is all that is left of a
+TransactionHandle whose owner died. Brokers do not show the owner of a transaction, so the idle time, together with the
+application's own record of its handles, has to identify it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEFAULT_IDLE_MS = 60_000
 class HangingTransaction:
     """An open transaction in a partition that no coordinator will end.
 
-    why: what the coordinator says of the producer id. transactional_id: None where no id has it.
+    why: the coordinator's state of the producer id. transactional_id: None if no id has it.
     """
 
     partition: TopicPartition
@@ -64,7 +64,8 @@ class HangingTransaction:
 
 @dataclass(frozen=True)
 class HangingTransactions:
-    """What `find_hanging_transactions` found. errors: partitions, ids or brokers that could not be asked, with why."""
+    """The result of `find_hanging_transactions`. errors: partitions, ids or brokers that could not be checked, and
+    why."""
 
     transactions: tuple[HangingTransaction, ...]
     partitions_searched: int
@@ -74,9 +75,9 @@ class HangingTransactions:
 
 @dataclass(frozen=True)
 class StrayTransaction:
-    """An open transaction in which nobody writes. age_ms: since it began; idle_ms: since the last record or that.
+    """An open transaction without recent writes. age_ms: since its begin; idle_ms: since its last record or its begin.
 
-    partitions: those that the coordinator knows of; times out by itself `transaction_timeout_ms` after it began.
+    partitions: those that the coordinator knows. It times out by itself `transaction_timeout_ms` after its begin.
     """
 
     transactional_id: str
@@ -92,7 +93,7 @@ class StrayTransaction:
 
 @dataclass(frozen=True)
 class StrayTransactions:
-    """What `find_stray_transactions` found. errors: what could not be asked."""
+    """The result of `find_stray_transactions`. errors: what could not be checked, and why."""
 
     transactions: tuple[StrayTransaction, ...]
     errors: dict[Any, KcodecError] = field(default_factory=dict)
@@ -108,12 +109,11 @@ def find_hanging_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[HangingTransactions]:
-    """Transactions that hang: in these partitions or topics, on this broker, or anywhere; internal topics, too.
+    """Find hanging transactions in these partitions or topics, on this broker, or anywhere, including internal topics.
 
-    max_transaction_timeout_ms: younger ones are passed over; None for the longest that a broker of the cluster allows.
-    now: what ages are counted to, None for this machine's time.
-    Raises BrokerError or TransportError where not even the topics can be listed; everything else that fails is in
-    `errors` of what is returned.
+    max_transaction_timeout_ms: younger ones are ignored; None for the longest timeout that a broker of the cluster
+    allows. now: the time from which ages are computed, None for this machine's time. Raises BrokerError or
+    TransportError if not even the topics can be listed; all other failures are in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)
@@ -146,7 +146,7 @@ def _is_old(state: ProducerState, now: int, longest: int) -> bool:
 
 
 def _longest_timeout(context: CallContext, timeout: float) -> Flow[int]:
-    """transaction.max.timeout.ms of the brokers, the longest of them."""
+    """Return the longest transaction.max.timeout.ms of the brokers."""
     deadline = context.deadline(timeout)
     yield from context.cluster.refresh(context.call_timeout(deadline))
     resources = [ConfigResource.broker(broker) for broker in context.cluster.brokers]
@@ -169,7 +169,7 @@ def _partitions(
     errors: dict[Any, KcodecError],
     deadline: Deadline,
 ) -> Flow[list[TopicPartition]]:
-    """Where to look. A topic that cannot be described is noted, and passed over."""
+    """Return the partitions to search. A topic that cannot be described is recorded as an error."""
     if partitions is not None:
         return partitions_of(partitions)
     names = (
@@ -192,8 +192,8 @@ def _partitions(
 
 @dataclass(frozen=True)
 class _CoordinatorsView:
-    """What the coordinators know of some producer ids. is_whole: all of them responded, so that an id which none named
-    belongs to no transactional id."""
+    """The coordinators' states of some producer ids. is_whole: all coordinators responded, so a producer id that none
+    of them reported belongs to no transactional id."""
 
     ids: dict[int, str]
     described: Outcome[str, TransactionDescription]
@@ -217,7 +217,7 @@ def _coordinators_view(
 
 
 def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, KcodecError]:
-    """The errors, without those of ids that have expired since they were listed: that is an answer."""
+    """Return the errors without those of ids that have expired since they were listed, which is a result."""
     return {name: error for name, error in described.errors.items() if not _is_expired(error)}
 
 
@@ -226,7 +226,7 @@ def _is_expired(error: KcodecError) -> bool:
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:
-    """The reason; None for one that its coordinator is going to end, or of which that cannot be told."""
+    """Return the reason; None for one that its coordinator will end, or if that is unknown."""
     transactional_id = view.ids.get(state.producer_id)
     if transactional_id is None:
         return "no transactional id has this producer id" if view.is_whole else None
@@ -263,7 +263,7 @@ def _hanging(
 def _confirmed(
     context: CallContext, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
-    """Those that are still there: one that ended between the two questions looks as if it hung."""
+    """Return those that still exist: one that ended between the two requests looks like a hanging one."""
     if not hanging:
         return hanging
     again = yield from producers_of(context, {one.partition for one in hanging}, broker_id, deadline.remaining)
@@ -287,10 +287,10 @@ def find_stray_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[StrayTransactions]:
-    """Open transactions in which nobody has written for `idle_ms`.
+    """Find open transactions without a write for at least `idle_ms`.
 
-    transactional_ids: only of these. now: what ages are counted to, None for this machine's time. What could not be
-    asked is in `errors` of what is returned.
+    transactional_ids: only these. now: the time from which ages are computed, None for this machine's time. What could
+    not be checked is in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: offsets of partitions, and records that are to go."""
+"""Flows of Admin: offsets of partitions, deletion of records, leader election."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def list_offsets(
     isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Offsets by position or time: partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+    """Return offsets. partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
 
-    For a time, the first record at or after it; offset -1 where there is none. isolation_level "read_committed": no
-    later than the last stable offset. Raises BrokerError; AdminError where several were asked for.
+    A timestamp selects the first record at or after it; the offset is -1 if none exists. isolation_level
+    "read_committed": at most the last stable offset. Raises BrokerError; AdminError for several partitions.
     """
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
@@ -42,10 +42,10 @@ def list_offsets(
 def delete_records(
     context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records below an offset; -1 for all below the high watermark. Gives the new low watermarks.
+    """Delete the records below an offset; -1 for all below the high watermark. Return the new low watermarks.
 
     Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
-    AuthorizationError; AdminError where several were asked for. (KIP-107)
+    AuthorizationError; AdminError for several partitions. (KIP-107)
     """
     handler: ApiHandler[TopicPartition, int] = ApiHandler(
         "delete records of",
@@ -77,10 +77,10 @@ def elect_leaders(
     election: str = "preferred",
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ElectedLeader]]:
-    """Make the first replica of partitions their leader again; "unclean": any replica that lives, losing records.
+    """Elect the first replica of partitions as leader; "unclean": any available replica, which may lose records.
 
     Raises BrokerError: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, AuthorizationError ...;
-    AdminError where several were asked for. A partition that needed none is no error. (KIP-460)
+    AdminError for several partitions. A partition that needs no election is not an error. (KIP-460)
     """
     if election not in ELECTIONS:
         raise ValueError(f"election must be one of {', '.join(ELECTIONS)}, not {election!r}")

@@ -23,7 +23,7 @@ DEFAULT_ITERATIONS = 4096
 
 
 class _OrUnknown(IntEnum):
-    """A number of a newer Kafka's is UNKNOWN, as in Kafka's own enumerations."""
+    """Maps a number of a newer Kafka version to UNKNOWN, as Kafka's own enumerations do."""
 
     @classmethod
     def _missing_(cls, value: object) -> _OrUnknown | None:
@@ -31,7 +31,7 @@ class _OrUnknown(IntEnum):
 
 
 class ResourceType(_OrUnknown):
-    """What a permission is about. ANY is for filters."""
+    """The type of resource of a permission. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -44,7 +44,7 @@ class ResourceType(_OrUnknown):
 
 
 class PatternType(_OrUnknown):
-    """How the name is meant. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
+    """The meaning of a resource name. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -54,7 +54,7 @@ class PatternType(_OrUnknown):
 
 
 class AclOperation(_OrUnknown):
-    """What is allowed or denied. ANY is for filters."""
+    """The operation that is allowed or denied. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -75,7 +75,7 @@ class AclOperation(_OrUnknown):
 
 
 class AclPermission(_OrUnknown):
-    """Allowed or denied. ANY is for filters."""
+    """Whether the operation is allowed or denied. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -85,7 +85,7 @@ class AclPermission(_OrUnknown):
 
 @dataclass(frozen=True)
 class AclBinding:
-    """A permission: `principal` ("User:alice") may, or may not, do `operation` on a resource from `host` ("*": all)."""
+    """A permission: whether `principal` ("User:alice") may do `operation` on a resource from `host` ("*": all)."""
 
     resource_type: ResourceType
     resource_name: str
@@ -104,7 +104,7 @@ class AclBinding:
 
 @dataclass(frozen=True)
 class AclFilter:
-    """Which permissions: all that are equal where something is said; None and ANY are all."""
+    """Selects permissions that are equal in all given fields; None and ANY match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -116,7 +116,7 @@ class AclFilter:
 
 
 class ScramMechanism(_OrUnknown):
-    """SCRAM with which hash."""
+    """The SCRAM mechanism, named by its hash."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -124,16 +124,16 @@ class ScramMechanism(_OrUnknown):
 
     @property
     def hash_name(self) -> str:
-        """As hashlib names it."""
+        """The name of the hash in hashlib."""
         names = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
         if self not in names:
-            raise ValueError(f"no hash is known for {self!r}")
+            raise ValueError(f"{self!r} has no known hash; use SCRAM_SHA_256 or SCRAM_SHA_512")
         return names[self]
 
 
 @dataclass(frozen=True)
 class ScramCredentialInfo:
-    """What may be known of a credential: no password, no salt."""
+    """The public properties of a credential, without password and salt."""
 
     mechanism: ScramMechanism
     iterations: int
@@ -141,7 +141,7 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True)
 class ScramCredentialUpsertion:
-    """A password to be set for a user. It does not leave this process: what is sent is salted and hashed."""
+    """A password to set for a user. It does not leave this process: only its salted hash is sent."""
 
     user: str
     password: str = field(repr=False)
@@ -151,7 +151,7 @@ class ScramCredentialUpsertion:
 
 @dataclass(frozen=True)
 class ScramCredentialDeletion:
-    """A credential to be taken away."""
+    """A credential to delete."""
 
     user: str
     mechanism: ScramMechanism
@@ -179,7 +179,7 @@ def create_acls(
 
 
 def acl_creation(binding: AclBinding) -> Any:
-    """A permission as CreateAcls has it."""
+    """Return a permission in the form of CreateAcls."""
     return messages.AclCreation(
         resource_type=int(binding.resource_type),
         resource_name=binding.resource_name,
@@ -194,7 +194,8 @@ def acl_creation(binding: AclBinding) -> Any:
 def describe_acls(
     context: CallContext, which: AclFilter | None = None, *, timeout: float | None = None
 ) -> Flow[list[AclBinding]]:
-    """The permissions that a filter finds; all without one. Raises AuthorizationError (DESCRIBE on the cluster)."""
+    """Return the permissions that a filter selects; all without one. Raises AuthorizationError (DESCRIBE on the
+    cluster)."""
     chosen = which or AclFilter()
     handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "describe acls",
@@ -210,7 +211,7 @@ def describe_acls(
 
 
 def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
-    """A filter as DescribeAcls and DeleteAcls have it."""
+    """Return a filter in the form of DescribeAcls and DeleteAcls."""
     return {
         "resource_type_filter": int(chosen.resource_type),
         "resource_name_filter": chosen.resource_name,
@@ -223,7 +224,7 @@ def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:
-    """The permission `acl` of a response, about `resource`."""
+    """Return the permission `acl` of a response, on `resource`."""
     return AclBinding(
         ResourceType(resource.resource_type),
         resource.resource_name,
@@ -238,7 +239,7 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
 def delete_acls(
     context: CallContext, filters: Iterable[AclFilter], *, timeout: float | None = None
 ) -> Flow[dict[AclFilter, list[AclBinding]]]:
-    """Take away the permissions that filters find, and say which those were.
+    """Delete the permissions that filters select, and return them.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError; AdminError for several filters.
     """
@@ -264,7 +265,7 @@ def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilte
 def describe_user_scram_credentials(
     context: CallContext, users: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
-    """Which SCRAM credentials users have; None: all users that have any. A user without any has an empty tuple.
+    """Return the SCRAM credentials of users; None: of all users that have any. A user without any has an empty tuple.
 
     Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
     """
@@ -300,10 +301,10 @@ def alter_user_scram_credentials(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Set passwords, take credentials away; by user.
+    """Set passwords and delete credentials, by user.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
-    AdminError for several. Send passwords over TLS only: a salted password is as good as the password. (KIP-554)
+    AdminError for several. Use TLS: a salted password is as confidential as the password. (KIP-554)
     """
     changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}

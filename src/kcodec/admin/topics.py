@@ -30,11 +30,11 @@ def create_topics(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, CreatedTopic]]:
-    """Make topics; a name alone takes the broker's defaults. They can be written to when this returns.
+    """Create topics; a name alone uses the broker's defaults. The topics accept records when this returns.
 
-    validate_only: say what would happen, make nothing. timeout: seconds, None for default_api_timeout_ms.
+    validate_only: check the request without creating anything. timeout: seconds, None for default_api_timeout_ms.
     Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
-    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked for.
+    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError for several topics.
     Source: CreateTopicsRequest (KIP-4).
     """
     given = items_of(topics, (NewTopic, str), "topics")
@@ -64,7 +64,7 @@ def create_topics(
 def _creatable(topic: NewTopic) -> Any:
     has_own = topic.assignments is not None
     if has_own and (topic.num_partitions is not None or topic.replication_factor is not None):
-        raise ValueError(f"topic {topic.name!r}: give either assignments or num_partitions and replication_factor")
+        raise ValueError(f"topic {topic.name!r}: pass either assignments, or num_partitions and replication_factor")
     return messages.CreatableTopic(
         name=topic.name,
         num_partitions=BROKER_DEFAULT if topic.num_partitions is None else topic.num_partitions,
@@ -137,9 +137,9 @@ def delete_topics(
 def create_partitions(
     context: CallContext, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, None]]:
-    """Give topics more partitions: topic -> how many there shall be in all. Keys then go to other partitions.
+    """Add partitions to topics. counts: topic -> the new total number of partitions. Keys then map to other partitions.
 
-    Raises BrokerError: INVALID_PARTITIONS where that is not more than there are, and the usual ones.
+    Raises BrokerError: INVALID_PARTITIONS if the number is not larger than the current one, AuthorizationError ...
     """
     handler: ApiHandler[str, None] = ApiHandler(
         "create partitions of topic",
@@ -157,7 +157,7 @@ def create_partitions(
 def list_topics(
     context: CallContext, *, include_internal: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, TopicListing]]:
-    """All topics that we may see, by name."""
+    """Return all topics that the client may describe, by name."""
     handler: ApiHandler[str, list[TopicListing]] = ApiHandler(
         "list topics of",
         AnyBroker(),
@@ -180,9 +180,9 @@ def _listing(topic: Any) -> TopicListing:
 def describe_topics(
     context: CallContext, topics: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, TopicDescription]]:
-    """Partitions, leaders and replicas of topics. Nothing is made by asking.
+    """Return partitions, leaders and replicas of topics. This does not create missing topics.
 
-    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as a topic just made is not known everywhere),
+    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as not all brokers know a new topic at once),
     INVALID_TOPIC_EXCEPTION, AuthorizationError.
     """
     handler: ApiHandler[str, TopicDescription] = ApiHandler(

@@ -30,7 +30,7 @@ def describe_producers(
     broker_id: int | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
-    """The producers with state in partitions, as their leaders know them, or one broker with a replica.
+    """Return the producers with state in partitions, by their leaders, or by one broker with a replica.
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError: READ on the topic); AdminError for several;
     UnsupportedError below Kafka 2.8.
@@ -41,10 +41,10 @@ def describe_producers(
 def describe_transactions(
     context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, TransactionDescription]]:
-    """State, producer and partitions of transactional ids.
+    """Return state, producer and partitions of transactional ids.
 
     Raises BrokerError: TRANSACTIONAL_ID_NOT_FOUND, AuthorizationError (DESCRIBE on the id); AdminError for several;
-    UnsupportedError below Kafka 3.0. Partitions of topics that we may not see are left out by the broker.
+    UnsupportedError below Kafka 3.0. The broker leaves out partitions of topics that the client may not describe.
     """
     return (yield from transactions_of(context, transactional_ids, timeout)).value()
 
@@ -58,11 +58,12 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[str, TransactionListing]]:
-    """The transactional ids of all coordinators, by id; with any of the conditions only those that meet all.
+    """Return the transactional ids of all coordinators, by id, that meet all given conditions.
 
-    states: of TRANSACTION_STATES. min_duration_ms: open for so long (KIP-994, Kafka 3.8). transactional_id_pattern: a
-    regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). ValueError for a state that there is not.
-    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    states: of TRANSACTION_STATES. min_duration_ms: open for at least this time (KIP-994, Kafka 3.8).
+    transactional_id_pattern: a regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). Raises ValueError for
+    an unknown state, AdminError if not all brokers responded; its `results` contain the lists of the others by broker
+    id.
     """
     outcome = yield from coordinators_lists(
         context, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
@@ -79,12 +80,12 @@ def abort_transaction(
     *,
     timeout: float | None = None,
 ) -> Flow[None]:
-    """Write an ABORT marker into one partition, past the coordinator: only for a transaction that hangs there.
+    """Write an ABORT marker to one partition without the coordinator: only for a transaction that hangs there.
 
     The numbers are those of `describe_producers`; a coordinator_epoch of -1 there is 0 here, as in Kafka's own tool.
-    A transaction that its coordinator still knows ends torn by this: use `fence_producers` for it. Raises BrokerError:
-    INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError (CLUSTER_ACTION,
-    or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
+    If the coordinator still knows the transaction, this aborts only a part of it: use `fence_producers` instead. Raises
+    BrokerError: INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError
+    (CLUSTER_ACTION, or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
     """
     marker = messages.WritableTxnMarker(
         producer_id=producer_id,
@@ -105,10 +106,10 @@ def abort_transaction(
 def fence_producers(
     context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, ProducerIdAndEpoch]]:
-    """End the open transactions of these ids by an abort, and shut out the producers that use them now.
+    """Abort the open transactions of these ids, and fence the producers that use them now.
 
-    Gives the producer id and epoch that are current then. An id that no producer has used yet is made by this.
-    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError where several were asked for. (KIP-664)
+    Return the current producer id and epoch of each. An id that no producer has used yet is created by this.
+    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError for several ids. (KIP-664)
     """
     handler: ApiHandler[str, ProducerIdAndEpoch] = ApiHandler(
         "fence producers of",

@@ -43,11 +43,11 @@ class Admin(ClientBase):
         admin.create_topics([NewTopic("orders", num_partitions=6)])
         admin.find_hanging_transactions().transactions
 
-    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`).
-    Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
-    errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
-    each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup
-    with `.errors` and `.results` by item. `except* BrokerError` catches both.
+    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`). Each method has
+    a `timeout` in seconds for the whole call; the default is default_api_timeout_ms. Until then, requests with
+    retriable errors are repeated, also after a leader, coordinator or controller has moved. A method on several items
+    returns the result of each by item. If an item fails, the method raises the item's own error if it was the only one,
+    otherwise AdminError, an ExceptionGroup with `.errors` and `.results` by item. `except* BrokerError` catches both.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
@@ -62,7 +62,7 @@ class Admin(ClientBase):
         self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the connections; calls under way end with TransportError. Idempotent."""
+        """Close the connections; calls under way fail with TransportError. Idempotent."""
         self._io_loop.close(timeout)
 
     def __enter__(self) -> Self:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sync and async API of `read_topic` and `read_ranges` share: options, the flows of one read, its report."""
+"""The common part of the sync and async `read_topic` and `read_ranges`: options, the flows of one read, its
+progress."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from kcodec.reading.ranges import RangeBounds, TopicRange
 
 
 class BoundedReading:
-    """One bounded read: how far it is, and how responses become records."""
+    """One bounded read: its progress, and the conversion of responses to records."""
 
     def __init__(self, settings: ConsumerSettings, decoder: RangeDecoder, spark_layout: bool = False) -> None:
         self.settings = settings
@@ -35,21 +36,21 @@ class BoundedReading:
 
     @property
     def schema(self) -> ColumnsSchema:
-        """The Arrow schema of what is given."""
+        """Return the Arrow schema of the batches."""
         settings = self.settings
         return _fast.schema_of(settings.columns, settings.binary_type, self.spark_layout, settings.framing)
 
     def next_response(self) -> Flow[FetchedResponse | None]:
-        """What is to be decoded next; None: all is given."""
+        """Return the next response to decode; None at the end."""
         assert self._read is not None
         return (yield from self._read.next_response())
 
     def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """The chunks of an answer, and what is to be raised behind them."""
+        """Return the chunks of a response, and the error to raise after them."""
         return self.decoder.decode(response)
 
     def finished(self) -> None:
-        """All was fetched and decoded: what lies between the last record and the end is nothing."""
+        """Note that everything was fetched and decoded: there are no records between the last one and the end."""
         self.is_finished = True
         if not self.decoder.is_full:
             for partition in self.partitions:
@@ -57,21 +58,21 @@ class BoundedReading:
 
     @property
     def partitions(self) -> list[PartitionRead]:
-        """What is read; empty before the read begins."""
+        """The partitions to read; empty before the read begins."""
         return [] if self._read is None else self._read.partitions
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of batches that brokers sent."""
+        """The number of bytes of batches received."""
         return 0 if self._read is None else self._read.bytes_fetched
 
     @property
     def counts(self) -> Counts:
-        """Of all that was decoded so far."""
+        """The counts of everything decoded so far."""
         return self.decoder.counts
 
     def describe(self) -> str:
-        """For repr."""
+        """Return a text for repr."""
         raise NotImplementedError
 
     def _describe(self, of: str) -> str:
@@ -81,9 +82,9 @@ class BoundedReading:
 
 
 class TopicReading(BoundedReading):
-    """The read of a topic, with a client of its own.
+    """The read of a topic, with a separate client.
 
-    Raise TypeError or ValueError if an option or a range is invalid; nothing is requested of brokers yet.
+    Raise TypeError or ValueError for an invalid option or range, before any request.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class TopicReading(BoundedReading):
         self.client.cluster.allow_auto_topic_creation = False
 
     def open(self) -> Flow[None]:
-        """Find out what is to be read, and begin to fetch it."""
+        """Determine the ranges to read, and start to fetch."""
         cluster = self.client.cluster
         topic = self.range.topic
         context = CallContext(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
@@ -119,9 +120,9 @@ class TopicReading(BoundedReading):
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
-        """Of each partition what is to be read, and how far that has come."""
+        """Return the range and the progress of each partition."""
         return {partition.topic_partition: partition.read_range for partition in self.partitions}
 
     def describe(self) -> str:
-        """For repr."""
+        """Return a text for repr."""
         return self._describe(f"{self.range.topic!r}, {len(self.partitions)} partitions")

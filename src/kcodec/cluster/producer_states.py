@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a transaction open where: what leaders know of producers, and coordinators of transactional ids (KIP-664).
+"""Open transactions: what leaders know of producers, and coordinators of transactional ids (KIP-664).
 
-For Admin, and for a consumer that wants to know what holds a last stable offset back.
+Used by Admin, and by a consumer that looks for the transaction that blocks a last stable offset.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ TRANSACTION_STATES = (
 
 @dataclass(frozen=True)
 class ProducerState:
-    """A producer that a partition remembers. current_transaction_start_offset: None without an open transaction.
+    """The state of a producer in a partition. current_transaction_start_offset: None without an open transaction.
 
-    coordinator_epoch: of its last marker here, -1 before the first. last_timestamp: of its last record, as that said.
+    coordinator_epoch: that of its last marker in the partition, -1 before the first. last_timestamp: that of its last
+    record.
     """
 
     producer_id: int
@@ -66,9 +67,9 @@ class TransactionListing:
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """What the coordinator knows of a transactional id. start_timestamp: None where no transaction is open.
+    """A coordinator's state of a transactional id. start_timestamp: None if no transaction is open.
 
-    partitions: those that the coordinator will write an end marker to, in order.
+    partitions: those that will get an end marker, in order.
     """
 
     transactional_id: str
@@ -90,7 +91,7 @@ class TransactionDescription:
 def producers_of(
     context: CallContext, partitions: Iterable[TopicPartition], broker_id: int | None, timeout: float | None
 ) -> Flow[Outcome[TopicPartition, tuple[ProducerState, ...]]]:
-    """`describe_producers`, errors beside results."""
+    """Return the result of `describe_producers` as an Outcome, with errors next to results."""
     route: Route[TopicPartition] = Leader(context.cluster) if broker_id is None else OneBroker(broker_id)
     handler: ApiHandler[TopicPartition, tuple[ProducerState, ...]] = ApiHandler(
         "describe producers of",
@@ -123,7 +124,7 @@ def _producer(state: Any) -> ProducerState:
 def transactions_of(
     context: CallContext, transactional_ids: Iterable[str], timeout: float | None
 ) -> Flow[Outcome[str, TransactionDescription]]:
-    """`describe_transactions`, errors beside results."""
+    """Return the result of `describe_transactions` as an Outcome, with errors next to results."""
     handler: ApiHandler[str, TransactionDescription] = ApiHandler(
         "describe transaction",
         EachCoordinator(context.cluster, "transaction"),
@@ -158,11 +159,11 @@ def coordinators_lists(
     transactional_id_pattern: str | None,
     timeout: float | None,
 ) -> Flow[Outcome[int, list[TransactionListing]]]:
-    """`list_transactions` by broker, errors beside results."""
+    """Return the result of `list_transactions` by broker as an Outcome, with errors next to results."""
     requested_states, ids = names_of(states, "states"), numbers_of(producer_ids, "producer_ids")
     unknown = sorted(set(requested_states) - set(TRANSACTION_STATES))
     if unknown:
-        raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")
+        raise ValueError(f"state must be one of {', '.join(TRANSACTION_STATES)}, not {unknown[0]!r}")
     deadline = context.deadline(timeout)
     yield from context.cluster.refresh(context.call_timeout(deadline))
     handler: ApiHandler[int, list[TransactionListing]] = ApiHandler(
@@ -181,7 +182,7 @@ def coordinators_lists(
 
 
 def by_transactional_id(lists: Mapping[int, list[TransactionListing]]) -> dict[str, TransactionListing]:
-    """The lists of all brokers as one, by id."""
+    """Merge the lists of all brokers by transactional id."""
     found = [listing for listings in lists.values() for listing in listings]
     return {one.transactional_id: one for one in sorted(found, key=lambda listing: listing.transactional_id)}
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retry driver of calls about many items: each is requested from its broker, and again where that helps.
+"""The retry driver of calls with many items: it requests each item from its broker and repeats retriable failures.
 
-Admin's calls, and a consumer's about offsets, have items (topics, partitions, groups, ids). `settle` finds the broker
-of each item, sends one request for all items of a broker, takes the results, and requests the items with a retriable
-error again (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
-KafkaAdminClient's Call and AdminApiDriver.
+The items of Admin's calls, and of a consumer's calls about offsets, are topics, partitions, groups or ids.
+`request_items` finds the broker of each item, sends one request for all items of a broker, takes the results, and
+requests items with a retriable error again (the controller, a leader or a coordinator has moved, a broker is starting)
+until the deadline. Kafka's KafkaAdminClient has Call and AdminApiDriver for this.
 
-Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
-the error itself where one item was asked for, else `AdminError`, an ExceptionGroup that also carries the results of the
-items that went well. (`except* BrokerError` catches both.)
+No error is dropped: `Outcome` has a result or an error for each item. `Outcome.value()` returns the results or raises.
+It raises the error itself if there was one item, otherwise `AdminError`, an ExceptionGroup that also has the results of
+the successful items. (`except* BrokerError` catches both.)
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ MAX_NOTED_ERRORS = 5
 
 @dataclass
 class Outcome(Generic[K, V]):
-    """What came of the items of a call."""
+    """The results and errors of the items of a call."""
 
     doing: str
     results: dict[K, V] = field(default_factory=dict)
     errors: dict[K, KcodecError] = field(default_factory=dict)
 
     def value(self) -> dict[K, V]:
-        """The results; raises where there are errors."""
+        """Return the results; raise if there are errors."""
         if not self.errors:
             return self.results
         if len(self.errors) + len(self.results) == 1:
@@ -62,7 +62,7 @@ class Outcome(Generic[K, V]):
         raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
 
     def first_value(self) -> dict[K, V]:
-        """The results; raises the first error, which has the others in a note."""
+        """Return the results; raise the first error, with a note on the others."""
         if not self.errors:
             return self.results
         first, *others = self.errors.values()
@@ -73,7 +73,7 @@ class Outcome(Generic[K, V]):
 
 
 class ItemResult(NamedTuple):
-    """What a response says about an item: a result, or an error code and the broker's own words."""
+    """The result of an item in a response, or an error code and the broker's message."""
 
     code: int
     value: Any = None
@@ -82,11 +82,11 @@ class ItemResult(NamedTuple):
 
 @dataclass(frozen=True)
 class CallContext:
-    """What such flows work with.
+    """The context of such flows.
 
-    api_timeout: seconds for a call without a time of its own (Kafka: default.api.timeout.ms).
-    now:         milliseconds since 1970, only to tell the age of transactions.
-    late:        what is raised of an item that is not settled by then.
+    api_timeout: seconds for a call without its own timeout (Kafka: default.api.timeout.ms).
+    now:         milliseconds since 1970, used only for the age of transactions.
+    late:        the error of an item without a result at the deadline.
     """
 
     cluster: Cluster
@@ -96,16 +96,16 @@ class CallContext:
 
     @property
     def clock(self) -> Clock:
-        """The cluster's."""
+        """The clock of the cluster."""
         return self.cluster.clock
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """The end of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
+        """Return the deadline of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
         limit = self.api_timeout if timeout is None else timeout
         return Deadline(self.clock, self.clock() + limit, limit)
 
     def call_timeout(self, deadline: Deadline) -> float:
-        """Seconds for one request: no request outlives the call that sends it."""
+        """Return the seconds for one request, which must not outlive its call."""
         return min(self.cluster.times.request, deadline.remaining)
 
     def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
@@ -116,7 +116,7 @@ class CallContext:
 
 @dataclass(frozen=True)
 class Deadline:
-    """Until when; `limit` is what it was at the beginning, in seconds."""
+    """The deadline of a call. `limit`: seconds of the whole call."""
 
     clock: Clock
     at: float
@@ -124,7 +124,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left, maybe negative."""
+        """Seconds left; negative after the deadline."""
         return self.at - self.clock()
 
     @property
@@ -133,27 +133,28 @@ class Deadline:
         return max(self.left, 0.0)
 
     def share(self, steps: int) -> float:
-        """Seconds that the next of `steps` steps of a call may take. A call that gives partial results must not spend
-        all its time on the first broker that does not respond; what a quick step leaves, the following steps have."""
+        """Return the seconds for the next of `steps` steps of a call. A call with partial results must not spend all
+        its time on the first broker that does not respond; a step that finishes early leaves its time to the next
+        ones."""
         return self.remaining / steps
 
     @property
     def left_ms(self) -> int:
-        """For a request's own timeout_ms."""
+        """Milliseconds left, for the timeout_ms of a request."""
         return max(int(self.left * 1000), 1)
 
 
 @dataclass(frozen=True)
 class ApiHandler(Generic[K, V]):
-    """An API, asked about items.
+    """How an API is requested for items (Kafka: AdminApiHandler).
 
-    doing:     "delete topic"; errors say "delete topic 'orders': ...".
-    route:     where an item is answered.
-    request:   the message for some items; the deadline is for a timeout_ms inside it.
-    read:      what a response says of each item.
-    final:     codes that are not requested again here although Kafka calls them retriable.
-    resource:  what an error is about, of an item.
-    at_most:   items in one request, so that neither it nor the answer grows without bound.
+    doing:     a phrase such as "delete topic"; errors begin with "delete topic 'orders'".
+    route:     selects the broker of an item.
+    request:   returns the request for some items; the deadline is for its timeout_ms.
+    read:      returns the result of each item in a response.
+    final:     retriable codes that are not retried here.
+    resource:  returns the resource that the error of an item names.
+    at_most:   maximum number of items in one request, to bound the size of request and response.
     lowest, highest: bounds on the version.
     """
 
@@ -179,11 +180,11 @@ def request_items(
     is_needed: Callable[[K], bool] = lambda item: True,
     causes: dict[K, KcodecError] | None = None,
 ) -> Generator[Any, Any, Outcome[K, V]]:
-    """Ask until each item has a result or a final error, or the deadline is over.
+    """Request items until each has a result or a final error, or the deadline has passed.
 
-    on_result: called with each result at once, before the others are there. is_wanted: called before an item is
-    requested again; one that is wanted no more has neither a result nor an error. causes: takes the last error of each
-    item that is requested again, and loses it with the item's result.
+    on_result: called with each result at once. is_needed: called before an item is requested again; an item that is no
+    longer needed gets neither a result nor an error. causes: receives the last error of each item that is requested
+    again, until the item has a result.
     """
     outcome: Outcome[K, V] = Outcome(handler.doing)
     last = {} if causes is None else causes
@@ -216,7 +217,7 @@ def results(
 
 @dataclass
 class _RetryDriver(Generic[K, V]):
-    """One run of `request_items`. last: the last error of each item that is requested again; begin: on the clock."""
+    """One run of `request_items`. last: the last error of each item to be requested again; begin: time of the clock."""
 
     _context: CallContext
     _handler: ApiHandler[K, V]
@@ -227,7 +228,7 @@ class _RetryDriver(Generic[K, V]):
     _begin: float
 
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
-        """Requests to be made: a node and the items to ask it about."""
+        """Return the requests to send: a node and its items."""
         groups: dict[int, list[K]] = {}
         self._handler.route.prepare(items)
         for item in items:
@@ -239,14 +240,16 @@ class _RetryDriver(Generic[K, V]):
                 self._failed([item], error)
             else:
                 if node is None:
-                    self._last[item] = KcodecError(f"{self._doing(item)}: no broker answers for it at the moment")
+                    self._last[item] = KcodecError(
+                        f"{self._doing(item)}: no broker is responsible for it at the moment"
+                    )
                 else:
                     groups.setdefault(node, []).append(item)
         most = self._handler.at_most
         return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
 
     def send_all(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
-        """All of them, side by side where there are several."""
+        """Send all requests, in parallel if there are several."""
         if len(requests) == 1:
             yield from self._send(*requests[0])
             return
@@ -280,7 +283,7 @@ class _RetryDriver(Generic[K, V]):
         for item in items:
             if item in missing:
                 self._outcome.errors[item] = KcodecError(
-                    f"{self._doing(item)}: the broker's answer does not name it (node {node})"
+                    f"{self._doing(item)}: the response of broker {node} does not include it"
                 )
 
     def _take(self, item: K, result: ItemResult) -> None:
@@ -296,7 +299,7 @@ class _RetryDriver(Generic[K, V]):
             self._doing(item),
             message=result.message,
             remedy="stop" if is_gone else None,
-            text="there is no such topic or partition; check its name" if is_gone else None,
+            text="the topic or partition does not exist; check its name" if is_gone else None,
         )
         error.resource = self._handler.resource(item)
         if is_passing:
@@ -314,7 +317,7 @@ class _RetryDriver(Generic[K, V]):
         return True
 
     def _failed(self, items: list[K], error: KcodecError) -> None:
-        """No node, or no response: requested again, unless that cannot help."""
+        """Handle a missing node or response: request the items again, unless that cannot help."""
         if isinstance(error, BrokerError):
             is_passing = self._may_retry(error.code)
         else:
@@ -327,11 +330,11 @@ class _RetryDriver(Generic[K, V]):
                 self._outcome.errors[item] = error
 
     def give_up(self, items: Iterable[K]) -> None:
-        """The deadline is over."""
+        """Record an error for each item that has no result at the deadline."""
         for item in items:
             last = self._last.get(item)
-            text = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
-            error = self._context.late(text if last is None else f"{text}; the last answer: {last}")
+            text = f"{self._doing(item)}: not finished within {round(self._deadline.limit, 2):g} s"
+            error = self._context.late(text if last is None else f"{text}; last error: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error
 
@@ -343,7 +346,7 @@ class _RetryDriver(Generic[K, V]):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """topic -> its partitions, as most requests want them."""
+    """Return topic -> its partitions, as most requests need them."""
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
@@ -351,14 +354,14 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, ItemResult]]:
-    """Read a response that is about its only item. value: the item's result, given the response."""
+    """Read a response about its only item. value: returns the result of the item."""
     yield items[0], ItemResult(response.error_code, value(response), getattr(response, "error_message", None))
 
 
 def entries(
     results: Iterable[Any], key: str, value: Callable[[Any], Any] = lambda result: None
 ) -> Iterator[tuple[Any, ItemResult]]:
-    """Read a response that has a result for each item. key: the field with the item; value: what the result holds."""
+    """Read a response with a result for each item. key: the field with the item; value: returns the item's result."""
     for result in results:
         yield getattr(result, key), ItemResult(result.error_code, value(result), getattr(result, "error_message", None))
 
@@ -369,8 +372,8 @@ def partition_codes(
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
     value: Callable[[Any], Any] = lambda result: None,
 ) -> Iterator[tuple[TopicPartition, ItemResult]]:
-    """Read a response that has a code for each partition. name_of: a topic of it, where ids stand for it; value: what
-    the result of a partition holds."""
+    """Read a response with a code for each partition. name_of: returns the topic's name, for a response with topic ids;
+    value: returns the partition's result."""
     for topic in response.topics:
         for result in topic.partitions:
             partition = TopicPartition(name_of(topic), result.partition_index)

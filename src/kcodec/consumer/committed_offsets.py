@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
 
-What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator reports
-UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until it is ended, or the time is over. A reader
-that began at the offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
+Fetched offsets are stable: while a transaction that commits offsets of a partition is open, the coordinator responds
+UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until the transaction has ended or the deadline has
+passed. A reader that began at the previous offset would read twice what the transaction covers. Brokers before 2.5 do
+not return this error.
 
-Coordinators that moved or load are looked up again, topics are named by their ids where brokers know them (version 10),
-and a member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
+Coordinators that moved or load are looked up again, topics are named by id if brokers know them (version 10), and a
+KIP-848 member is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
 class CommittedOffsets:
     """The offsets of one group, for a consumer.
 
-    settings: offset_fetch_highest_version below 7 speaks as with a broker before 2.5, without RequireStable.
+    settings: offset_fetch_highest_version below 7 acts as with a broker before 2.5, without RequireStable.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings) -> None:
@@ -75,11 +76,11 @@ class CommittedOffsets:
     def fetch(
         self, partitions: Iterable[TopicPartition], timeout: float, member: Member | None = None
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The committed offsets, None where there is none; waits for those that an open transaction commits.
+        """Return the committed offsets, None if none exists. Wait for those that an open transaction commits.
 
-        member: only of a group of KIP-848, whose coordinator then checks the epoch. Raises BrokerError (of the group:
-        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource says of what), DeliveryTimeoutError, which says so if a
-        transaction was not ended.
+        member: only of a KIP-848 group, whose coordinator then checks the epoch. Raises BrokerError (of the group:
+        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource names it) and DeliveryTimeoutError, which says so if a
+        transaction has not ended.
         """
         deadline = self._context.deadline(timeout)
         outcome = yield from self.outcome(list(partitions), deadline, member)
@@ -95,7 +96,7 @@ class CommittedOffsets:
         is_needed: Callable[[TopicPartition], bool] = lambda partition: True,
         causes: dict[TopicPartition, KcodecError] | None = None,
     ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
-        """`fetch`, errors beside results; for the rest see `request_items`."""
+        """As `fetch`, with errors next to results; for the arguments see `request_items`."""
 
         def send(
             metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
@@ -120,9 +121,9 @@ class CommittedOffsets:
         group_metadata: Member,
         timeout: float,
     ) -> Flow[None]:
-        """Commit positions: where the group's consumers go on, never the last record read.
+        """Commit positions: the next offsets to read, not those of the last records.
 
-        Repeated until there is a response: committing the same offsets again changes nothing. Raises BrokerError with
+        The request is repeated until there is a response, as a repeat changes nothing. Raises BrokerError with
         one of GROUP_CODES if the group no longer accepts commits of this member, or for one partition
         (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_TOPIC_OR_PARTITION; the others are committed);
         AuthorizationError, DeliveryTimeoutError.
@@ -146,7 +147,7 @@ def _as_member(
     deadline: Deadline,
     send: Callable[[ConsumerGroupMetadata | None, list[TopicPartition]], Flow[Outcome[TopicPartition, V]]],
 ) -> Flow[Outcome[TopicPartition, V]]:
-    """Ask; what was refused for an epoch that is not the member's any more, with the new one."""
+    """Send the request; repeat the items that were rejected for an outdated member epoch with the new one."""
     done: Outcome[TopicPartition, V] = Outcome("")
     items = partitions
     while True:
@@ -161,7 +162,7 @@ def _as_member(
 
 
 def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPartition, V]:
-    """The results; raises the first error, whose resource is what it is about: group, topic or partition."""
+    """Return the results; raise the first error, whose resource is the group, topic or partition concerned."""
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
@@ -175,7 +176,7 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
 
 
 class _GroupCoordinator(CoordinatorOf):
-    """Asks for metadata where the coordinator knows a topic otherwise than we."""
+    """The group's coordinator. It requests metadata if the coordinator knows a topic by another id."""
 
     def __init__(self, cluster: Cluster, group_id: str, unstable: set[TopicPartition] | None = None) -> None:
         super().__init__(cluster, "group", group_id)
@@ -188,11 +189,11 @@ class _GroupCoordinator(CoordinatorOf):
         if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
             self._unstable.add(item)
         if code in _UNKNOWN_TOPIC:
-            self._metadata.request_update(f"{item} is not known to the coordinator")
+            self._metadata.request_update(f"the coordinator does not know {item}")
 
 
 class _RequestedTopics:
-    """Topics of a question by name and id: a response is read with the ids that were asked for."""
+    """The topics of a request by name and id: a response is read with the ids of its request."""
 
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         self._cluster = cluster
@@ -201,13 +202,13 @@ class _RequestedTopics:
         self.have_ids = all(cluster.topic_id(topic) is not None for topic in topics)
 
     def id_of(self, topic: str) -> UUID:
-        """To ask with; zeros where there is none (any more), which no coordinator knows."""
+        """Return the id to request; zeros if none exists, which no coordinator knows."""
         found = self._cluster.topic_id(topic) or NO_UUID
         self._names[found] = topic
         return found
 
     def name_of(self, topic: Any) -> str:
-        """Of a topic of a response."""
+        """Return the name of a topic in a response."""
         return str(topic.name or self._names.get(topic.topic_id, ""))
 
 
@@ -222,9 +223,12 @@ def offset_fetch_handler(
     highest: int = HIGHEST_VERSION,
     unstable: set[TopicPartition] | None = None,
 ) -> ApiHandler[TopicPartition, Any]:
-    """For `settle`: OffsetFetch of partitions, each with an OffsetAndMetadata or None; or of the one item ALL, with a
-    dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist. unstable: takes the
-    partitions whose offset is pending."""
+    """Return the handler of OffsetFetch for `request_items`. Its result is an OffsetAndMetadata or None for each
+    partition, or a dict of them for the item ALL.
+
+    require_stable: applies if the coordinator's version has it; lowest=7 makes it mandatory. unstable: receives the
+    partitions whose offset is pending.
+    """
     requested = list(partitions)
     topics = _RequestedTopics(cluster, requested)
     is_all = requested == [ALL]
@@ -286,7 +290,7 @@ def _fetch_request(
 
 
 def _partitions_of(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, ItemResult]]:
-    """What a response says, whichever its version."""
+    """Read the partitions of a response of any version."""
     topics_found = response.groups[0].topics if response.groups else response.topics
     for topic in topics_found:
         for one in topic.partitions:

@@ -40,14 +40,14 @@ ADVICE = (
 
 
 class _Held(NamedTuple):
-    """Since when a partition is held back, at which offset; -1: its committed offset is pending."""
+    """Since when a partition is blocked, at which offset; -1: its committed offset is pending."""
 
     since: float
     offset: int
 
 
 class HeldBack:
-    """The partitions of one consumer that transactions hold back."""
+    """The partitions of one consumer that transactions block."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HeldBack:
         self._quiet_until = 0.0
 
     def run(self) -> Flow[None]:
-        """Look at the partitions now and then, for as long as the consumer is open."""
+        """Check the partitions periodically until the consumer is closed."""
         while True:
             yield from sleep(LOOK_SECONDS)
             self._look()
@@ -79,7 +79,7 @@ class HeldBack:
                 except KcodecError as error:
                     names = ", ".join(map(str, sorted(late)[:MAX_PARTITIONS]))
                     log.warning(
-                        "poll returns no records of %s, as a transaction is open; which one is unknown: %s",
+                        "poll returns no records of %s, as a transaction is open; the transaction is unknown: %s",
                         names,
                         error,
                     )
@@ -135,7 +135,7 @@ class HeldBack:
                     *(item, seconds, self._settings.group_id, place, named, ADVICE),
                 )
         if len(late) > len(shown):
-            log.warning("%d more partitions are held back by open transactions", len(late) - len(shown))
+            log.warning("open transactions block %d more partitions", len(late) - len(shown))
 
     def _offsets_partition(self, timeout: float) -> Flow[TopicPartition]:
         """Return the partition of __consumer_offsets that has the group's offsets. Source: GroupCoordinator

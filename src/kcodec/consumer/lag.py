@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a reader is behind, by the end of the log and by the last stable offset; and which transaction holds the
-latter back.
+"""The lag of a reader up to the end of the log and up to the last stable offset; and the transaction that blocks the
+latter.
 
-A read_committed reader cannot pass the last stable offset: where it lies below the end of the log, a transaction is
-open, and the reader is not slow. The leader tells its producer and first offset (DescribeProducers), the coordinators
-its transactional id and since when it is open (ListTransactions, DescribeTransactions; KIP-664).
+A read_committed reader cannot pass the last stable offset: if it is below the end of the log, a transaction is open,
+and the reader is not slow. The leader reports the transaction's producer and first offset (DescribeProducers),
+coordinators report its transactional id and start time (ListTransactions, DescribeTransactions; KIP-664).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 @dataclass(frozen=True)
 class BlockingTransaction:
-    """The transaction that holds a last stable offset back.
+    """The transaction that blocks a last stable offset.
 
-    transactional_id: None where no coordinator told it: `kcodec txn find-hanging` tells whether anybody will end it.
+    transactional_id: None if no coordinator reported it; `kcodec txn find-hanging` shows whether it is hanging.
     first_offset:     of its records in this partition; it is the last stable offset.
-    since:            when it began, in ms since 1970, as its coordinator says; None where that is not known.
-    last_timestamp:   of its last record here, in ms, as that says.
+    since:            its start in ms since 1970, as its coordinator reports it; None if that is unknown.
+    last_timestamp:   of its last record here, in ms.
     """
 
     transactional_id: str | None
@@ -51,16 +51,16 @@ class BlockingTransaction:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a reader is behind in one partition.
+    """The lag of a reader in one partition.
 
-    position:           what it reads next; None where that is not known.
-    committed:          the offset that its group has committed; None for none.
+    position:           the next offset to read; None if it is unknown.
+    committed:          the committed offset of its group; None if none exists.
     log_end_offset:     the high watermark.
-    last_stable_offset: up to here read_committed readers may read.
-    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None
-                        where neither is known. Both are 0 once everything is read, as positions move past markers.
-    holder:             the transaction that keeps the two ends apart; None where they are equal, or it has just ended.
-    holder_unknown:     why the holder, or its id, could not be found; None where it could.
+    last_stable_offset: the end of what read_committed readers can read.
+    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None if
+                        neither is known. Both are 0 once everything is read, as positions move past markers.
+    holder:             the transaction that blocks the last stable offset; None if none exists, or it has just ended.
+    holder_unknown:     why that transaction, or its id, could not be found; None if it could.
     """
 
     position: int | None
@@ -72,12 +72,12 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Offsets to the end of the log."""
+        """The number of offsets to the end of the log."""
         return self._to(self.log_end_offset)
 
     @property
     def stable_lag(self) -> int | None:
-        """Offsets to the last stable offset."""
+        """The number of offsets to the last stable offset."""
         return self._to(self.last_stable_offset)
 
     def _to(self, end: int) -> int | None:
@@ -92,11 +92,11 @@ def lag(
     timeout: float,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """The lag of a consumer in its partitions, or in some of them; group_id: None without a group.
+    """Return the lag of a consumer in its partitions, or in some of them; group_id: None without a group.
 
-    Committed offsets are those of now, not the ones that an open transaction may commit. Raises ValueError for a
-    partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. A holder that cannot be
-    found (no permission, an old broker) is no error.
+    Committed offsets are the current ones, not those that an open transaction may commit. Raises ValueError for a
+    partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. If a blocking transaction
+    cannot be identified (no permission, an old broker), no error is raised.
     """
     context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
     deadline = context.deadline(timeout)
@@ -118,7 +118,7 @@ def partition_lags(
     committed: Mapping[TopicPartition, OffsetAndMetadata | None],
     deadline: Deadline,
 ) -> Flow[Outcome[TopicPartition, PartitionLag]]:
-    """The lag for these positions, errors beside results."""
+    """Return the lag for these positions as an Outcome, with errors next to results."""
     outcome: Outcome[TopicPartition, PartitionLag] = Outcome("lag of")
     timestamps = dict.fromkeys(positions, timestamp_of("latest"))
     ends = {}
@@ -145,7 +145,7 @@ def open_transactions_of(
     context: CallContext, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
 ) -> Flow[dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]]]:
     """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
-    id of one is not known. There are none where the leader did not name its producers. most: transactions of each.
+    id of one is unknown. A leader that did not report its producers gives none. most: transactions of each partition.
     """
     held = list(partitions)
     producers = yield from producers_of(context, held, None, deadline.share(3))
@@ -179,13 +179,13 @@ def open_transactions_of(
 
 
 def _first_open(states: Iterable[ProducerState]) -> list[ProducerState]:
-    """The producers with an open transaction, the one that begins first first."""
+    """Return the producers with an open transaction, ordered by its first offset."""
     opened = [state for state in states if state.current_transaction_start_offset is not None]
     return sorted(opened, key=lambda state: state.current_transaction_start_offset or 0)
 
 
 def _first_text(errors: Iterable[KcodecError]) -> str:
-    """Why no coordinator could tell; or that all were asked and none knows the producer id."""
+    """Return why no coordinator reported the transaction."""
     return next(map(str, errors), "no transactional id has this producer id")
 
 

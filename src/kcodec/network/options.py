@@ -129,7 +129,7 @@ class ClientConfig(OptionSet):
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> ClientConfig:
-        """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
+        """Take the client's options and those of TLS and SASL; bootstrap_servers is required."""
         if "bootstrap_servers" not in options:
             others = counterparts()
             meant = [name for name in options if others.get(name) == "bootstrap_servers"]

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flow that sends what the accumulator holds (Kafka: Sender, RecordAccumulator.drain).
+"""The flow that sends the records in the accumulator (Kafka: Sender, RecordAccumulator.drain).
 
-One round: take up new metadata, end what is past its time, then give each broker requests with at most one batch a
-partition, up to `max_in_flight` requests. Between rounds it waits for the nearest time at which something is due, or
-for an event: a record, a response, metadata, an identity.
+In one round it applies new metadata, ends batches past their deadline, and then sends each broker requests with at most
+one batch for each partition, up to `max_in_flight` requests. Between rounds it waits for the next deadline, or for an
+event: a record, a response, metadata, an identity.
 
-What keeps a partition in order and free of duplicates:
+These rules keep a partition in order and free of duplicates:
 
-- Batches go out oldest first, and one to be repeated takes its old place before all that were never sent.
-- A numbered batch keeps identity, sequence and bytes until it ends. A broker refuses all that follow a gap as out of
-  order, so of several in flight the earliest unfinished one says what happened; the others are just sent again.
+- Batches are sent oldest first, and a batch to be repeated returns to its position before all that were never sent.
+- A numbered batch keeps identity, sequence number and bytes until it ends. A broker rejects all batches after a gap as
+  out of order, so the earliest unfinished one in flight shows what happened; the others are just sent again.
 - At most five numbered batches of a partition are in flight (a broker remembers five), and a second one only when the
-  partition `is_proved`: a partition that lost its state, or moved, would take any sequence as the first.
-- Nothing follows to a new leader while a response of the old one is outstanding.
+  partition `is_proved`: a partition that lost its state, or moved, accepts any sequence number as the first.
+- No batch is sent to a new leader while a response of the old one is outstanding.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _FOREVER = float("inf")
 
 
 class Sender:
-    """The sending half of one producer. Everything here runs on the I/O thread.
+    """The sender of one producer. All methods run on the I/O thread.
 
     progress: set whenever batches end. urgent: the number of flushes that need everything sent without lingering.
-    responses: what ends batches.
+    responses: handles the responses.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Sender:
     # Events
 
     def wake(self) -> None:
-        """Begin the next round at once."""
+        """Start the next round at once."""
         self._is_woken = True
         self._signal.set()
 

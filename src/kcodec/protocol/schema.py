@@ -116,8 +116,8 @@ class _Declared(type):
 class Struct(MessageObject, metaclass=_Declared):
     """A struct of a message: created with keywords, compared by value, mutable, not hashable.
 
-    unknown_tagged_fields: ((tag, bytes), ...) in ascending order of tags that a version does not know. A message that is read
-    and written again keeps them.
+    unknown_tagged_fields: ((tag, bytes), ...) in ascending order of tags that a version does not know. A message that
+    is read and written again keeps them.
     """
 
     if TYPE_CHECKING:

@@ -173,7 +173,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """The offset and timestamp that were found; -1 if there is none. Version 0 returned several offsets."""
+    """The offset and timestamp that were found; -1 if none exists. Version 0 returned several offsets."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
