@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query over topics, as its driver sees it: it knows brokers and not Spark.
+
+One object lives as long as the query, with one client. Tasks read the ranges with `TopicSource.read`.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import kcodec
+from kcodec.client import Admin
+from kcodec.errors import AdminError, BrokerError, KcodecError
+from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.spark import planner
+from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.stream_state import KnownLogs, StreamState
+from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
+
+logger = logging.getLogger("kcodec.spark")
+#: Topics, partitions and the starts of logs are looked up again after this time.
+METADATA_SECONDS = 1.0
+#: The same while a topic is missing, as brokers are given two seconds to know it.
+MISSING_SECONDS = 10.0
+COMMIT_SECONDS = 5.0
+#: A leader that has just been elected may know a lower end than the one before it.
+END_ATTEMPTS = 5
+END_PAUSE_SECONDS = 0.3
+#: Bytes of one partition that are read to estimate the size of its offsets.
+SAMPLE_BYTES = 64 * 1024
+GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class TopicStream(StreamState):
+    """The position and the plans of one streaming query over topics.
+
+    source: its options (`TopicSource.of(options, is_stream=True)`). clock: seconds, for maxTriggerDelay.
+
+    The methods are those of Spark's stream readers: `initial_offset`, `latest_offset`, `prepare_for_available_now`,
+    `ranges`, `commit`, `report`, `close`. They raise what brokers respond, at the latest after
+    kafka.default.api.timeout.ms, and DataLossError where offsets are lost and failOnDataLoss is true.
+    """
+
+    def __init__(self, source: TopicSource, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(source.limits, fails_on_data_loss=source.fails_on_data_loss, clock=clock)
+        self._source = source
+        self._client: Admin | None = None
+        self._known: KnownLogs | None = None
+        self._sizes: dict[TopicPartition, float] = {}
+
+    def initial_offset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint starts (startingOffsets and the like)."""
+        self._known = None
+        logs = self._logs(None)
+        latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
+        limit, level = self._source.starting(), self._source.isolation_level
+        times = offsets_at(self._admin, limit, logs.partitions, level)
+        offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
+        return self._started(offsets, logs.ids)
+
+    def prepare_for_available_now(self) -> None:
+        """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
+        logs = self._logs(None, may_miss=not self._source.fails_on_data_loss)
+        self._frozen = self._list(logs.partitions, "latest")
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
+        """Return the range of each task of the micro-batch between two positions; the same ones if it is replayed.
+
+        A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
+        """
+        found, last = self._offset_ranges(start, end)
+        ids = {topic: _uuid(text) for topic, text in last.topic_ids.items()}
+        tasks = self._source.cut([replace(each, topic_id=ids.get(each.topic)) for each in found])
+        self._log_batch(len(tasks), found, last)
+        return tasks
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Commit the offsets for `kafka.group.id`, if it is given, for tools that show lag. An error is only logged."""
+        group = self._source.group_id
+        if group is None:
+            return
+        position = StreamOffsets.from_dict(end)
+        try:
+            self._admin.alter_group_offsets(group, position.offsets, timeout=COMMIT_SECONDS)
+        except KcodecError as error:
+            logger.warning("offsets were not committed for the group %s, which only tools read: %s", group, error)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    @property
+    def _admin(self) -> Admin:
+        if self._client is None:
+            self._client = self._source.admin()
+        return self._client
+
+    def _list(self, partitions: Iterable[TopicPartition], spec: str, level: Any = None) -> dict[TopicPartition, int]:
+        wanted: dict[TopicPartition, str | int] = dict.fromkeys(partitions, spec)
+        return list_offsets(self._admin, wanted, level or self._source.isolation_level) if wanted else {}
+
+    def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
+        """The logs, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
+        now, known = self._clock(), self._known
+        if known is None or now - known.at >= (MISSING_SECONDS if known.missing else METADATA_SECONDS):
+            known = self._known = self._looked_up(position, now, may_miss)
+        return known
+
+    def _looked_up(self, position: StreamOffsets | None, now: float, may_miss: bool) -> KnownLogs:
+        wanted = self._source.topics()
+        known = set() if position is None else {partition.topic for partition in position.offsets}
+        try:
+            ids, counts = find_topics(self._admin, wanted)
+        except (BrokerError, AdminError) as error:
+            named = set(wanted.subscribe or (partition.topic for partition in wanted.assign))
+            gone = _missing(error, named)
+            if gone is None or not (may_miss or gone <= known):
+                raise
+            left = named - gone
+            ids, counts = find_topics(self._admin, planner.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
+        partitions = [
+            each
+            for each in wanted.partitions(counts)
+            if each.partition < counts.get(each.topic, 0) or (position is None and not may_miss)
+        ]
+        read = {partition.topic for partition in partitions}
+        missing = {topic for topic in known - set(counts) if self._is_wanted(TopicPartition(topic, 0))}
+        texts = {topic: _id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
+        return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now)
+
+    def _is_wanted(self, partition: TopicPartition) -> bool:
+        wanted = self._source.topics()
+        return any(each.topic == partition.topic for each in wanted.partitions({partition.topic: 1}))
+
+    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+        logs = self._logs(position)
+        try:
+            ends = self._list(logs.partitions, "latest")
+        except BrokerError as error:
+            if error.code not in GONE:
+                raise
+            self._known = None
+            logs = self._logs(position)
+            ends = self._list(logs.partitions, "latest")
+        return logs, ends if position is None else self._not_below(position, logs, ends)
+
+    def _not_below(
+        self, position: StreamOffsets, logs: KnownLogs, ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends, which are not below the position where the logs reach it."""
+        kept = self._kept(position, logs.ids)
+        for attempt in range(END_ATTEMPTS):
+            below = [partition for partition, end in ends.items() if end < kept.get(partition, 0)]
+            if not below:
+                break
+            # Under read_committed an open transaction may hold back the end; the high watermark is what counts.
+            written = self._list(below, "latest", "read_uncommitted")
+            ends |= {each: kept[each] for each, offset in written.items() if offset >= kept[each]}
+            if any(ends[each] < kept[each] for each in below) and attempt + 1 < END_ATTEMPTS:
+                time.sleep(END_PAUSE_SECONDS)
+                ends |= self._list(below, "latest")
+        return ends
+
+    def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            return self._list(partitions, "earliest")
+        except BrokerError as error:
+            if error.code not in GONE or self._source.fails_on_data_loss:
+                raise
+            return dict.fromkeys(partitions, 0)  # the tasks count what is not there
+
+    def _bytes_per_offset(
+        self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
+    ) -> Mapping[TopicPartition, float]:
+        """By the keys, values and headers of the first records of each partition's backlog."""
+        import pyarrow as pa
+
+        backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
+        reading = {
+            **self._source.reading,
+            "columns": ["topic", "partition", "offset", "key", "value", "headers"],
+            "max_partition_fetch_bytes": SAMPLE_BYTES,
+            "fetch_ahead_max_bytes": SAMPLE_BYTES,
+        }
+        left = {each.topic_partition for each in backlog}
+        with kcodec.read_ranges(backlog, spark_layout=True, on_missing="skip", **reading) as records:
+            for chunk in records:
+                rows = pa.record_batch(chunk)
+                if not rows.num_rows:
+                    continue
+                partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
+                if partition in left:
+                    left.discard(partition)
+                    size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
+                    offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
+                    estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
+                    if estimate is not None:
+                        self._sizes[partition] = estimate
+                if not left:
+                    break
+        return self._sizes
+
+
+def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:
+    """The topics that do not exist, if that is all that the error says."""
+    errors = error.errors if isinstance(error, AdminError) else {next(iter(named)): error}
+    gone = {topic for topic, one in errors.items() if isinstance(one, BrokerError) and one.code in GONE}
+    return gone if gone and len(gone) == len(errors) else None
+
+
+def _id_text(topic_id: UUID) -> str:
+    """An id as Kafka's tools print it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+def _uuid(text: str) -> UUID | None:
+    with suppress(ValueError):
+        return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    return None
