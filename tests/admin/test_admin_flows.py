@@ -208,7 +208,7 @@ def test_a_retriable_error_is_told_at_the_deadline_and_not_later() -> None:
     script = AdminScript()
     script.answers["DeleteGroups"] = groups(lambda node: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(
-        RequestTimedOutError, match=r"delete group 'g': not done within 5 s; the last answer: .*LOAD"
+        RequestTimedOutError, match=r"delete group 'g': not finished within 5 s; last error: .*LOAD"
     ) as caught:
         script.run(flows.delete_groups(script.context, ["g"], timeout=5.0))
     assert script.now == pytest.approx(5.0, abs=0.1)
@@ -250,7 +250,7 @@ def test_an_answer_that_leaves_an_item_out_is_an_error_of_that_item() -> None:
     )
     with pytest.raises(AdminError) as caught:
         script.run(flows.delete_groups(script.context, ["g", "h"]))
-    assert "delete group 'g': the broker's answer does not name it" in str(caught.value.errors["g"])
+    assert "delete group 'g': the response of broker" in str(caught.value.errors["g"])
     assert caught.value.results == {"h": None}
 
 

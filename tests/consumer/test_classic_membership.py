@@ -218,7 +218,7 @@ def test_what_the_leader_has_heard_of_first_is_taken() -> None:
 def test_a_pattern_that_is_none_is_refused() -> None:
     world = GroupWorld()
     one = world.client("a", [])
-    with pytest.raises(ValueError, match=r"'\(' is no regular expression"):
+    with pytest.raises(ValueError, match=r"'\(' is not a valid regular expression"):
         one.membership.subscribe([], "(")
 
 

@@ -96,7 +96,7 @@ def test_silence_ends_by_the_deadline_and_may_have_been_heard(make: Make) -> Non
     with Peer(lambda peer, request: peer.usual(request)) as peer:
         runner = make(peer.address)
         began = time.monotonic()
-        with pytest.raises(RequestTimedOutError, match=r"no answer to InitProducerIdRequest within 0.3 s") as caught:
+        with pytest.raises(RequestTimedOutError, match=r"no response to InitProducerIdRequest within 0.3 s") as caught:
             runner.run(init_producer_id(0.3))
         assert 0.25 < time.monotonic() - began < 2.0
         assert caught.value.possibly_sent
@@ -209,7 +209,7 @@ def test_a_frame_above_the_limit_is_named(make: Make) -> None:
             return None
         return usual(peer, request)
 
-    with Peer(answer) as peer, pytest.raises(TransportError, match="more than max_response_bytes=1000000"):
+    with Peer(answer) as peer, pytest.raises(TransportError, match="exceeds max_response_bytes=1000000"):
         make(peer.address, max_response_bytes=1_000_000).run(init_producer_id())
 
 

@@ -189,7 +189,7 @@ def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
             for name in request.topic_names
         ]
     )
-    with pytest.raises(BrokerError, match="topic 'ghost': there is no such topic or partition") as caught:
+    with pytest.raises(BrokerError, match="topic 'ghost': the topic or partition does not exist") as caught:
         script.run(call(script.context, ["ghost"]))
     assert (caught.value.code, caught.value.remedy, caught.value.resource) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -157,7 +157,7 @@ def test_a_read_that_is_stopped_says_so() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "text"),
     [
-        (5, 20, r"range t-0 \[5, 20\): the log holds \[12, 30\), so that offset 5 is not in it"),
+        (5, 20, r"range t-0 \[5, 20\): the log contains \[12, 30\), so that offset 5 is not in it"),
         (0, 4, r"\[12, 30\), so that offset 0 is not in it"),
         (40, 50, r"\[12, 30\), so that offset 40 is not in it"),
         (20, 35, r"\[12, 30\), so that it ends before 35"),

@@ -37,7 +37,7 @@ def test_an_end_that_never_comes_is_an_error_by_the_deadline() -> None:
     log.append(b"open", producer_id=9)
     begun = world.now
     reader = Reader(world).open(end=9)
-    with pytest.raises(DeliveryTimeoutError, match=r"t-0: offset 6 \(reading up to 9\).*ends at 6 of 7: an open trans"):
+    with pytest.raises(DeliveryTimeoutError, match=r"t-0: offset 6 \(reading up to 9\).*end at 6 of 7: an open trans"):
         reader.all()
     assert reader.rows[0] == log.expected(0, 6)
     assert 5.0 <= world.now - begun < 7.0

@@ -257,17 +257,17 @@ def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: floa
     [
         (
             [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM)],
-            "SASL PLAIN as user 'alice' on broker: this listener offers PLAIN, SCRAM-SHA-256: set sasl_mechanism to one"
-            " of these [UNSUPPORTED_SASL_MECHANISM, 33]",
+            "SASL PLAIN as user 'alice' on broker: this listener supports PLAIN, SCRAM-SHA-256: set sasl_mechanism to "
+            "one of these [UNSUPPORTED_SASL_MECHANISM, 33]",
         ),
-        ([offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, ())], "this listener offers nothing"),
+        ([offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, ())], "this listener supports nothing"),
         (
             [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, tuple(f"M{number}\n" for number in range(99)))],
             "M14\\n, M15\\n: set",
         ),
         (
             [offered(ErrorCode.ILLEGAL_SASL_STATE)],
-            "is this a listener without it? security_protocol must say so [ILLEGAL_SASL_STATE, 34]",
+            "check that security_protocol matches the listener [ILLEGAL_SASL_STATE, 34]",
         ),
         (
             [offered(ErrorCode.UNKNOWN_SERVER_ERROR)],
@@ -294,7 +294,7 @@ def test_a_refusal_is_one_line_with_its_remedy(answers: Answers, text: str) -> N
 def test_a_server_that_lies_is_an_authentication_error_too() -> None:
     exchange = scram().exchange("abc")
     with pytest.raises(
-        AuthenticationError, match=r"^SASL SCRAM-SHA-256 as user 'alice' on broker: the broker asks for 1 iter"
+        AuthenticationError, match=r"^SASL SCRAM-SHA-256 as user 'alice' on broker: the broker requests 1 iter"
     ):
         log_in("SCRAM-SHA-256", exchange, [offered(), taken(b"r=abcX,s=c2FsdA==,i=1")])
 

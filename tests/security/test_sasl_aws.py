@@ -104,7 +104,7 @@ def test_an_answer_of_msk_ends_the_exchange() -> None:
 def test_any_other_answer_is_refused(answer: bytes) -> None:
     exchange = aws_msk_iam(*BOTOCORE[0][0], "kcodec")
     next(exchange)
-    with pytest.raises(ExchangeRefused, match="not that of MSK"):
+    with pytest.raises(ExchangeRefused, match="does not come from MSK"):
         exchange.send(answer)
 
 

@@ -157,9 +157,9 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
         assert command_line.main(["status"]) == 0
         assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
         assert command_line.main(["start", "--name", "one"]) == 1
-        assert capsys.readouterr().err == f"kafka: the cluster one runs already: {servers}\n"
+        assert capsys.readouterr().err == f"kafka: the cluster one is already running: {servers}\n"
         assert command_line.main(["stop"]) == 1
-        assert capsys.readouterr().err == "kafka: no cluster default: there are one\n"
+        assert capsys.readouterr().err == "kafka: the cluster default does not exist; existing clusters: one\n"
         pid, path = json.loads((cache / "clusters" / "one" / "cluster.json").read_text())["nodes"][0]
         assert "num.partitions=5\n" in Path(path).read_text()
     finally:

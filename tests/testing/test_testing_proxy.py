@@ -309,7 +309,7 @@ def test_an_unknown_broker_is_a_closed_connection() -> None:
 def test_wrong_arguments_are_refused(proxy: KafkaProxy) -> None:
     with pytest.raises(ValueError, match="unknown api"):
         proxy.on_request("EndTransaction")
-    with pytest.raises(ValueError, match="count from 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         proxy.on_request("EndTxn", nth=0)
     with pytest.raises(ValueError, match=r"responded already"):
         proxy.on_response("EndTxn").answer(b"")

@@ -77,8 +77,8 @@ class BoundedReading:
 
     def _describe(self, of: str) -> str:
         read = sum(one.next_offset - one.range.start for one in self.partitions)
-        wanted = sum(one.range.end - one.range.start for one in self.partitions)
-        return f"{of}, {read} of {wanted} offsets"
+        total = sum(one.range.end - one.range.start for one in self.partitions)
+        return f"{of}, {read} of {total} offsets"
 
 
 class TopicReading(BoundedReading):

@@ -68,7 +68,7 @@ def read_topic(
 class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
     """A bounded read under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``."""
 
-    _unclosed = "was neither closed nor read to its end"
+    _unclosed = "was not closed, and not read to its end"
 
     def __init__(self, reading: R) -> None:
         self._reading = reading

@@ -3,8 +3,8 @@
 
 A read_committed consumer stops in two places: at the last stable offset of a partition while a transaction in it is
 open, and before its first fetch while a transaction that commits the group's offsets is open (UNSTABLE_OFFSET_COMMIT,
-KIP-447). Both are correct and both look like an empty topic, so after a few seconds the consumer asks the brokers which
-transaction it is (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
+KIP-447). Both are correct and both look like an empty topic, so after a few seconds the consumer looks up the
+transaction (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
 """
 
 from __future__ import annotations

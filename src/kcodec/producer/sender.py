@@ -190,7 +190,7 @@ class Sender:
     # Topics
 
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
-        """Obtain the metadata of a topic; records that wait for it fail with what a broker says of it."""
+        """Obtain the metadata of a topic; records that wait for it fail with the broker's error."""
         while self.cluster.partitions(buffer.topic) is None:
             refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
@@ -212,7 +212,7 @@ class Sender:
         self.wake()
 
     def take_up_metadata(self) -> None:
-        """Take up new partitions, new leaders, perhaps another topic of the same name."""
+        """Apply new partitions and leaders, or another topic of the same name."""
         failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -237,7 +237,7 @@ class Sender:
     # Time
 
     def _expire(self, now: float) -> float:
-        """End what is past its deadline; return the next deadline."""
+        """End batches past their deadline; return the next deadline."""
         nearest = _FOREVER
         late: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
@@ -352,7 +352,8 @@ class Sender:
     # Endings
 
     def fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
-        """Fail what is not in flight: records that wait for metadata, batches, also those to be repeated."""
+        """Fail everything that is not in flight: records that wait for metadata, and batches, even those to be
+        repeated."""
         failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():

@@ -239,12 +239,12 @@ def broker_error(
 ) -> BrokerError:
     """Return the exception for a response with this code; it is not raised.
 
-    doing:    what was asked of whom ("EndTxn of 'orders' at node 3"); the text begins with it.
-    resource: the topic, partition, group or transactional id that is meant.
-    message:  what the broker adds in words; shown in part if it is long.
-    remedy:   in place of the table's ("retry", "abort", "recreate", "stop").
-    kind:     in place of the class that follows from the code.
-    text:     in place of the table's, where more is known than that a broker responded with this code.
+    doing:    the request and its broker ("EndTxn of 'orders' at node 3"), with which the text begins.
+    resource: the topic, partition, group or transactional id concerned.
+    message:  the broker's own message; shortened if it is long.
+    remedy:   replaces that of the table ("retry", "abort", "recreate", "stop").
+    kind:     replaces the exception class that follows from the code.
+    text:     replaces that of the table, if more is known about the cause.
     """
     row = error_code(code)
     if code == ErrorCode.NONE:

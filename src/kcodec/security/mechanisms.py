@@ -49,9 +49,7 @@ def _text(options: Mapping[str, object], name: str) -> str:
     """Return a required option as text."""
     value = options.get(name)
     if value is None or value == "":
-        raise ValueError(
-            f"sasl_mechanism={options.get('sasl_mechanism')!r} requires the option {name}, which is missing"
-        )
+        raise ValueError(f"{name} is missing; sasl_mechanism={options.get('sasl_mechanism')!r} requires it")
     return _optional_text(options, name) or ""
 
 
@@ -67,8 +65,9 @@ def _secret(options: Mapping[str, object], name: str) -> Secret:
     value = options.get(name)
     if isinstance(value, Secret):
         return value
+    text = _text(options, name)
     try:
-        return Secret(_text(options, name))
+        return Secret(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -172,7 +171,7 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
         unused = [name for name in others if name not in ("sasl_oauth_token_provider", "sasl_oauthbearer_extensions")]
         if unused:
             raise ValueError(
-                f"{', '.join(unused)} has no effect together with sasl_oauth_token_provider; remove one of them"
+                f"{', '.join(unused)} would have no effect together with sasl_oauth_token_provider; remove one"
             )
         return TokenSource(from_provider(provider), "sasl_oauth_token_provider")
     from kcodec.security.oidc import ClientCredentials
@@ -255,5 +254,5 @@ def make_mechanism(options: Mapping[str, object]) -> Mechanism:
     others = SASL_OPTIONS - MECHANISM_OPTIONS[str(name)] - {"sasl_mechanism"}
     foreign = sorted(each for each in others if options.get(each) is not None)
     if foreign:
-        raise ValueError(f"{', '.join(foreign)} has no effect with sasl_mechanism={name!r}; remove it")
+        raise ValueError(f"{', '.join(foreign)} would have no effect with sasl_mechanism={name!r}")
     return MECHANISMS[str(name)](str(name), options)

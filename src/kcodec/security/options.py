@@ -58,7 +58,7 @@ class Security:
             unused = sorted(name for name in names if options.get(name) is not None)
             if unused and not needed:
                 raise ValueError(
-                    f"{', '.join(unused)} has no effect with security_protocol={protocol!r};"
+                    f"{', '.join(unused)} would have no effect with security_protocol={protocol!r};"
                     f" did you mean {'SASL_SSL' if with_sasl or unused[0].startswith('sasl') else 'SSL'!r}?"
                 )
         context, mechanism = None, None

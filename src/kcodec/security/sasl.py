@@ -125,7 +125,7 @@ def _handshake(mechanism: str, name: str, timeout: float, secrets: Sequence[Secr
 
 
 def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secrets: list[Secret]) -> Flow[int]:
-    """Exchange messages until both sides agree. `secrets` also gets what is sent."""
+    """Exchange messages until both sides agree. The messages sent are added to `secrets`."""
     from kcodec.protocol.messages.auth import SaslAuthenticateRequest
 
     said = next(exchange)

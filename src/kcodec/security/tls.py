@@ -94,7 +94,7 @@ def _check_given(given: object, options: Mapping[str, object]) -> ssl.SSLContext
         raise TypeError(f"ssl_context must be an ssl.SSLContext, not {type(given).__name__}")
     others = sorted(name for name in TLS_OPTIONS - {"ssl_context"} if options.get(name) is not None)
     if others:
-        raise ValueError(f"{', '.join(others)} has no effect together with ssl_context; set it on the context")
+        raise ValueError(f"{', '.join(others)} would have no effect together with ssl_context; set it on the context")
     return given
 
 

@@ -203,8 +203,8 @@ def run_ivy(
     if done.returncode == 0 and not missing:
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
-    told = [line for line in lines if "Exception" in line or "not found" in line or "FAILED" in line]
-    return (told or lines or [f"exit code {done.returncode}"])[-1]
+    errors = [line for line in lines if "Exception" in line or "not found" in line or "FAILED" in line]
+    return (errors or lines or [f"exit code {done.returncode}"])[-1]
 
 
 def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None, *, is_transitive: bool = True) -> None:

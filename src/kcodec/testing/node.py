@@ -113,9 +113,9 @@ class Node:
         command = self._launch.command("kafka.tools.StorageTool", arguments, self._launch.options)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FORMAT_SECONDS)
         if done.returncode:
-            told = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
+            errors = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
             # Exception in thread "main" org.apache...ConfigException: what we want to see
-            reason = told[-1].split("Exception: ", 1)[-1] if told else "no reason given"
+            reason = errors[-1].split("Exception: ", 1)[-1] if errors else "no reason given"
             raise KafkaFailed(f"node {self.id} was not formatted: {reason}")
 
     def format_like(self, other: Node, directory_id: str) -> None:

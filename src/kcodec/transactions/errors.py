@@ -33,7 +33,7 @@ class TransactionDisposition(Enum):
     #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
     INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
-    UNCONFIRMED = "unanswered"
+    UNCONFIRMED = "unconfirmed"
     #: The deadline came before EndTxn was sent.
     INTERRUPTED = "interrupted"
     #: EndTxn found that nothing was written under this epoch.

@@ -74,7 +74,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
     """A bounded read under way: iterate over it once."""
 
-    _unclosed = "was neither closed nor read to its end"
+    _unclosed = "was not closed, and not read to its end"
 
     def __init__(self, reading: R) -> None:
         self._reading = reading
