@@ -96,12 +96,12 @@ class WriteOptions:
             raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
         if "bootstrap_servers" not in producer:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
-        _check_values(producer)
         if str(producer.get("acks", "all")) not in ("all", "-1"):
             raise ValueError(
                 f"option 'kafka.acks' is {producer['acks']!r}: expected all, as rows that not all in-sync replicas "
                 "have can be lost"
             )
+        _check_values(producer)
         return cls(topic, producer)
 
 
