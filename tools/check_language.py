@@ -46,18 +46,8 @@ SKIPPED = {"__pycache__", "results"}
 
 #: Files and folders that are searched.
 COVERED = (
-    "src",
-    "docs",
-    "tools",
-    "examples",
-    "benchmarks/README.md",
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "Makefile",
-    "pyproject.toml",
-    "setup.py",
+    *("src", "docs", "tools", "examples", "benchmarks/README.md"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile", "pyproject.toml", "setup.py"),
 )
 #: Those among them that are not rewritten yet; the list only shrinks.
 REMAINING: tuple[str, ...] = (
