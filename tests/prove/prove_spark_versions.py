@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -41,6 +42,7 @@ def install(requirements: str) -> Path:
     stamp = target / ".installed"
     wanted = ROOT / "requirements" / requirements
     if not stamp.is_file() or stamp.read_text("utf-8") != wanted.read_text("utf-8"):
+        shutil.rmtree(target, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--upgrade"]
         subprocess.run([*command, "--target", str(target), "-r", str(wanted)], check=True)
         stamp.write_text(wanted.read_text("utf-8"), encoding="utf-8")

@@ -46,6 +46,7 @@ def map_batches(
     Raises ValueError for an option that is unknown or invalid, and what brokers respond.
     """
     from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.workers import for_workers
 
     given = {"subscribe": source} if isinstance(source, str) else dict(source)
     topics = TopicSource.of({**given, **options})
@@ -55,4 +56,4 @@ def map_batches(
         mine = [ranges[number] for batch in tasks for number in batch.column(0).to_pylist()]
         yield from function(topics.read(mine))
 
-    return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(run, schema)
+    return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(for_workers(run), schema)
