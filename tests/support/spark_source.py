@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import IllegalArgumentException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from kcodec.offsets import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JARS = Path(__file__).resolve().parent.parent.parent / ".cache" / "spark-kafka"
 
@@ -46,6 +46,15 @@ class SparkSource:
 
     def _case_insensitive(self, options: Mapping[str, str]) -> Any:
         return self._jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(dict(options))
+
+    def refused_by_writer(self, frame: DataFrame, topic: str | None) -> str | None:
+        """KafkaWriter.validateQuery: its error for the schema of a DataFrame; None if it accepts that."""
+        option = self._jvm.scala.Option.apply(topic if topic is None else topic.strip())
+        try:
+            self._source.KafkaWriter.validateQuery(frame._jdf.queryExecution().analyzed().output(), option)
+        except AnalysisException as error:
+            return str(error)
+        return None
 
     def partition_offsets(self, text: str) -> dict[TopicPartition, int] | None:
         """JsonUtils.partitionOffsets; None where it refuses the text."""

@@ -6,6 +6,7 @@
     decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for those who need tuples
     schema(...)                                the columns of all three
     map_batches(spark, topics, function, ...)  topics of a cluster through a Python function; on Spark 3.5, too
+    exactly_once(df, ...)                      a streaming query, or a batch job, to a topic, each row once
     offsets_of_checkpoint(path)                where a query of format("kafka") has got to, as startingOffsets
 
 docs/spark.md has the options. pyspark and pyarrow are imported when they are needed, not with this package.
@@ -15,5 +16,17 @@ from kcodec.spark.arrow_functions import decode_in_arrow, decode_partition
 from kcodec.spark.batch_functions import map_batches
 from kcodec.spark.checkpoint import offsets_of_checkpoint
 from kcodec.spark.columns import schema
+from kcodec.spark.exactly_once import exactly_once
+from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
 
-__all__ = ["decode_in_arrow", "decode_partition", "map_batches", "offsets_of_checkpoint", "schema"]
+__all__ = [
+    "CheckpointMismatchError",
+    "ExactlyOnceError",
+    "SinkResult",
+    "decode_in_arrow",
+    "decode_partition",
+    "exactly_once",
+    "map_batches",
+    "offsets_of_checkpoint",
+    "schema",
+]

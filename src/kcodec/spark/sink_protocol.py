@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which batch of a query a Kafka sink has committed last, and what that means for the batch at hand. No Spark, no I/O.
+
+A batch and its number are committed in one transaction, so that Kafka alone says which batches were written: Spark's
+commit log is written afterwards and may lag by one batch. The progress is an offset that the group `application` has
+committed (batch + 1) with this metadata:
+
+    {"query": "<id of the query>", "batch": 7, "rows": 4000, "offsets": "<digest>", "time": <ms since 1970>}
+
+`offsets` is a digest of the batch's source offsets in the offset log of the checkpoint. It tells a batch that Spark
+repeats after a crash (the same offsets) from a batch with the same number that a restored checkpoint has planned again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kcodec.errors import KcodecError
+from kcodec.offsets import OffsetAndMetadata
+
+OnNewCheckpoint = Literal["refuse", "adopt"]
+#: In the place of a query's id, for `exactly_once(df, version=...)`.
+VERSIONS = "versions"
+
+
+class ExactlyOnceError(KcodecError):
+    """A batch was not written, and writing it again will not help: the sink has stopped. Nothing of it is visible.
+
+    application, batch: of the sink.
+    """
+
+    remedy = "stop"
+
+    def __init__(self, reason: str, *, application: str, batch: int) -> None:
+        super().__init__(reason)
+        self.application = application
+        self.batch = batch
+
+
+class CheckpointMismatchError(ExactlyOnceError):
+    """The checkpoint of a query and the progress in Kafka contradict each other, so that rows could be lost or
+    duplicated.
+
+    batch, query:             of the checkpoint.
+    found_batch, found_query: last committed batch in Kafka; None if Kafka has no progress of the application.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        application: str,
+        batch: int,
+        query: str,
+        found_batch: int | None = None,
+        found_query: str | None = None,
+    ) -> None:
+        super().__init__(reason, application=application, batch=batch)
+        self.query = query
+        self.found_batch = found_batch
+        self.found_query = found_query
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that Spark gives to the sink.
+
+    query:   id of the streaming query, which its checkpoint keeps; VERSIONS for a batch job.
+    number:  of the batch, or the version of a batch job.
+    offsets: digest of its entry in the offset log; "" if it is not known.
+    """
+
+    query: str
+    number: int
+    offsets: str = ""
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it is the version of a batch job."""
+        return self.query == VERSIONS
+
+    def __str__(self) -> str:
+        return f"version {self.number}" if self.is_version else f"batch {self.number}"
+
+
+@dataclass(frozen=True)
+class SinkProgress:
+    """The last batch that was committed, and when (ms since 1970)."""
+
+    query: str
+    batch: int
+    rows: int = 0
+    offsets: str = ""
+    time: int = 0
+
+    @classmethod
+    def after(cls, batch: Batch, rows: int, time: int) -> SinkProgress:
+        """Return the progress that is committed with a batch."""
+        return cls(batch.query, batch.number, rows, batch.offsets, time)
+
+    def to_json(self) -> str:
+        """Return the metadata of the committed offset, on one line."""
+        return json.dumps(
+            {"query": self.query, "batch": self.batch, "rows": self.rows, "offsets": self.offsets, "time": self.time}
+        )
+
+    @property
+    def committed(self) -> OffsetAndMetadata:
+        """The offset to commit."""
+        return OffsetAndMetadata(self.batch + 1, self.to_json())
+
+    @classmethod
+    def from_json(cls, text: str) -> SinkProgress | None:
+        """Return the progress that `to_json` wrote; None for any other text."""
+        try:
+            found: Any = json.loads(text)
+            query, batch, rows = found["query"], found["batch"], found["rows"]
+            offsets, time = found.get("offsets", ""), found.get("time", 0)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        if not isinstance(query, str) or not isinstance(batch, int) or not isinstance(rows, int):
+            return None
+        return cls(query, batch, rows, str(offsets), time if isinstance(time, int) else 0)
+
+
+@dataclass(frozen=True)
+class SinkResult:
+    """What became of a batch. is_skipped: it was committed before, and nothing was written; rows: those of it."""
+
+    application: str
+    batch: int
+    rows: int
+    is_skipped: bool
+
+
+def progress_of(committed: OffsetAndMetadata, application: str, batch: Batch) -> SinkProgress:
+    """Return the progress that is in a committed offset. Raise CheckpointMismatchError if a sink did not commit it."""
+    found = SinkProgress.from_json(committed.metadata)
+    if found is None or found.batch + 1 != committed.offset:
+        raise CheckpointMismatchError(
+            f"application {application!r}: expected an offset of this sink in the consumer group {application!r}, "
+            f"found offset {committed.offset} with metadata {committed.metadata[:200]!r}: another program commits "
+            "offsets of that group; choose another application, whose group nothing else uses",
+            application=application,
+            batch=batch.number,
+            query=batch.query,
+        )
+    return found
+
+
+def is_committed(
+    batch: Batch, progress: SinkProgress | None, application: str, on_new_checkpoint: OnNewCheckpoint
+) -> bool:
+    """Return whether a batch was committed already and must be skipped; False: it is the next one.
+
+    Raise CheckpointMismatchError if it is neither, unless on_new_checkpoint is "adopt": then it is the next one.
+    """
+    if progress is not None and progress.query == batch.query:
+        if batch.is_version:
+            return batch.number <= progress.batch
+        if batch.number == progress.batch + 1:
+            return False
+        if batch.number == progress.batch and _may_be_same(batch.offsets, progress.offsets):
+            return True
+    elif progress is None and (batch.number == 0 or batch.is_version):
+        return False
+    if on_new_checkpoint == "adopt":
+        return False
+    raise CheckpointMismatchError(
+        f"application {application!r}, {batch} of {_query(batch.query)}: "
+        + _contradiction(batch, progress, application),
+        application=application,
+        batch=batch.number,
+        query=batch.query,
+        found_batch=None if progress is None else progress.batch,
+        found_query=None if progress is None else progress.query,
+    )
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    return one == other or not one or not other
+
+
+def _query(query: str) -> str:
+    return "batch jobs (version=)" if query == VERSIONS else f"query {query}"
+
+
+ADOPT = 'pass on_new_checkpoint="adopt" for one start, and remove it afterwards'
+
+
+def _contradiction(batch: Batch, progress: SinkProgress | None, application: str) -> str:
+    """Describe what was found, what was expected, and what to do."""
+    if progress is None:
+        return (
+            f"expected the progress after batch {batch.number - 1} in Kafka, found none. Either the application has "
+            f"another name than before, or the committed offset of group {application!r} was deleted or has expired "
+            "(offsets.retention.minutes without a commit, 7 days by default). If it has expired, find out in the topic "
+            f"whether {batch} is there. If it is not, {ADOPT}; "
+            'progress="topic" keeps the progress in a compacted topic, where it does not expire'
+        )
+    found = f"batch {progress.batch} of {_query(progress.query)}"
+    if progress.query != batch.query:
+        return (
+            f"the last commit in Kafka is {found}. Either the checkpoint was deleted or replaced by a new one (each "
+            "start without checkpointLocation has a new one), or two queries use one application. Give each query its "
+            "own application. If the new checkpoint is intended to continue the output of the old one, and its "
+            f"starting offsets were chosen for that, {ADOPT}"
+        )
+    if batch.number == progress.batch:
+        return (
+            f"the last commit in Kafka is {found}, which was planned with other source offsets (digest "
+            f"{progress.offsets}, now {batch.offsets}). The checkpoint was rolled back by one batch or copied: "
+            "skipping the batch could lose rows, and writing it could duplicate rows. Restore the latest checkpoint; "
+            f"or, if duplicates are acceptable, {ADOPT}"
+        )
+    if batch.number < progress.batch:
+        return (
+            f"the last commit in Kafka is {found}. The checkpoint was rolled back or copied: expected batch "
+            f"{progress.batch} or {progress.batch + 1}. Restore the latest checkpoint; or, if duplicates are "
+            f"acceptable, {ADOPT}"
+        )
+    return (
+        f"the last commit in Kafka is {found}, expected batch {batch.number - 1}. The offset of group {application!r} "
+        "was reset, or the topic is another one or in another cluster than before. Rows of the batches between them "
+        f"may be missing there; if they are not, {ADOPT}"
+    )

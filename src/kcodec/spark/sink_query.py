@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between Spark and `sink_transactions`: the function of `foreachBatch`, and the job that writes a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
+from kcodec.spark.columns import suggestion
+from kcodec.spark.sink_columns import SinkColumns
+from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkResult
+from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
+from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from kcodec.spark.exactly_once import Partitioner
+
+log = logging.getLogger("kcodec.spark")
+#: Of TransactionWriter, but for what a table does not use.
+SINK_OPTIONS = frozenset(WriterOptions.__annotations__) - {"key_serializer", "value_serializer"}
+CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
+#: How Spark reports that a query was stopped, or the session. Another attempt would only delay the end.
+CANCELLED = (
+    "cancelled part of cancelled job group",
+    "SPARK_JOB_CANCELLED",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "java.lang.InterruptedException",
+)
+QUERY_ID = "sql.streaming.queryId"
+
+
+def sink_of(
+    options: Mapping[str, Any], partitioner: Partitioner, partitions_per_task: int | None, **settings: Any
+) -> BatchSink:
+    """Return the sink of some options of writers; settings: other arguments of SinkSettings. Raise TypeError or
+    ValueError if any is invalid."""
+    for name in sorted(options.keys() - SINK_OPTIONS):
+        known = [*SINK_OPTIONS, *settings, "partitioner", "partitions_per_task", "version"]
+        raise TypeError(
+            f"exactly_once() has no option {name!r}{suggestion(name, known)}: options are those of "
+            "kcodec.client.TransactionWriter"
+        )
+    if partitions_per_task is not None and (isinstance(partitions_per_task, bool) or partitions_per_task < 1):
+        raise ValueError(f"partitions_per_task must be at least 1, got {partitions_per_task!r}")
+    client = {name: value for name, value in options.items() if name in CLIENT_OPTIONS}
+    transactions = SinkTransactions(SinkSettings(client=client, **settings), is_cancelled)
+    return BatchSink(transactions, partitioner, partitions_per_task, dict(options))
+
+
+def query_writer(df: Any, sink: BatchSink) -> DataStreamWriter:
+    """Return the DataStreamWriter of a streaming DataFrame, or the given one, with the sink."""
+    frame = frame_of(df)
+    if not frame.isStreaming:
+        raise ValueError("the DataFrame is not streaming: pass version=, the number of this run, to write it now")
+    sink.check(frame)
+    writer: DataStreamWriter = frame.writeStream if frame is df else df
+    return writer.foreachBatch(QueryCallback(sink, frame.sparkSession))
+
+
+def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
+    """Write a DataFrame that is not streaming, unless the version was committed before."""
+    frame = frame_of(df)
+    if frame.isStreaming:
+        raise ValueError("version= is for a DataFrame that is not streaming: a query counts its batches itself")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < (1 << 63) - 1:
+        raise ValueError(f"version must be an int from 0 to {(1 << 63) - 2}, got {version!r}")
+    try:
+        return sink.write(frame, Batch(VERSIONS, version))
+    finally:
+        sink.transactions.close()
+
+
+class BatchSink:
+    """Writes batches of rows to one topic. options: of each TransactionWriter."""
+
+    def __init__(
+        self,
+        transactions: SinkTransactions,
+        partitioner: Partitioner,
+        partitions_per_task: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.transactions = transactions
+        self._topic = transactions.settings.topic
+        self._partitioner = partitioner
+        self._partitions_per_task = partitions_per_task
+        self._options = options
+
+    def check(self, df: DataFrame) -> SinkColumns:
+        """Return where the columns are in a DataFrame. Raise ValueError or TypeError if it cannot be written."""
+        columns = SinkColumns.of(df.schema, self._topic)
+        by_column = isinstance(self._partitioner, str) and self._partitioner == "column"
+        if by_column and "partition" not in dict(columns.positions):
+            raise ValueError('partitioner="column" needs a column partition (int); the data has none')
+        sink_frame(df, columns, self._partitioner, 1)
+        if str(df.sparkSession.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
+            raise ValueError(
+                "spark.dynamicAllocation.enabled is true: the tasks of a batch run in a barrier stage, which Spark "
+                "does not support with dynamic allocation (SPARK-24942); turn it off for this application"
+            )
+        return columns
+
+    def write(self, df: DataFrame, batch: Batch) -> SinkResult:
+        """Write a batch, unless it was committed before."""
+        columns = self.check(df)
+
+        def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
+            tasks = tasks_for(df, partitions, self._partitions_per_task)
+            frame = routed(sink_frame(df, columns, self._partitioner, partitions), tasks)
+            writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
+            rows = frame.mapInArrow(writer, TaskWriter.SCHEMA, barrier=True).collect()
+            reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
+            return receipts_of(reports, self._topic, partitions, tasks)
+
+        return self.transactions.write(batch, run)
+
+
+class QueryCallback:
+    """The function of `foreachBatch`. session: of the query, which can tell its offset log."""
+
+    def __init__(self, sink: BatchSink, session: SparkSession) -> None:
+        self._sink = sink
+        self._session = session
+
+    def __call__(self, df: DataFrame, number: int) -> None:
+        """Write a micro-batch."""
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise RuntimeError(
+                f"the local property {QUERY_ID} is not set in the thread of the query: PySpark must run in pinned "
+                "thread mode (PYSPARK_PIN_THREAD=true, the default)"
+            )
+        self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+
+
+def frame_of(df: Any) -> DataFrame:
+    """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
+    frame = getattr(df, "_df", df)
+    if not hasattr(frame, "isStreaming"):
+        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
+    if ".connect." in type(frame).__module__:
+        raise ValueError(
+            "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
+            "known; run the job on the driver (spark-submit)"
+        )
+    found: DataFrame = frame
+    return found
+
+
+def _digest(session: SparkSession, query: str, number: int) -> str:
+    """Return a digest of the source offsets of a batch, from the offset log.
+
+    The JVM's objects are not public, so "" is returned where they are other ones. A checkpoint that was rolled back by
+    one batch is not found then.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        running: Any = session.streams.get(query)
+        text = str(running._jsq.streamingQuery().offsetLog().get(number).get().toString())
+    except (Py4JError, AttributeError) as error:
+        log.debug("the offset log of query %s cannot be read: %s", query, error)
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether a job failed because its query or session was stopped."""
+    text = str(error)
+    return any(part in text for part in CANCELLED)

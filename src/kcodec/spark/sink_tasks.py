@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Spark runs to write one batch into a transaction: each Kafka partition in one task, each task in one attempt.
+
+    partition_column    column `partition` of each row: the user's, or the one that Java's producer chooses
+    routed              rows of Kafka partition p in task p % tasks, by one shuffle
+    TaskWriter          one TransactionWriter in each task, in a barrier stage; returns a receipt, or an error
+
+A barrier stage runs all its tasks at once and fails as a whole, and its tasks are neither repeated one by one nor
+speculated. Brokers cannot tell two writers of one partition apart, so this is what keeps their number at one.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kcodec import partition_for
+from kcodec.client import TransactionHandle, TransactionWriter, WriterReceipt
+from kcodec.errors import KcodecError
+from kcodec.offsets import TopicPartition
+from kcodec.spark.sink_columns import SinkColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+#: Column of a partitioner that is an expression, until columns are chosen by position.
+CHOSEN = "__kcodec_partition"
+#: Seconds to wait for executors that are starting, or that replace killed ones.
+SLOTS_SECONDS = 30.0
+
+
+def free_slots(df: DataFrame, wanted: int) -> int:
+    """Return the number of tasks that the cluster runs at once; wait while there are fewer than wanted."""
+    context = df.sparkSession.sparkContext._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    deadline = time.monotonic() + SLOTS_SECONDS
+    while True:
+        found = int(context.maxNumConcurrentTasks(profile))
+        if found >= wanted or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.2)
+
+
+def tasks_for(df: DataFrame, partitions: int, partitions_per_task: int | None) -> int:
+    """Return the number of tasks for a topic with this number of partitions. Raise ValueError if they cannot all run
+    at once, which a barrier stage needs."""
+    if partitions_per_task is None:
+        return max(1, min(partitions, free_slots(df, 1)))
+    tasks = -(-partitions // partitions_per_task)
+    slots = free_slots(df, tasks)
+    if tasks > slots:
+        raise ValueError(
+            f"{partitions} partitions with partitions_per_task={partitions_per_task} need {tasks} tasks at once, and "
+            f"the cluster has {slots} slots: set partitions_per_task to {-(-partitions // max(slots, 1))} or more, or "
+            "leave it out, or add executors"
+        )
+    return tasks
+
+
+def sink_frame(df: DataFrame, columns: SinkColumns, partitioner: Any, partitions: int) -> DataFrame:
+    """Return the columns key, value, headers (where they are there) and partition of each row."""
+    from pyspark.sql import functions
+
+    chosen = chosen_partition(partitioner, partitions)
+    numbered = df if chosen is None else df.withColumn(CHOSEN, chosen.cast("int"))
+    # By position: names of a DataFrame may be ambiguous.
+    numbered = numbered.toDF(*(f"c{position}" for position in range(len(numbered.columns))))
+    places = {name: functions.col(f"c{position}") for name, position in columns.positions}
+    if chosen is not None:
+        partition = functions.col(f"c{len(numbered.columns) - 1}")
+    elif partitioner == "column":
+        partition = places["partition"]
+    else:
+        partition = _default_partition(places, partitions)
+    kept = [places[name].alias(name) for name in ("key", "value", "headers") if name in places]
+    return numbered.select(*kept, partition.alias("partition"))
+
+
+def chosen_partition(partitioner: Any, partitions: int) -> Column | None:
+    """Return the column of a partitioner that is an expression, or a function of the number of partitions."""
+    from pyspark.sql import Column, functions
+
+    if partitioner in ("key", "column") if isinstance(partitioner, str) else False:
+        return None
+    found = partitioner
+    if callable(partitioner) and not isinstance(partitioner, Column):
+        found = partitioner(partitions)
+    if isinstance(found, str):
+        return functions.expr(found)
+    if not isinstance(found, Column):
+        raise TypeError(f"partitioner must return a Column or SQL text, got {type(found).__name__}")
+    return found
+
+
+def _default_partition(places: Mapping[str, Column], partitions: int) -> Column:
+    """Return the partition that Spark's own sink chooses: the column, else the key by murmur2, else any in turn."""
+    from pyspark.sql import functions
+
+    choices = [places["partition"]] if "partition" in places else []
+    if "key" in places:
+        choices.append(_partition_of_keys(partitions)(places["key"].cast("binary")))
+    in_turn = functions.pmod(functions.monotonically_increasing_id(), functions.lit(partitions)).cast("int")
+    return functions.coalesce(*choices, in_turn)
+
+
+def _partition_of_keys(partitions: int) -> Callable[[Column], Column]:
+    """Return Java's default partitioner as a function of a column; NULL for a key that is NULL."""
+    import pyarrow as pa
+    from pyspark.sql import functions
+
+    def of_arrow(keys: Any) -> Any:
+        return pa.array(partition_for(keys, partitions))
+
+    if hasattr(functions, "arrow_udf"):  # Spark 4.1
+        of_arrow.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+        by_arrow: Callable[[Column], Column] = functions.arrow_udf(of_arrow, "int")
+        return by_arrow
+    import pandas
+    from pyspark.sql.pandas.functions import pandas_udf
+
+    def of_pandas(keys: Any) -> Any:
+        return of_arrow(pa.array(keys, pa.binary())).to_pandas(integer_object_nulls=True).astype("Int32")
+
+    of_pandas.__annotations__ = {"keys": pandas.Series, "return": pandas.Series}
+    by_pandas: Callable[[Column], Column] = pandas_udf(of_pandas, "int")  # type: ignore[call-overload]
+    return by_pandas
+
+
+def routed(frame: DataFrame, tasks: int) -> DataFrame:
+    """Return the rows with those of Kafka partition p in Spark partition p % tasks. NULL is found by the task."""
+    from pyspark.sql import functions
+
+    task = functions.pmod(functions.coalesce(functions.col("partition"), functions.lit(0)), functions.lit(tasks))
+    if hasattr(frame, "repartitionById"):  # Spark 4.1
+        return frame.repartitionById(tasks, task.cast("int"))
+    salts = functions.array(*(functions.lit(salt) for salt in salts_for(tasks)))
+    return frame.repartition(tasks, functions.element_at(salts, (task + 1).cast("int")))
+
+
+def salts_for(tasks: int) -> list[int]:
+    """Return, for each task, an int that Spark's hash partitioning sends to it."""
+    found: dict[int, int] = {}
+    salt = 0
+    while len(found) < tasks:
+        found.setdefault(spark_hash(salt) % tasks, salt)
+        salt += 1
+    return [found[task] for task in range(tasks)]
+
+
+def spark_hash(value: int) -> int:
+    """Return the hash of an int column (Spark: Murmur3_x86_32.hashInt with seed 42), signed."""
+
+    def rotated(number: int, bits: int) -> int:
+        return (number << bits | number >> (32 - bits)) & 0xFFFFFFFF
+
+    mixed = rotated((value & 0xFFFFFFFF) * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+    state = (rotated(42 ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    state ^= 4  # bytes of an int
+    state = (state ^ state >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    state = (state ^ state >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    state ^= state >> 16
+    return state - (1 << 32) if state >= 1 << 31 else state
+
+
+@dataclass(frozen=True)
+class TaskWriter:
+    """Writes the rows of one task, for ``mapInArrow(..., barrier=True)``.
+
+    tasks: number of tasks; task t has the partitions p with p % tasks == t. options: of TransactionWriter.
+    """
+
+    handle: TransactionHandle
+    topic: str
+    partitions: int
+    tasks: int
+    options: Mapping[str, Any]
+
+    SCHEMA = "task int, report binary"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the batches and yield one row: the number of the task, and its pickled TaskReport."""
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("a TaskWriter runs in a task of Spark")
+        if context.attemptNumber() > 0:
+            raise RuntimeError(
+                f"attempt {context.attemptNumber()} of a task that writes to {self.topic!r}: only the first attempt "
+                "may write; the batch is written again in a new transaction"
+            )
+        number = context.partitionId()
+        report = pickle.dumps(self.write(number, batches))
+        yield pa.record_batch(
+            [pa.array([number], pa.int32()), pa.array([report], pa.binary())], names=["task", "report"]
+        )
+
+    def write(self, task: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+        """Write the batches of a task; return its receipt, or the error of a row, a broker or the transaction."""
+        mine = [TopicPartition(self.topic, number) for number in range(task, self.partitions, self.tasks)]
+        rows = 0
+        writer: TransactionWriter | None = None
+        error: Exception | None = None
+        try:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                try:
+                    if writer is None:
+                        writer = TransactionWriter(self.handle, mine, must_be_first=True, **self.options)
+                    writer.send_arrow(self.topic, self._own_rows(batch, mine))
+                except (KcodecError, ValueError, TypeError) as failed:
+                    error = failed
+                    break
+                rows += batch.num_rows
+        finally:
+            if writer is not None:
+                error = _closed(writer, error)
+        if error is not None:
+            return TaskReport(rows, None, error)
+        receipt = WriterReceipt(dict.fromkeys(mine, (0, -1))) if writer is None else writer.receipt
+        return TaskReport(rows, receipt, None)
+
+    def _own_rows(self, batch: pa.RecordBatch, mine: list[TopicPartition]) -> pa.RecordBatch:
+        """Check the partition of each row; leave the column out where all rows are for the writer's only partition."""
+        import pyarrow.compute as compute
+
+        column = batch["partition"]
+        if column.null_count:
+            raise ValueError(
+                f"topic {self.topic!r}: column 'partition' is NULL in {column.null_count} rows; give each row one, or "
+                'use partitioner="key", which chooses it where the column is NULL'
+            )
+        bounds = compute.min_max(column).as_py()
+        for found in (bounds["min"], bounds["max"]):
+            if not 0 <= found < self.partitions:
+                raise ValueError(
+                    f"topic {self.topic!r}: partition must be between 0 and {self.partitions - 1}, got {found} in "
+                    "column 'partition'"
+                )
+        if len(mine) > 1:
+            return batch
+        if not mine[0].partition == bounds["min"] == bounds["max"]:
+            raise RuntimeError(
+                f"rows for partitions {bounds['min']} to {bounds['max']} in the task that writes {mine[0]}"
+            )
+        return batch.select([name for name in batch.schema.names if name != "partition"])
+
+
+def _closed(writer: TransactionWriter, error: Exception | None) -> Exception | None:
+    """Close a writer, at once if it has failed; return the first error."""
+    try:
+        writer.close(timeout=None if error is None else 0)
+    except (KcodecError, ValueError, TypeError) as failed:
+        return error or failed
+    return error
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """Rows that a task was given, and the receipt of those that brokers acknowledged; or why there is none."""
+
+    rows: int
+    receipt: WriterReceipt | None
+    error: Exception | None
+
+
+def receipts_of(reports: Mapping[int, TaskReport], topic: str, partitions: int, tasks: int) -> list[WriterReceipt]:
+    """Return the receipts of all tasks. Raise the first error; ValueError if rows are missing in a receipt."""
+    for report in reports.values():
+        if report.error is not None:
+            raise report.error
+    found = [report.receipt for report in reports.values() if report.receipt is not None]
+    given, acknowledged = sum(each.rows for each in reports.values()), sum(each.records_count for each in found)
+    if given != acknowledged:
+        raise ValueError(
+            f"topic {topic!r}: tasks were given {given} rows and brokers acknowledged {acknowledged}: another process "
+            "writes with the same transactional id; nothing is committed"
+        )
+    # Spark runs no tasks at all where it knows that there are no rows.
+    silent = [number for number in range(partitions) if number % tasks not in reports]
+    if silent:
+        found.append(WriterReceipt({TopicPartition(topic, number): (0, -1) for number in silent}))
+    return found

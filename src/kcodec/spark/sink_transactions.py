@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transaction for each batch of a sink: begin, compare the progress, write, commit; repeated, where that helps.
+
+The commit point is EndTxn, and the number of the batch is in the same transaction (`sink_protocol`). Therefore every
+failure is handled alike: begin again. That aborts what was open, fences its writers, and says what was committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import kcodec
+from kcodec.admin.values import NewTopic
+from kcodec.client import Admin, SharedTransactions, TransactionHandle, TransactionWriter, WriterReceipt
+from kcodec.errors import (
+    AdminError,
+    BrokerError,
+    KcodecError,
+    ProducerFencedError,
+    TransactionTimedOutError,
+    UnknownOutcomeError,
+)
+from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.spark.sink_protocol import (
+    Batch,
+    ExactlyOnceError,
+    OnNewCheckpoint,
+    SinkProgress,
+    SinkResult,
+    is_committed,
+    progress_of,
+)
+
+log = logging.getLogger("kcodec.spark")
+
+#: Number of consecutive transaction timeouts after which a batch is not written again: it would time out forever.
+MOST_TIMEOUTS = 2
+#: Seconds to abort what a failed batch left open. The coordinator does it after the transaction timeout otherwise.
+ABORT_SECONDS = 5.0
+#: Pause before a batch is written again, in seconds; it doubles, up to the second value.
+PAUSES = (0.1, 2.0)
+#: Of the topic that has the progress of one application: a record for each batch, of which only the last is needed.
+PROGRESS_CONFIGS = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.bytes": "1048576",
+    "segment.ms": "86400000",
+}
+
+
+class WriteTasks(Protocol):
+    """What runs the tasks that write one batch under a handle; returns their receipts."""
+
+    def __call__(self, handle: TransactionHandle, partitions: int, /) -> Iterable[WriterReceipt]:
+        """Write the batch to this number of partitions. Raise if any of it is not acknowledged."""
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """Arguments of `exactly_once` that are not about Spark, checked. client: options of every client."""
+
+    application: str
+    topic: str
+    client: Mapping[str, Any]
+    transaction_timeout_ms: float = 600_000
+    on_new_checkpoint: OnNewCheckpoint = "refuse"
+    progress: Literal["group", "topic"] = "group"
+    attempts: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("application", "topic"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{name} must be a string that is not empty, got {value!r}")
+        for name, allowed in (("on_new_checkpoint", ("refuse", "adopt")), ("progress", ("group", "topic"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            raise ValueError(f"attempts must be an int of at least 1, got {self.attempts!r}")
+
+    @property
+    def progress_topic(self) -> str:
+        """The topic of progress="topic"."""
+        return f"{self.application}-progress"
+
+
+class SinkTransactions:
+    """The transactions of one sink; keeps its connections between batches. A batch at a time; threads wait.
+
+    It can be pickled: connections are left out, and opened again with the next batch.
+    """
+
+    def __init__(self, settings: SinkSettings, is_cancelled: Callable[[BaseException], bool] = lambda error: False):
+        self.settings = settings
+        self._is_cancelled = is_cancelled
+        self._reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "_is_cancelled": self._is_cancelled}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._transactions: SharedTransactions | None = None
+        self._admin: Admin | None = None
+        self._open: TransactionHandle | None = None
+        self._progress_position = 0
+        self._kept: SinkProgress | None = None
+
+    def write(self, batch: Batch, tasks: WriteTasks) -> SinkResult:
+        """Write a batch, unless it was committed before.
+
+        Raise CheckpointMismatchError, ExactlyOnceError, or what the last attempt failed with. Anything that is not an
+        Exception (KeyboardInterrupt, SystemExit) is raised as ExactlyOnceError: a Spark query waits forever otherwise.
+        """
+        with self._lock:
+            try:
+                return self._write(batch, tasks)
+            except Exception:
+                self._give_up()
+                raise
+            except BaseException as error:
+                self._give_up()
+                raise self._error(
+                    batch,
+                    f"was interrupted by {type(error).__name__} and is aborted; start the query again to continue",
+                ) from error
+
+    def close(self) -> None:
+        """Close the connections; the next batch opens new ones. Idempotent."""
+        with self._lock:
+            self._close()
+
+    # -------------------------------------------------------------------------------------------------------- attempts
+
+    def _write(self, batch: Batch, tasks: WriteTasks) -> SinkResult:
+        failures: list[Exception] = []
+        timeouts = 0
+        while True:
+            try:
+                partitions = self._count_partitions()
+                handle, progress = self._begin(batch, partitions)
+                if is_committed(batch, progress, self.settings.application, self.settings.on_new_checkpoint):
+                    self._abort()
+                    return self._skipped(batch, progress)
+                if len(failures) >= self.settings.attempts:
+                    raise failures[-1]  # an UnknownOutcomeError, of which it is known now that nothing was committed
+                return self._write_once(batch, tasks, handle, partitions)
+            except UnknownOutcomeError as error:
+                if error in failures:
+                    raise
+                failures.append(error)
+            except Exception as error:
+                timeouts = timeouts + 1 if isinstance(error, TransactionTimedOutError) else 0
+                if isinstance(error, TransactionTimedOutError) and timeouts >= MOST_TIMEOUTS:
+                    raise self._timed_out(batch, error) from error
+                failures.append(error)
+                if not self._may_retry(error) or len(failures) >= self.settings.attempts:
+                    if len(failures) > 1:
+                        error.add_note(
+                            f"application {self.settings.application!r}, {batch}: attempt {len(failures)} of "
+                            f"{self.settings.attempts}; nothing of it is visible to read_committed consumers"
+                        )
+                    raise
+            self._note_failure(batch, failures)
+
+    def _write_once(self, batch: Batch, tasks: WriteTasks, handle: TransactionHandle, partitions: int) -> SinkResult:
+        began = time.monotonic()
+        receipts = list(tasks(handle, partitions))
+        rows = sum(receipt.records_count for receipt in receipts)
+        progress = SinkProgress.after(batch, rows, time.time_ns() // 1_000_000)
+        if self.settings.progress == "topic":
+            receipts.append(self._write_progress(handle, progress))
+        written = time.monotonic()
+        self._shared().commit(handle, receipts, progress.committed)
+        self._open = None
+        log.info(
+            "application %r: %s is committed: %d rows, written in %.3f s, committed in %.3f s",
+            *(self.settings.application, batch, rows, written - began, time.monotonic() - written),
+        )
+        return SinkResult(self.settings.application, batch.number, rows, is_skipped=False)
+
+    def _skipped(self, batch: Batch, progress: SinkProgress | None) -> SinkResult:
+        log.info("application %r: %s was committed before: it is skipped", self.settings.application, batch)
+        rows = progress.rows if progress is not None and progress.batch == batch.number else 0
+        return SinkResult(self.settings.application, batch.number, rows, is_skipped=True)
+
+    def _may_retry(self, error: Exception) -> bool:
+        """Return whether another attempt may succeed: not after wrong rows, missing permissions, or a stopped query."""
+        if self._is_cancelled(error) or isinstance(error, ExactlyOnceError):
+            return False
+        if isinstance(error, ProducerFencedError):
+            return True  # a begin finds out whether another process has taken over
+        if isinstance(error, KcodecError):
+            return error.remedy in ("retry", "abort", "recreate") or isinstance(error, kcodec.TransportError)
+        return not isinstance(error, (ValueError, TypeError)) and is_job_failure(error)
+
+    def _note_failure(self, batch: Batch, failures: list[Exception]) -> None:
+        error = failures[-1]
+        log.warning(
+            "application %r: attempt %d of %s failed and is repeated: %s: %s",
+            *(self.settings.application, len(failures), batch, type(error).__name__, first_line(error)),
+        )
+        if isinstance(error, KcodecError) and error.remedy == "recreate":
+            self._close()
+        first, most = PAUSES
+        time.sleep(min(first * 2 ** (len(failures) - 1), most))
+
+    def _timed_out(self, batch: Batch, error: TransactionTimedOutError) -> TransactionTimedOutError:
+        return TransactionTimedOutError(
+            f"application {self.settings.application!r}, {batch}: took longer than "
+            f"transaction_timeout_ms={self.settings.transaction_timeout_ms:g} {MOST_TIMEOUTS} times in a row, so that "
+            "the coordinator aborted it. Set a longer transaction_timeout_ms (at most the broker's "
+            "transaction.max.timeout.ms, 900000 by default), or make batches smaller (maxOffsetsPerTrigger)",
+            code=error.code,
+            name=error.name,
+            remedy="stop",
+            resource=self.settings.application,
+        )
+
+    def _error(self, batch: Batch, text: str) -> ExactlyOnceError:
+        application = self.settings.application
+        return ExactlyOnceError(
+            f"application {application!r}, {batch}: {text}", application=application, batch=batch.number
+        )
+
+    # --------------------------------------------------------------------------------------------------- transactions
+
+    def _shared(self) -> SharedTransactions:
+        if self._transactions is None:
+            self._transactions = SharedTransactions(
+                self.settings.application,
+                self.settings.application,
+                progress_partition=TopicPartition(self.settings.topic, 0),
+                transaction_timeout_ms=self.settings.transaction_timeout_ms,
+                **self.settings.client,
+            )
+        return self._transactions
+
+    def _admin_client(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(**self.settings.client)
+        return self._admin
+
+    def _count_partitions(self) -> int:
+        """Return the number of partitions that the topic has now."""
+        described = self._admin_client().describe_topics([self.settings.topic])
+        return len(described[self.settings.topic].partitions)
+
+    def _begin(self, batch: Batch, partitions: int) -> tuple[TransactionHandle, SinkProgress | None]:
+        """Begin a transaction; return it and what was committed last."""
+        if self._transactions is None:
+            self._refuse_other_query(batch)
+        named = [TopicPartition(self.settings.topic, number) for number in range(partitions)]
+        if self.settings.progress == "topic":
+            self._create_progress_topic()
+            named.append(TopicPartition(self.settings.progress_topic, 0))
+        try:
+            handle, committed = self._shared().begin(named)
+        except ProducerFencedError as error:
+            raise self._error(
+                batch,
+                "another process has taken over this application (a second driver of the query, or another query with "
+                f"the same application), and this one has stopped. Let one of them run. {error.reason}",
+            ) from error
+        self._open = handle
+        progress = None if committed is None else progress_of(committed, self.settings.application, batch)
+        if self.settings.progress == "topic":
+            kept = self._read_progress()
+            if kept is not None and (progress is None or kept.time > progress.time):
+                progress = kept  # the group's offset has expired
+        return handle, progress
+
+    def _refuse_other_query(self, batch: Batch) -> None:
+        """Raise CheckpointMismatchError before this process takes the application over from the query that owns it."""
+        if self.settings.on_new_checkpoint == "adopt":
+            return
+        application, partition = self.settings.application, TopicPartition(self.settings.topic, 0)
+        committed = self._admin_client().list_group_offsets(application, [partition])[partition]
+        if committed is None:
+            return
+        progress = progress_of(committed, application, batch)
+        if progress.query != batch.query:
+            is_committed(batch, progress, application, self.settings.on_new_checkpoint)
+
+    def _abort(self) -> None:
+        handle, self._open = self._open, None
+        if handle is not None:
+            self._shared().abort(handle)
+
+    def _give_up(self) -> None:
+        """Abort what is open, if brokers respond soon, and close: the next batch is one of another run of the query."""
+        handle, self._open = self._open, None
+        try:
+            if handle is not None:
+                self._shared().abort(handle, timeout=ABORT_SECONDS)
+        except KcodecError as error:
+            log.warning(
+                "application %r: its transaction stays open until the next begin, or for transaction_timeout_ms=%g: %s",
+                *(self.settings.application, self.settings.transaction_timeout_ms, error),
+            )
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        clients, self._transactions, self._admin = (self._transactions, self._admin), None, None
+        self._progress_position, self._kept = 0, None
+        for client in clients:
+            if client is not None:
+                client.close()
+
+    # ------------------------------------------------------------------------------------ progress in a compacted topic
+
+    def _create_progress_topic(self) -> None:
+        if self._transactions is not None:
+            return
+        topic = NewTopic(self.settings.progress_topic, num_partitions=1, configs=PROGRESS_CONFIGS)
+        try:
+            self._admin_client().create_topics([topic])
+        except AdminError as error:
+            codes = {one.code for one in error.errors.values() if isinstance(one, BrokerError)}
+            if codes != {ErrorCode.TOPIC_ALREADY_EXISTS}:
+                raise
+
+    def _write_progress(self, handle: TransactionHandle, progress: SinkProgress) -> WriterReceipt:
+        partition = TopicPartition(self.settings.progress_topic, 0)
+        with TransactionWriter(handle, [partition], must_be_first=True, linger_ms=0, **self.settings.client) as writer:
+            writer.send(partition.topic, progress.to_json().encode(), self.settings.application.encode())
+        return writer.receipt
+
+    def _read_progress(self) -> SinkProgress | None:
+        """Return the last progress in the topic of this application, where no transaction is open after a begin."""
+        partition = TopicPartition(self.settings.progress_topic, 0)
+        admin = self._admin_client()
+        wanted: dict[TopicPartition, str | int] = {partition: "latest"}
+        end = admin.list_offsets(wanted, isolation_level="read_committed")[partition].offset
+        rest = OffsetRange(partition.topic, 0, self._progress_position, end)
+        with kcodec.read_ranges(
+            rest, on_missing="skip", isolation_level="read_committed", **self.settings.client
+        ) as records:
+            for record in (record for batch in records for record in batch.records()):
+                if record.key == self.settings.application.encode():
+                    self._kept = SinkProgress.from_json((record.value or b"").decode())
+        self._progress_position = end
+        return self._kept
+
+
+def is_job_failure(error: Exception) -> bool:
+    """Return whether a job of Spark failed: a worker or executor died, or code of the query raised."""
+    names = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(error).__mro__}
+    return bool(names & {"py4j.Py4JJavaError", "pyspark.PySparkException"}) and not names & {
+        "pyspark.AnalysisException",
+        "pyspark.ParseException",
+    }
+
+
+def first_line(error: BaseException) -> str:
+    """Return the beginning of an error's text, for a log."""
+    text = str(error).strip().splitlines()
+    return text[0][:500] if text else ""
