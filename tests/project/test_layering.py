@@ -84,6 +84,7 @@ PUBLIC = {
     "kcodec.log.splits",
     "kcodec.log.windows",
     "kcodec.offsets",
+    "kcodec.producer.options",
     "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
     "kcodec.protocol.messages",
@@ -111,6 +112,7 @@ LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 # Modules whose classes derive from another package's, imported only once it is certain to be there.
 EARLY = {
     ("kcodec.spark.source", "pyspark"),
+    ("kcodec.spark.writers", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
 }

@@ -99,13 +99,3 @@ def test_a_streaming_read_names_what_exists_instead(spark: SparkSession, path: P
     with pytest.raises(PySparkException, match=r'format\("kcodec"\) has no streaming read: use spark.read') as caught:
         query.awaitTermination(60)
     assert "UnboundLocalError" not in str(caught.value)
-
-
-@pytest.mark.spark
-def test_a_write_names_what_exists_instead(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"does not write: send rows to brokers with kcodec\.client\.Producer"):
-        spark.range(3).write.format("kcodec").mode("append").save(str(path))
-    loaded = spark.readStream.format("rate").load()
-    with pytest.raises(PySparkException, match=r"does not write: send rows to brokers with kcodec\.client\.Producer"):
-        query = loaded.writeStream.format("kcodec").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query.start(str(path)).awaitTermination(60)

@@ -11,6 +11,7 @@ import pytest
 from spark_source import SparkSource
 
 import kcodec
+from kcodec.errors import EncodeError
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.tables import table_batches
 from kcodec.spark.sink_columns import SinkColumns
@@ -124,7 +125,7 @@ def test_rows_of_several_topics_keep_their_order() -> None:
 def test_a_row_without_a_topic_is_named() -> None:
     columns = SinkColumns((("topic", 1), ("value", 0)), None, ())
     batch = pa.record_batch({"v": [b"x"] * 3, "t": pa.array(["a", None, "b"])})
-    with pytest.raises(ValueError, match="row 1: column 'topic' is NULL; set the option 'topic'"):
+    with pytest.raises(EncodeError, match="row 1: column 'topic' is NULL; set the option 'topic'"):
         list(columns.by_topic(batch))
 
 

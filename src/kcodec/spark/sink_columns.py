@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kcodec.errors import EncodeError
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
@@ -104,7 +106,7 @@ class SinkColumns:
     def by_topic(self, batch: pa.RecordBatch) -> Iterator[TopicRows]:
         """Yield the rows of a batch, topic by topic, as `Producer.send_arrow` takes them; rows keep their order.
 
-        Raise ValueError for a row without a topic, before anything is yielded.
+        Raise EncodeError with the number of the first row without a topic, before anything is yielded.
         """
         import pyarrow as pa
 
@@ -138,7 +140,7 @@ def _split(table: pa.RecordBatch, topics: pa.Array) -> Iterator[TopicRows]:
         return
     if topics.null_count:
         row = int(numpy.asarray(topics.is_null()).argmax())
-        raise ValueError(f"row {row}: column 'topic' is NULL; set the option 'topic' to have one topic for all rows")
+        raise EncodeError("column 'topic' is NULL; set the option 'topic' to have one topic for all rows", row=row)
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:

@@ -20,7 +20,7 @@ from kcodec.spark.options import SourceOptions, is_table, options_of_table, pars
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 # Metadata of the first column of a table: the options that it was created with.
@@ -67,22 +67,22 @@ class KcodecDataSource(DataSource):
         """Return a reader that raises when a query starts, as PySpark hides the error of a streamReader that raises."""
         return _NoStreamReader()
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
+        from kcodec.spark import writers  # which imports the clients
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        """Raise NotImplementedError: files of a log are written by brokers."""
-        raise NotImplementedError(NO_WRITE)
+        return writers.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query; all output modes append."""
+        from kcodec.spark import writers
+
+        return writers.stream_writer(self.options, schema)
 
 
 NO_STREAM_READ = (
     'format("kcodec") has no streaming read: use spark.read.format("kcodec") for the files of a log, or '
     'spark.readStream.format("kafka"), kcodec.client.Consumer or kcodec.read_topic to read from brokers'
-)
-NO_WRITE = (
-    'format("kcodec") reads the files of a log and does not write: send rows to brokers with kcodec.client.Producer '
-    "(send_arrow) or, in one transaction from many tasks, kcodec.client.TransactionWriter"
 )
 
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 import kcodec
 from kcodec.client import Admin, ClientOptions, ReadTopicOptions
-from kcodec.client.properties import options_of_property
 from kcodec.constants import IsolationLevel
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
+from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, arrow_schema, default_columns, suggestion
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PLANNING_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeBatchMeta", "mode"),
 )
 BY_FOLDED_NAME = {name.lower(): name for name in PLANNING_OPTIONS}
-READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__)
+READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
@@ -44,11 +44,11 @@ class TopicSource:
     """The options of a query over topics, checked.
 
     planning: those of Spark, in its spelling, as text.
-    reading:  the keyword arguments of `kcodec.read_ranges`.
+    reading:  the keyword arguments of `kcodec.read_ranges`, before `with_credentials`.
     """
 
     planning: Mapping[str, str]
-    reading: Mapping[str, Any]
+    reading: Mapping[str, Any] = field(repr=False)
     columns: tuple[SparkColumn, ...]
     fails_on_data_loss: bool
 
@@ -61,12 +61,7 @@ class TopicSource:
             if name.lower() in BY_FOLDED_NAME:
                 planning[BY_FOLDED_NAME[name.lower()]] = _text(value)
                 continue
-            found = {name: value}
-            if name.lower().startswith("kafka."):
-                property_name = name[len("kafka.") :]
-                found = options_of_property(property_name.lower(), value) if isinstance(value, str) else {}
-                found = found or {property_name.lower().replace(".", "_"): value}
-            for ours, converted in found.items():
+            for ours, converted in client_option(name, value).items():
                 if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
                     raise ValueError(
                         f"unknown option {name!r}{suggestion(name, [*PLANNING_OPTIONS, *READ_OPTIONS])}: the options "
@@ -99,7 +94,8 @@ class TopicSource:
     def plan(self) -> list[OffsetRange]:
         """Return the range of each task, with the id of its topic. Raise what brokers respond, and DataLossError."""
         wanted, starting, ending, min_partitions, max_records = self._limits()
-        client = {name: value for name, value in self.reading.items() if name in CLIENT_OPTIONS}
+        reading = with_credentials(self.reading)
+        client = {name: value for name, value in reading.items() if name in CLIENT_OPTIONS}
         level: IsolationLevel | str = self.reading["isolation_level"]
         with Admin(**client) as admin:
             ids, counts = _topics(admin, wanted)
@@ -132,7 +128,7 @@ class TopicSource:
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns]
         with kcodec.read_ranges(
-            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **self.reading
+            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **with_credentials(self.reading)
         ) as records:
             for batch in records:
                 if len(batch):

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of clients as Spark has them: ``kafka.sasl.mechanism`` or ``sasl_mechanism``, and credentials by a provider.
+
+``kcodec.token.provider=module:function`` names a function that each process imports and calls where it connects, so
+that no secret is in the options of a query, which Spark keeps in plans and checkpoints of its own. It returns
+
+- with OAUTHBEARER: what `sasl_oauth_token_provider` returns, a token or a token and its lifetime in seconds,
+- with PLAIN and SCRAM: the password, or the user name and the password,
+- with AWS_MSK_IAM: what `sasl_aws_credentials_provider` returns.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kcodec.client.properties import options_of_property
+
+TOKEN_PROVIDER = "kcodec.token.provider"
+#: Mechanism -> the option that takes the function itself.
+PROVIDED = {
+    "OAUTHBEARER": "sasl_oauth_token_provider",
+    "AWS_MSK_IAM": "sasl_aws_credentials_provider",
+}
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def client_option(name: str, value: Any) -> dict[str, Any]:
+    """Return the options of a client that an option of Spark sets, for the caller to check their names.
+
+    Raise ValueError, without the value as it may be a secret, if it is invalid.
+    """
+    if name.lower() == TOKEN_PROVIDER:
+        _parts(value)
+        return {TOKEN_PROVIDER: value}
+    if not name.lower().startswith("kafka."):
+        return {name: value}
+    property_name = name[len("kafka.") :].lower()
+    found = options_of_property(property_name, value) if isinstance(value, str) else {}
+    return found or {property_name.replace(".", "_"): value}
+
+
+def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a client with the credentials of the provider, if there is one, in place of its name.
+
+    To be called in the process that connects. Raise ValueError if the provider cannot be imported or the mechanism
+    takes none, and what the provider raises.
+    """
+    found = dict(options)
+    if TOKEN_PROVIDER not in found:
+        return found
+    provider = _import(found.pop(TOKEN_PROVIDER))
+    mechanism = found.get("sasl_mechanism")
+    if mechanism in PROVIDED:
+        return {**found, PROVIDED[mechanism]: provider}
+    if mechanism not in PASSWORD_MECHANISMS:
+        known = ", ".join((*PROVIDED, *PASSWORD_MECHANISMS))
+        raise ValueError(f"option {TOKEN_PROVIDER!r} needs the option 'kafka.sasl.mechanism', one of {known}")
+    returned = provider()
+    if isinstance(returned, tuple):
+        found["sasl_plain_username"], found["sasl_plain_password"] = returned
+    else:
+        found["sasl_plain_password"] = returned
+    return found
+
+
+def _parts(name: Any) -> tuple[str, str]:
+    module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not (module and colon and function):
+        raise ValueError(f"option {TOKEN_PROVIDER!r} is {name!r}: expected module:function")
+    return module, function
+
+
+def _import(name: str) -> Callable[[], Any]:
+    module, function = _parts(name)
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"option {TOKEN_PROVIDER!r} is {name!r}, which cannot be imported: {error}; the module must be on the "
+            "Python path of the driver and of every executor"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"option {TOKEN_PROVIDER!r} is {name!r}, which is a {type(found).__name__}, not a function")
+    provider: Callable[[], Any] = found
+    return provider

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``write.format("kcodec")`` and ``writeStream.format("kcodec")``: rows to topics, at least once.
+
+As in Spark's own Kafka sink: a task succeeds once brokers have acknowledged all of its rows, and a row is written again
+if a task, or a copy of it (speculation), runs again. There is nothing to do at the commit of a job, and nothing can be
+taken back at its abort. For exactly once there is `kcodec.spark.exactly_once`.
+
+A Python worker that Spark reuses keeps its producer for the next task with the same options.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from kcodec.client import Producer, WriterOptions
+from kcodec.errors import EncodeError, KcodecError
+from kcodec.producer.options import take_options
+from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
+from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
+from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
+from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
+from kcodec.spark.sink_columns import SinkColumns, TopicRows
+from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from kcodec.client import TableDelivery
+
+logger = logging.getLogger("kcodec.spark")
+# The base class is there since Spark 4.1.
+StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", object)
+
+OWN_OPTIONS = ("topic", "delivery", TOKEN_PROVIDER)
+#: Set by Spark among the options of a stream.
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
+#: The columns of a sink are bytes and text, which Kafka stores as they are.
+NOT_FOR_SINKS = frozenset({"key_serializer", "value_serializer", "metrics"})
+PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idempotence"}) - NOT_FOR_SINKS
+#: Beginnings of the names of options of TLS and SASL, and of our own.
+SECURITY = ("ssl_", "sasl_", "security_", "kcodec.")
+#: Producers without a task that a process keeps.
+MOST_IDLE = 4
+
+EXACTLY_ONCE = (
+    "option 'delivery' is 'exactly_once', and format(\"kcodec\") writes at least once: Spark does not tell a Python "
+    "sink which task has which partition of Kafka, hides new attempts of a stage from it, and ends the query with each "
+    "lost worker; call kcodec.spark.exactly_once instead"
+)
+NO_OVERWRITE = 'mode("overwrite") is not possible: the records of a topic cannot be replaced; use mode("append")'
+NO_STREAM_WRITE = (
+    'writeStream.format("kcodec") needs Spark 4.1 or newer; on Spark 4.0 write each batch with foreachBatch and '
+    'df.write.format("kcodec"), or call kcodec.spark.exactly_once'
+)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of a write, checked.
+
+    topic:    Topic of all rows; None: the column `topic` has it.
+    producer: Options of `kcodec.client.Producer`, and the name of the provider of credentials.
+    """
+
+    topic: str | None
+    producer: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SinkOptions:
+        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret."""
+        topic, delivery = None, "at_least_once"
+        producer: dict[str, Any] = {}
+        for name, value in options.items():
+            folded = name.lower()
+            if folded == "topic":
+                topic = value
+            elif folded == "delivery":
+                delivery = value.lower()
+            elif folded not in SPARK_OPTIONS:
+                producer |= _producer_options(name, value)
+        if delivery == "exactly_once":
+            raise ValueError(EXACTLY_ONCE)
+        if delivery != "at_least_once":
+            raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
+        if "bootstrap_servers" not in producer:
+            raise ValueError("option 'kafka.bootstrap.servers' is missing")
+        _check_values(producer)
+        if str(producer.get("acks", "all")) not in ("all", "-1"):
+            raise ValueError(
+                f"option 'kafka.acks' is {producer['acks']!r}: expected all, as rows that not all in-sync replicas "
+                "have can be lost"
+            )
+        return cls(topic, producer)
+
+
+def _producer_options(name: str, value: Any) -> dict[str, Any]:
+    found = client_option(name, value)
+    for ours in found:
+        if ours == TOKEN_PROVIDER or ours in PRODUCER_OPTIONS:
+            continue
+        if ours in ("transactional_id", "transaction_timeout_ms"):
+            raise ValueError(f"option {name!r} is for transactions: call kcodec.spark.exactly_once")
+        if ours in ("key_serializer", "value_serializer"):
+            raise ValueError(f"option {name!r} is not supported: key and value are written as they are")
+        folded = name.lower()
+        if folded in PLANNING_OPTIONS or folded in FILE_OPTIONS or folded in FOREIGN_BY_FOLDED_NAME:
+            raise ValueError(f"option {name!r} is for reading: leave it out, or set the option 'topic' to write there")
+        raise ValueError(
+            f"unknown option {name!r}{suggestion(name, [*OWN_OPTIONS, *sorted(PRODUCER_OPTIONS)])}: the options are "
+            "topic, delivery, kcodec.token.provider and those of kcodec.client.Producer, with or without 'kafka.'"
+        )
+    return found
+
+
+def _check_values(producer: Mapping[str, Any]) -> None:
+    """Raise ValueError now, not in each task. TLS and SASL are checked in tasks: their files may be there only."""
+    take_options({name: value for name, value in producer.items() if not name.startswith(SECURITY)})
+
+
+def batch_writer(options: Mapping[str, Any], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """Return what ``df.write`` uses. Raise ValueError for options and schemas that are not those of a sink."""
+    sink = SinkOptions.of(options)
+    if overwrite:
+        raise ValueError(NO_OVERWRITE)
+    columns = SinkColumns.of(schema, sink.topic)
+    foreign = sorted(set(columns.unused) - {column.name for column in KAFKA_COLUMNS})
+    if foreign:
+        logger.warning("columns that are not written: %s", ", ".join(foreign))
+    return KcodecWriter(sink, columns)
+
+
+def stream_writer(options: Mapping[str, Any], schema: StructType) -> KcodecStreamWriter:
+    """Return what ``df.writeStream`` uses; as in Spark's own sink all output modes append. Raise as `batch_writer`.
+
+    Spark calls it for each micro-batch and again for its commit.
+    """
+    sink = SinkOptions.of(options)
+    if StreamArrowWriter is object:
+        raise NotImplementedError(NO_STREAM_WRITE)
+    return KcodecStreamWriter(sink, SinkColumns.of(schema, sink.topic))
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    """What a task reports to the driver: the number of its rows, all of them acknowledged."""
+
+    rows: int
+
+
+class KcodecWriter(DataSourceArrowWriter):
+    """The writer of a batch query. Pickles."""
+
+    def __init__(self, sink: SinkOptions, columns: SinkColumns) -> None:
+        self._sink = sink
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        """Write the rows of a task; every one of them is acknowledged when it returns."""
+        return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was written: it is in the topic already."""
+        _log_commit("the job", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was written: it stays in the topic."""
+        _log_abort("the job", messages)
+
+
+class KcodecStreamWriter(StreamArrowWriter):  # type: ignore[misc]
+    """The same for the micro-batches of a streaming query."""
+
+    def __init__(self, sink: SinkOptions, columns: SinkColumns) -> None:
+        self._sink = sink
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        """As `KcodecWriter.write`."""
+        return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """As `KcodecWriter.commit`."""
+        _log_commit(f"batch {batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """As `KcodecWriter.abort`."""
+        _log_abort(f"batch {batchId}", messages)
+
+
+def _log_commit(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+    rows = [message.rows for message in messages if isinstance(message, WrittenRows)]
+    logger.info("%s: %d rows of %d tasks are written", what, sum(rows), len(rows))
+
+
+def _log_abort(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+    rows = [message.rows for message in messages if isinstance(message, WrittenRows)]
+    logger.warning(
+        "%s failed: %d rows of %d tasks that succeeded, and what the others had sent, stay in the topic and will be "
+        "there twice if it runs again",
+        *(what, sum(rows), len(rows)),
+    )
+
+
+# In tasks
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options: Mapping[str, Any]) -> int:
+    """Send rows to their topics and wait until all are acknowledged; return their number.
+
+    The first error ends it: KcodecError, whose text has the rows by their numbers in this task. The producer is kept
+    for later calls with the same options, and closed after an error.
+    """
+    began = time.monotonic()
+    task: _TaskRows | None = None
+    try:
+        for batch in batches:
+            task = task or _TaskRows(_producers.take(with_credentials(options)))
+            task.send(batch, columns)
+        if task is None:
+            return 0
+        task.wait()
+    except BaseException:
+        if task is not None:
+            _producers.close(task.kept)
+        raise
+    _producers.give_back(task.kept)
+    logger.info("%s: %d rows were written in %.3f s", _task_name(), task.count, time.monotonic() - began)
+    return task.count
+
+
+class _SentRows(NamedTuple):
+    """Rows of a task that were given to the producer together: the numbers of the first and of the last one."""
+
+    topic: str
+    first: int
+    last: int
+    delivery: TableDelivery
+
+
+class _TaskRows:
+    """The rows of a task on their way. count: number of rows that were given to the producer."""
+
+    def __init__(self, kept: KeptProducer) -> None:
+        self.kept = kept
+        self.count = 0
+        self._under_way: deque[_SentRows] = deque()
+
+    def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
+        """Give a batch to the producer; raise the error of earlier ones, and of a row that makes no record."""
+        try:
+            for rows in columns.by_topic(batch):
+                self._under_way.append(self._send(rows))
+        except EncodeError as error:  # a row without a topic
+            raise KcodecError(f"{_task_name()}, row {self.count + (error.row or 0)}: {error.reason}") from error
+        self.count += len(batch)
+        while self._under_way and self._under_way[0].delivery.done():
+            self._check(self._under_way.popleft())
+
+    def wait(self) -> None:
+        """Wait until all rows are acknowledged, by the deadline of the producer at last."""
+        while self._under_way:
+            self._check(self._under_way.popleft())
+
+    def _send(self, rows: TopicRows) -> _SentRows:
+        first, last = (self.count + rows.row_in_batch(row) for row in (0, len(rows.table) - 1))
+        try:
+            delivery = self.kept.producer.send_arrow(rows.topic, rows.table)
+        except EncodeError as error:
+            row = f"rows {first} to {last}"
+            if error.row is not None:
+                row = f"row {self.count + rows.row_in_batch(error.row)}"
+            raise KcodecError(f"{_task_name()}, {row}, topic {rows.topic!r}: {error.reason}") from error
+        except KcodecError as error:
+            raise KcodecError(f"{_task_name()}, rows {first} to {last}, topic {rows.topic!r}: {error}") from error
+        return _SentRows(rows.topic, first, last, delivery)
+
+    def _check(self, sent: _SentRows) -> None:
+        error = sent.delivery.exception()
+        if error is not None:
+            place = f"{_task_name()}, rows {sent.first} to {sent.last}, topic {sent.topic!r}"
+            raise KcodecError(f"{place}: {error}") from error
+
+
+def _task_name() -> str:
+    """Name the task, for errors and logs."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return "outside of a task"
+    return f"task of Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"
+
+
+class KeptProducer(NamedTuple):
+    """A producer and its options, secrets included."""
+
+    options: dict[str, Any]
+    producer: Producer
+
+    def __repr__(self) -> str:
+        return repr(self.producer)
+
+
+class _Producers:
+    """The producers of a process that no task uses."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Also in a forked child, where another thread may have held the lock."""
+        self._lock = threading.Lock()
+        self._idle: list[KeptProducer] = []  # the most recently used one comes last
+
+    def take(self, options: dict[str, Any]) -> KeptProducer:
+        """Return an idle producer with these options, or a new one. A task has it for itself until it gives it back."""
+        with self._lock:
+            found = next((one for one in self._idle if one.options == options), None)
+            if found is not None:
+                self._idle.remove(found)
+                return found
+        return KeptProducer(options, Producer(**options))
+
+    def give_back(self, kept: KeptProducer) -> None:
+        """Keep a producer whose rows are all acknowledged."""
+        with self._lock:
+            self._idle.append(kept)
+            surplus, self._idle = self._idle[:-MOST_IDLE], self._idle[-MOST_IDLE:]
+        for one in surplus:
+            one.producer.close()
+
+    def close(self, kept: KeptProducer) -> None:
+        """Close a producer whose task has failed. The errors of its rows are not raised: the task raises the first."""
+        with suppress(KcodecError):
+            kept.producer.close(timeout=0)
+
+
+_producers = _Producers()
