@@ -7,6 +7,8 @@
     schema(...)                                the columns of all three
     map_batches(spark, topics, function, ...)  topics of a cluster through a Python function; on Spark 3.5, too
     exactly_once(df, ...)                      a streaming query, or a batch job, to a topic, each row once
+    land(spark, topics, path, ...)             topics of a cluster to Parquet files, each record once; on Spark 3.5, too
+    landings(path)                             what land() has written to a folder
     offsets_of_checkpoint(path)                where a query of format("kafka") has got to, as startingOffsets
 
 docs/spark.md has the options. pyspark and pyarrow are imported when they are needed, not with this package.
@@ -17,15 +19,21 @@ from kcodec.spark.batch_functions import map_batches
 from kcodec.spark.checkpoint import offsets_of_checkpoint
 from kcodec.spark.columns import schema
 from kcodec.spark.exactly_once import exactly_once
+from kcodec.spark.landing import LandedFile, Landing, LandingError, land, landings
 from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
 
 __all__ = [
     "CheckpointMismatchError",
     "ExactlyOnceError",
+    "LandedFile",
+    "Landing",
+    "LandingError",
     "SinkResult",
     "decode_in_arrow",
     "decode_partition",
     "exactly_once",
+    "land",
+    "landings",
     "map_batches",
     "offsets_of_checkpoint",
     "schema",

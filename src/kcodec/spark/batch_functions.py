@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from kcodec.spark.columns import columns_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +20,8 @@ def map_batches(
     source: str | Mapping[str, Any],
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: StructType | str,
+    *,
+    columns: Sequence[str] | None = None,
     **options: Any,
 ) -> DataFrame:
     """Apply a function to the records of topics, as Arrow batches, and return what it yields as a DataFrame; lazy.
@@ -36,6 +41,8 @@ def map_batches(
     function: As for ``mapInArrow``: takes an iterator of ``pyarrow.RecordBatch`` and yields such. It is called once for
               each task.
     schema:   Of what the function yields.
+    columns:  The columns that the function takes, for instance ("key", "value"); others are not decoded. None is the
+              seven of Spark's source, and what includeHeaders and includeBatchMeta add.
     options:  More of Spark's options (startingOffsets="earliest", includeHeaders=True, failOnDataLoss=False ...), or
               options of `kcodec.read_ranges` (bootstrap_servers, isolation_level, max_partition_fetch_bytes ...).
 
@@ -50,6 +57,8 @@ def map_batches(
 
     given = {"subscribe": source} if isinstance(source, str) else dict(source)
     topics = TopicSource.of({**given, **options})
+    if columns is not None:
+        topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
     ranges = topics.plan()
 
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -37,6 +37,18 @@ READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
+
+
+@dataclass(frozen=True)
+class TopicPlan:
+    """What a batch query reads.
+
+    ranges: one for each task, with the id of its topic.
+    end:    the next offset of every partition after them, of partitions without a range as well.
+    """
+
+    ranges: list[OffsetRange]
+    end: planner.StreamOffsets
 
 
 @dataclass(frozen=True)
@@ -93,32 +105,72 @@ class TopicSource:
 
     def plan(self) -> list[OffsetRange]:
         """Return the range of each task, with the id of its topic. Raise what brokers respond, and DataLossError."""
-        wanted, starting, ending, min_partitions, max_records = self._limits()
+        return self.plan_after(None).ranges
+
+    def plan_after(self, position: planner.StreamOffsets | None, max_offsets: int | None = None) -> TopicPlan:
+        """Return the ranges that begin at the end of an earlier plan; the options decide for partitions it lacks.
+
+        A partition that has been added to a topic of the earlier plan begins at its earliest offset. max_offsets: about
+        the number of offsets to read, in proportion to what each partition has.
+        Raise what brokers respond, and DataLossError for offsets that are not in the log any more.
+        """
+        topics, starting, ending, min_partitions, max_records = self._limits()
         reading = with_credentials(self.reading)
         client = {name: value for name, value in reading.items() if name in CLIENT_OPTIONS}
         level: IsolationLevel | str = self.reading["isolation_level"]
+        known = planner.StreamOffsets({}) if position is None else position
         with Admin(**client) as admin:
-            ids, counts = _topics(admin, wanted)
-            partitions = wanted.partitions(counts)
+            ids, counts = _topics(admin, topics)
+            partitions = topics.partitions(counts)
             if not partitions:
-                return []
+                return TopicPlan([], known)
             earliest = _listed(admin, dict.fromkeys(partitions, "earliest"), level)
             latest = _listed(admin, dict.fromkeys(partitions, "latest"), level)
-            starts, ends = (
-                planner.resolve_offsets(
-                    limit, partitions, earliest, latest, _at(admin, limit, partitions, level), is_start=is_start
-                )
-                for limit, is_start in ((starting, True), (ending, False))
+            known_topics = {partition.topic for partition in known.offsets}
+            unknown = [partition for partition in partitions if partition.topic not in known_topics]
+            if starting.each is not None and known.offsets:
+                named = {partition: at for partition, at in starting.each.items() if partition in unknown}
+                starting = replace(starting, each=named)
+            starts = planner.resolve_offsets(
+                starting, unknown, earliest, latest, _at(admin, starting, unknown, level), is_start=True
             )
+            ends = planner.resolve_offsets(
+                ending, partitions, earliest, latest, _at(admin, ending, partitions, level), is_start=False
+            )
+        starts |= {partition: known.offsets[partition] for partition in partitions if partition in known.offsets}
+        starts, new_losses = planner.start_new_partitions(starts, ends, earliest)
+        if new_losses and self.fails_on_data_loss:
+            raise planner.DataLossError(new_losses)
+        # An end that an earlier plan has already passed leaves nothing to read; it is not an error.
+        ends = {
+            partition: max(end, known.offsets[partition]) if partition in known.offsets else end
+            for partition, end in ends.items()
+        }
+        names = {topic: str(topic_id) for topic, topic_id in ids.items() if topic_id is not None}
         ranges, losses = planner.readable_ranges(
-            planner.ranges_between(starts, ends), earliest, latest, fail_on_data_loss=self.fails_on_data_loss
+            planner.ranges_between(starts, ends),
+            earliest,
+            latest,
+            fail_on_data_loss=self.fails_on_data_loss,
+            expected_ids=known.topic_ids,
+            found_ids=names,
         )
-        for loss in losses:
+        for loss in (*new_losses, *losses):
             logger.warning("%s", loss)
-        return [
+        if max_offsets is not None:
+            limited = planner.limit_offsets(
+                {each.topic_partition: each.start for each in ranges},
+                {each.topic_partition: each.end for each in ranges},
+                max_offsets,
+            )
+            ranges = [replace(each, end=limited[each.topic_partition]) for each in ranges]
+        cut = [
             OffsetRange(each.topic, each.partition, each.start, each.end, topic_id=ids.get(each.topic))
             for each in planner.cut_ranges(ranges, min_partitions, max_records)
         ]
+        reached = {each.topic_partition: each.end for each in ranges}
+        end = planner.StreamOffsets({**known.offsets, **reached}, {**known.topic_ids, **names})
+        return TopicPlan(cut, end)
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks."""

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics into Spark: `map_batches`, `land` and format("kcodec") against Spark's own connector, tuned.
+
+    python benchmarks/bench_topics.py [--rows 4000000] [--pairs 5] [--parts map value land noop stream]
+                                      [--codecs none lz4] [--tasks 4] [--json FILE]
+
+Starts an Apache Kafka of one node, writes a topic of four partitions for each codec (values of 100 bytes, half of them
+random, keys of 10 bytes, batches of 16 KiB), starts a Spark on local[2], and ends both. It needs the jars that
+`make jars` fetches.
+Nothing has to be watched: 4,000,000 rows and 5 pairs take about half an hour on two cores.
+
+    map     map_batches, and the connector with mapInArrow: the same function reads all bytes of every value
+    value   the same with only the column value: columns=["value"], and select("value") before mapInArrow
+    land    land, and the connector with write.parquet: the same seven columns as zstd Parquet
+    noop    a batch query of format("kcodec"), and of format("kafka"), into the noop sink
+    stream  the same as streaming queries of one micro-batch, with Trigger.AvailableNow
+
+The connector has kafka.max.poll.records=20000 and fetches of 8 MiB per partition; minPartitions is the same for both.
+Each part runs once without being measured, then in pairs, the first of which alternates. CPU is that of this process
+and all below it (driver, JVM, Python workers) without the broker, whose CPU is shown separately. `others` is the number
+of cores that all other programs used meanwhile. Ratios are kcodec / connector, of medians; rows a second are the
+quotient kcodec / connector. The exit code is 1 if a result is wrong, and 0 if bars are missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy
+import pyarrow as pa
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from kcodec.client import Producer
+from kcodec.spark import land, map_batches
+from kcodec.testing.kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent
+JARS = ROOT / ".cache" / "spark-kafka"
+RESULTS = Path(__file__).resolve().parent / "results" / "topics.json"
+PARTITIONS, VALUE_BYTES, KEY_BYTES, CHUNK_ROWS = 4, 100, 10, 50_000
+TUNED = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+}
+SUMS = "rows bigint, bits bigint"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a part must show: CPU and broker CPU at most these shares, rows a second at least this quotient."""
+
+    cpu: float
+    rows: float | None = None
+    broker: float | None = None
+
+
+BARS = {
+    "map": Bar(0.25, 4.0, 0.5),
+    "value": Bar(0.25, 4.0, 0.5),
+    "land": Bar(0.35),
+    "noop": Bar(1.2),
+    "stream": Bar(1.2),
+}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of the benchmark, and what a function that reads all of it must find."""
+
+    name: str
+    servers: str
+    rows: int
+    bits: int
+
+
+def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The number of values, and the exclusive or of all their 32-bit words, in one row."""
+    rows = bits = 0
+    for batch in batches:
+        values = batch["value"]
+        offsets = numpy.frombuffer(values.buffers()[1], numpy.int32, len(values) + 1, 4 * values.offset)
+        words = numpy.frombuffer(values.buffers()[2], numpy.uint8)[offsets[0] : offsets[-1]].view(numpy.uint32)
+        rows += len(values)
+        bits ^= int(numpy.bitwise_xor.reduce(words))
+    yield pa.record_batch([pa.array([rows]), pa.array([bits])], names=["rows", "bits"])
+
+
+def write_topic(kafka: ApacheKafka, rows: int, codec: str) -> Topic:
+    """A topic with at least `rows` records."""
+    name, bits = kafka.create_topic(partitions=PARTITIONS), 0
+    random = numpy.random.default_rng(1)
+    template = numpy.frombuffer(
+        b'"status":"delivered","currency":"EUR","country":"DE"'[: VALUE_BYTES // 2], numpy.uint8
+    )
+    chunks = max(1, round(rows / CHUNK_ROWS))
+    options: dict[str, Any] = {} if codec == "none" else {"compression_type": codec}
+    with Producer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=50, **options) as producer:
+        for number in range(chunks):
+            data = numpy.empty((CHUNK_ROWS, VALUE_BYTES), numpy.uint8)
+            data[:, : VALUE_BYTES // 2] = random.integers(0, 256, (CHUNK_ROWS, VALUE_BYTES // 2), numpy.uint8)
+            data[:, VALUE_BYTES // 2 :] = template
+            bits ^= int(numpy.bitwise_xor.reduce(data.reshape(-1).view(numpy.uint32)))
+            keys = numpy.char.mod(f"%0{KEY_BYTES}d", random.integers(0, 1_000_000, CHUNK_ROWS)).astype(bytes)
+            partition = pa.array(numpy.full(CHUNK_ROWS, number % PARTITIONS, numpy.int32))
+            columns = {"key": pa.array(keys, pa.binary()), "value": binary(data), "partition": partition}
+            producer.send_arrow(name, pa.table(columns))
+        producer.flush()
+    return Topic(name, kafka.bootstrap_servers, chunks * CHUNK_ROWS, bits)
+
+
+def binary(data: numpy.ndarray[Any, Any]) -> pa.Array:
+    """The rows of a two-dimensional array of bytes as a column."""
+    offsets = numpy.arange(0, data.size + 1, data.shape[1], dtype=numpy.int32)
+    return pa.Array.from_buffers(pa.binary(), len(data), [None, pa.py_buffer(offsets), pa.py_buffer(data.reshape(-1))])
+
+
+def start_spark(folder: Path) -> SparkSession:
+    """Spark on two cores, with the connector."""
+    if not list(JARS.glob("spark-sql-kafka-*.jar")):
+        sys.exit(f"the jars of Spark's Kafka connector are not in {JARS.relative_to(ROOT)}: run `make jars`")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("JAVA_HOME", str(ROOT / ".cache" / "java"))
+    here = str(Path(__file__).resolve().parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraClassPath": str(JARS / "*"),
+        "spark.local.dir": str(folder),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("bench_topics")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Contestants:
+    """Both sides of each part: functions that do the work once, and return the number of rows that they have read."""
+
+    def __init__(self, spark: SparkSession, topic: Topic, tasks: int, folder: Path) -> None:
+        self.spark, self.topic, self.folder, self.number = spark, topic, folder, 0
+        self.files_bytes: dict[str, int] = {}
+        self.common = {
+            "kafka.bootstrap.servers": topic.servers,
+            "subscribe": topic.name,
+            "startingOffsets": "earliest",
+            "minPartitions": str(tasks),
+        }
+
+    def pairs(self, part: str) -> tuple[Callable[[], int], Callable[[], int]]:
+        """(kcodec, the connector)."""
+        return {
+            "map": (lambda: self.summed(self.mapped()), lambda: self.summed(self.kafka().mapInArrow(sums, SUMS))),
+            "value": (
+                lambda: self.summed(self.mapped(columns=["value"])),
+                lambda: self.summed(self.kafka().select("value").mapInArrow(sums, SUMS)),
+            ),
+            "land": (self.landed, self.written),
+            "noop": (lambda: self.noop(self.kcodec()), lambda: self.noop(self.kafka())),
+            "stream": (lambda: self.streamed("kcodec", self.common), lambda: self.streamed("kafka", self.tuned)),
+        }[part]
+
+    @property
+    def tuned(self) -> dict[str, str]:
+        return {**self.common, **TUNED}
+
+    def kafka(self) -> DataFrame:
+        return self.spark.read.format("kafka").options(**self.tuned).load()
+
+    def kcodec(self) -> DataFrame:
+        return self.spark.read.format("kcodec").options(**self.common).load()
+
+    def mapped(self, **options: Any) -> DataFrame:
+        return map_batches(self.spark, self.common, sums, SUMS, **options)
+
+    def summed(self, frame: DataFrame) -> int:
+        """The function's results, checked: every byte of every value has been there."""
+        rows, bits = 0, 0
+        for row in frame.collect():
+            rows, bits = rows + row.rows, bits ^ row.bits
+        if bits != self.topic.bits:
+            raise SystemExit(f"the values read are others than those written: {bits} and {self.topic.bits}")
+        return rows
+
+    def landed(self) -> int:
+        with self.scratch() as path:
+            landing = land(self.spark, self.common, path)
+            self.files_bytes["kcodec"] = landing.bytes
+            return landing.rows
+
+    def written(self) -> int:
+        with self.scratch() as path:
+            self.kafka().write.option("compression", "zstd").parquet(str(path / "files"))
+            self.files_bytes["connector"] = sum(each.stat().st_size for each in path.rglob("*.parquet"))
+            return self.topic.rows
+
+    def noop(self, frame: DataFrame) -> int:
+        frame.write.format("noop").mode("overwrite").save()
+        return self.topic.rows
+
+    def streamed(self, source: str, options: dict[str, str]) -> int:
+        given = {name: value for name, value in options.items() if name != "minPartitions"}
+        with self.scratch() as path:
+            query = (
+                self.spark.readStream.format(source)
+                .options(**given)
+                .load()
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(path))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder of one run; removing it is not measured on either side, as it is removed with the next one."""
+        self.number += 1
+        shutil.rmtree(self.folder / str(self.number - 1), ignore_errors=True)
+        path = self.folder / str(self.number)
+        path.mkdir(parents=True)
+        yield path
+
+
+def processor_seconds(root: int, without: set[int] = frozenset()) -> float:  # type: ignore[assignment]
+    """User and system time of a process and all below it, of those that have ended and been waited for as well."""
+    parents, spent = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+            spent[int(path.parent.name)] = sum(int(field) for field in fields[11:15])
+    ours = {root}
+    while more := {process for process, parent in parents.items() if parent in ours} - ours - without:
+        ours |= more
+    return sum(spent.get(process, 0) for process in ours) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one contestant: seconds that passed, seconds of CPU, and the cores that other programs used."""
+
+    seconds: float
+    cpu: float
+    broker_cpu: float
+    others: float
+
+
+def measured(work: Callable[[], int], rows: int, broker: int) -> Run:
+    """Do the work once; exit if it has not read every row."""
+
+    def clocks() -> tuple[float, float, float, float]:
+        return (
+            time.perf_counter(),
+            processor_seconds(os.getpid(), {broker}),
+            processor_seconds(broker),
+            measure.busy_seconds(),
+        )
+
+    before = clocks()
+    found = work()
+    seconds, cpu, broker_cpu, busy = (after - start for after, start in zip(clocks(), before, strict=True))
+    if found != rows:
+        raise SystemExit(f"{found} rows were read, expected {rows}")
+    return Run(seconds, cpu, broker_cpu, max(0.0, busy - cpu - broker_cpu) / seconds)
+
+
+def compare(
+    pair: tuple[Callable[[], int], Callable[[], int]], rows: int, broker: int, pairs: int
+) -> tuple[list[Run], list[Run]]:
+    """The runs of kcodec and of the connector, after one of each that is not counted."""
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    for number in range(-1, pairs):
+        for side in (0, 1) if number % 2 else (1, 0):
+            run = measured(pair[side], rows, broker)
+            if number >= 0:
+                runs[side].append(run)
+    return runs
+
+
+def row_of(part: str, codec: str, rows: int, runs: tuple[list[Run], list[Run]]) -> dict[str, Any]:
+    """A row of the table: medians, quotients of them, and bars."""
+
+    def medians(name: str) -> tuple[float, float]:
+        ours, theirs = (statistics.median(getattr(run, name) for run in side) for side in runs)
+        return ours, theirs
+
+    seconds, cpu, broker = medians("seconds"), medians("cpu"), medians("broker_cpu")
+    bar = BARS[part]
+    found = {
+        "cpu": round(cpu[0] / cpu[1], 3),
+        "rows": round(seconds[1] / seconds[0], 2),
+        "broker": round(broker[0] / broker[1], 3) if broker[1] else None,
+    }
+    met = found["cpu"] <= bar.cpu
+    met = met and (bar.rows is None or found["rows"] >= bar.rows)
+    met = met and (bar.broker is None or found["broker"] is None or found["broker"] <= bar.broker)
+    return {
+        "part": part,
+        "codec": codec,
+        "krows_per_second": [round(rows / each / 1000) for each in seconds],
+        "cpu_ns_per_row": [round(each / rows * 1e9) for each in cpu],
+        "broker_ns_per_row": [round(each / rows * 1e9) for each in broker],
+        **{f"{name}_ratio": value for name, value in found.items()},
+        "cpu_ratios_of_pairs": [round(a.cpu / b.cpu, 3) for a, b in zip(*runs, strict=True)],
+        "bars": {"cpu": bar.cpu, "rows": bar.rows, "broker": bar.broker},
+        "met": met,
+        "others": round(statistics.median(run.others for side in runs for run in side), 2),
+        "runs": [[{name: round(value, 3) for name, value in vars(run).items()} for run in side] for side in runs],
+    }
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row of the table."""
+
+    def two(name: str) -> str:
+        return " / ".join(str(value) for value in row[name])
+
+    def barred(name: str, sign: str) -> str:
+        bar = row["bars"][name]
+        value = row[f"{name}_ratio"]
+        return f"{'-' if value is None else format(value, '.2f')}" + ("" if bar is None else f" ({sign} {bar:g})")
+
+    cells = (row["part"], row["codec"], two("cpu_ns_per_row"), barred("cpu", "<="), two("krows_per_second"))
+    cells = (*cells, barred("rows", ">="), two("broker_ns_per_row"), barred("broker", "<="), str(row["others"]))
+    line(*cells, "met" if row["met"] else "MISSED")
+
+
+def line(*cells: str) -> None:
+    widths = (7, 6, 14, 14, 14, 14, 14, 14, 7, 7)
+    print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Start everything, measure each part with each codec, and end everything."""
+    load = os.getloadavg()[0]
+    table: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as name, ApacheKafka(heap="512m") as kafka:
+        folder = Path(name)
+        broker = kafka.nodes[0].pid
+        assert broker is not None
+        topics = {codec: write_topic(kafka, given.rows, codec) for codec in given.codecs}
+        spark = start_spark(folder / "spark")
+        try:
+            rows = max(topic.rows for topic in topics.values())
+            print(f"{rows} rows of {VALUE_BYTES} bytes, {given.pairs} pairs; kcodec / connector, bars in parentheses")
+            line(
+                "part",
+                "codec",
+                "CPU ns/row",
+                "CPU",
+                "krow/s",
+                "rows/s",
+                "broker ns/row",
+                "broker CPU",
+                "others",
+                "bars",
+            )
+            for codec, topic in topics.items():
+                contestants = Contestants(spark, topic, given.tasks, folder / "work")
+                for part in given.parts:
+                    runs = compare(contestants.pairs(part), topic.rows, broker, given.pairs)
+                    row = row_of(part, codec, topic.rows, runs)
+                    if part == "land":
+                        row["bytes"] = dict(contestants.files_bytes)
+                    show(row)
+                    table.append(row)
+        finally:
+            spark.stop()
+    versions = {"python": platform.python_version(), "pyspark": pyspark.__version__, "pyarrow": pa.__version__}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"cpu": measure.cpu_model(), "cores": os.cpu_count(), "versions": versions},
+        "load_average_1_min": {"before": round(load, 2), "after": round(os.getloadavg()[0], 2)},
+        "rows": rows,
+        "pairs": given.pairs,
+        "tasks": given.tasks,
+        "connector": {"jar": sorted(path.name for path in JARS.glob("spark-sql-kafka-*.jar")), "options": TUNED},
+        "parts": table,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4_000_000, help="records of each topic (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="measured runs of each side (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=list(BARS), default=list(BARS))
+    parser.add_argument(
+        "--codecs", nargs="+", choices=["none", "lz4", "zstd", "snappy", "gzip"], default=["none", "lz4"]
+    )
+    parser.add_argument("--tasks", type=int, default=PARTITIONS, help="minPartitions of both (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write the results there, too: {RESULTS.name}")
+    given = parser.parse_args()
+    if given.rows < 1 or given.pairs < 1 or given.tasks < 1:
+        parser.error("--rows, --pairs and --tasks must be above 0")
+    result = run(given)
+    if given.json:
+        measure.write_json(given.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`land`: topics of a cluster into Parquet files, written by Python tasks, with no row of theirs in the JVM.
+
+The files of one call appear together or not at all, and the next call continues behind them; how is in
+landing_folder.py.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from kcodec.spark.columns import columns_named, suggestion
+from kcodec.spark.landing_folder import (
+    LandedFile,
+    Landing,
+    LandingError,
+    LandingFolder,
+    Manifest,
+    StagedFile,
+    file_path,
+    now,
+)
+from kcodec.spark.parquet_files import MAX_FILE_BYTES, ROW_GROUP_BYTES, ParquetFiles, ParquetSettings, describe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from kcodec.offsets import OffsetRange
+    from kcodec.spark.planner import StreamOffsets
+    from kcodec.spark.topics import TopicSource
+
+__all__ = ["LandedFile", "Landing", "LandingError", "land", "landings"]
+logger = logging.getLogger("kcodec.spark")
+FOLDERS = ("topic", "partition")
+Function = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
+
+
+def land(
+    spark: SparkSession,
+    source: str | Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",  # noqa: A002, as DataFrameWriter.save names it
+    function: Function | None = None,
+    columns: Sequence[str] | None = None,
+    partition_by: Sequence[str] = (),
+    resume: bool = True,
+    max_offsets: int | None = None,
+    compression: str = "zstd",
+    compression_level: int | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+    parquet_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+    **options: Any,
+) -> Landing:
+    """Write the records of topics to Parquet files in a folder, each record once, and return what was written.
+
+        landing = land(spark, "orders", "/data/orders", bootstrap_servers="localhost:9092")
+        landing.rows, landing.files, landing.offsets
+        spark.read.parquet("/data/orders")
+
+    Fetching, decoding and writing run in Python tasks, one for each range of offsets; only names and counts return to
+    the driver. The files of a call become visible together, when a manifest in ``<path>/_landings`` names them; what
+    failed, repeated or killed tasks leave behind never does, and is removed by a later call. The manifest also holds
+    the offsets where the next call continues. A loop of calls therefore loses and doubles nothing, wherever it was
+    killed. A call that was killed while it renamed committed files is finished by the next one; `landings` lists
+    the landings that are complete.
+
+    source:            The topics, separated by commas, or the options of Spark's own Kafka source; see `map_batches`.
+    path:              A folder that the driver and all executors share, or an address that pyarrow resolves
+                       (``s3://bucket/orders``). It takes one call at a time; the second of two gets LandingError.
+    format:            "parquet".
+    function:          Applied to the batches of each task before they are written, as in `map_batches`; what it yields
+                       is written. All its batches must have the same schema.
+    columns:           The columns to read: key, value, topic, partition, offset, timestamp, timestampType, headers and
+                       those of includeBatchMeta. None is the first seven, and what includeHeaders and includeBatchMeta
+                       add. Columns that are not named are not decoded.
+    partition_by:      "topic", "partition" or both: write into folders such as ``topic=orders/partition=3``, and leave
+                       the column out of the files.
+    resume:            Continue where the last landing in the folder ended. startingOffsets and its relatives then hold
+                       for topics that no landing has read; a new partition of a topic begins at its earliest offset.
+                       False: read what the options say, also what is in the folder already.
+    max_offsets:       Read about this number of offsets at most, in proportion to what each partition has; None is all.
+    compression:       "zstd", "snappy", "gzip", "brotli", "lz4" or "none".
+    compression_level: Of the compression; None is pyarrow's default.
+    max_file_bytes:    A task begins another file before one would exceed this size, at the end of a row group.
+    row_group_bytes:   Size of a row group as Arrow data, before encoding. A task keeps one in memory.
+    parquet_options:   More arguments of ``pyarrow.parquet.ParquetWriter``, such as use_dictionary.
+    filesystem:        A ``pyarrow.fs.FileSystem`` or an fsspec file system that `path` is in. It is sent to the tasks.
+    options:           More of Spark's options, or of `kcodec.read_ranges`, as for `map_batches`.
+
+    Offsets are resolved at the call. The isolation level is read_uncommitted by default, as in Spark's source; give
+    isolation_level="read_committed" to leave out aborted records. Works on Spark 3.5 and later.
+
+    Raises ValueError for an option that is unknown or invalid; DataLossError (a ValueError) for offsets that are not in
+    the log any more, unless failOnDataLoss is False; LandingError if another call has committed meanwhile, or if the
+    driver does not find the files of the tasks; what brokers respond; and what Spark raises for failed tasks.
+    """
+    from kcodec.spark.topics import TopicSource  # which imports the clients
+
+    if format != "parquet":
+        raise ValueError(f"format is {format!r}: expected 'parquet'")
+    by = _checked_folders(partition_by)
+    if max_offsets is not None and (
+        isinstance(max_offsets, bool) or not isinstance(max_offsets, int) or max_offsets < 1
+    ):
+        raise ValueError(f"max_offsets is {max_offsets!r}: expected a whole number above 0")
+    settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
+    given = {"subscribe": source} if isinstance(source, str) else dict(source)
+    topics = TopicSource.of({**given, **options})
+    if columns is not None:
+        topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
+    if function is None and not {column.name for column in topics.columns} - set(by):
+        raise ValueError(
+            f"columns has only {', '.join(by)}, which partition_by leaves out of the files: name another one"
+        )
+    folder = LandingFolder(path, filesystem)
+    last = folder.recover()
+    plan = topics.plan_after(last.position if last is not None and resume else None, max_offsets)
+    if not plan.ranges:
+        return Landing(folder.path, None, offsets=plan.end.offsets)
+    run = folder.begin(last)
+    try:
+        task = _Task(topics, plan.ranges, function, settings, folder.filesystem, folder.staging(run), by)
+        results = _run(spark, task)
+        number = int(run.partition("-")[0])
+        schema = _common_schema(results)
+        files = tuple(_files(number, plan.ranges, results, by))
+        position = plan.end if last is None else _later(last.position, plan.end)
+    except BaseException:
+        folder.discard(run)
+        raise
+    manifest = Manifest(number, run, now(), files, position, schema)
+    folder.commit(manifest)
+    if last is not None and schema and last.schema and schema != last.schema:
+        logger.warning("%s: landing %d has the columns %s, the one before %s", path, number, schema, last.schema)
+    folder.publish(manifest)
+    folder.sweep(number)
+    landing = folder.landing_of(manifest)
+    logger.info("%r", landing)
+    return landing
+
+
+def landings(path: str | os.PathLike[str], *, filesystem: Any = None) -> list[Landing]:
+    """Return the landings in a folder whose files are all visible, in their order; none if there is no such folder.
+
+        [landing.rows for landing in landings("/data/orders")]
+        spark.read.parquet(*[path for landing in landings("/data/orders") for path in landing.paths])
+
+    A reader of the folder itself may see the files of the newest landing one after another, while they are renamed; a
+    reader of these files sees whole landings. path, filesystem: as for `land`.
+
+    Raises LandingError if a manifest cannot be read.
+    """
+    return LandingFolder(path, filesystem).landings()
+
+
+class _Task:
+    """What a task does."""
+
+    SCHEMA = "task int, result string"
+
+    def __init__(
+        self,
+        topics: TopicSource,
+        ranges: Sequence[OffsetRange],
+        function: Function | None,
+        settings: ParquetSettings,
+        filesystem: Any,
+        folder: str,
+        by: Sequence[str],
+    ) -> None:
+        self.topics, self.ranges, self.function, self.settings = topics, ranges, function, settings
+        self.filesystem, self.folder, self.by = filesystem, folder, by
+
+    def results(self, tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each range of the task."""
+        import pyarrow as pa
+
+        for number in (number for batch in tasks for number in batch.column(0).to_pylist()):
+            result = json.dumps(self.write(self.ranges[number]))
+            yield pa.record_batch([pa.array([number], pa.int32()), pa.array([result])], names=["task", "result"])
+
+    def write(self, each: OffsetRange) -> dict[str, Any]:
+        """Write the files of a range; return their names, rows, bytes and schema."""
+        with ParquetFiles(self.filesystem, self.folder, self.settings, without=self.by) as files:
+            batches = self.topics.read([each])
+            files.write(batches if self.function is None else self.function(batches))
+        schema = "" if files.schema is None or not files.written else describe(files.schema)
+        return {"files": [asdict(file) for file in files.written], "schema": schema}
+
+
+def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
+    """The results of all tasks, in their order."""
+    count = len(task.ranges)
+
+    def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from task.results(tasks)
+
+    rows = spark.range(0, count, 1, count).mapInArrow(run, task.SCHEMA).collect()
+    results = {row.task: json.loads(row.result) for row in rows}
+    if len(rows) != count or len(results) != count:
+        raise LandingError(f"{count} tasks returned {len(rows)} results; expected one of each")
+    return [results[number] for number in range(count)]
+
+
+def _later(before: StreamOffsets, reached: StreamOffsets) -> StreamOffsets:
+    """Return the position after a landing: of each partition the later one, as resume=False may read what is landed.
+
+    Offsets of a topic that was created again replace those before.
+    """
+    offsets = dict(before.offsets)
+    for partition, offset in reached.offsets.items():
+        ids = before.topic_ids.get(partition.topic), reached.topic_ids.get(partition.topic)
+        offsets[partition] = max(offset, offsets.get(partition, 0)) if ids[0] == ids[1] else offset
+    return replace(before, offsets=offsets, topic_ids={**before.topic_ids, **reached.topic_ids})
+
+
+def _common_schema(results: Sequence[Mapping[str, Any]]) -> str:
+    schemas = sorted({str(result["schema"]) for result in results if result["schema"]})
+    if len(schemas) > 1:
+        raise ValueError(
+            f"the function yielded the columns {schemas[0]} in one task and {schemas[1]} in another: all files of a "
+            "landing must have the same schema"
+        )
+    return schemas[0] if schemas else ""
+
+
+def _files(
+    number: int, ranges: Sequence[OffsetRange], results: Sequence[Mapping[str, Any]], by: Sequence[str]
+) -> Iterator[StagedFile]:
+    for task, (each, result) in enumerate(zip(ranges, results, strict=True)):
+        for part, written in enumerate(result["files"]):
+            path = file_path(number, task, part, each.topic, each.partition, each.start, by)
+            place = (each.topic, each.partition, each.start, each.end)
+            yield StagedFile(written["name"], LandedFile(path, written["rows"], written["bytes"], *place))
+
+
+def _checked_folders(partition_by: Sequence[str]) -> tuple[str, ...]:
+    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    for name in by:
+        if name not in FOLDERS:
+            raise ValueError(
+                f"partition_by names {name!r}{suggestion(name, FOLDERS)}: expected topic, partition or both"
+            )
+    if len(set(by)) != len(by):
+        raise ValueError(f"partition_by names a folder twice: {', '.join(by)}")
+    return by

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of files that appear all or not at all, whatever is killed: staging, manifests, publication, recovery.
+
+The folder of a landing, for instance /data/orders:
+
+    _landings/000000000007.json              manifest of landing 7, and the commit point
+    _landings/000000000008-<run>/            staging of a run that wants to become landing 8
+    _landings/000000000008-<run>/<id>.staged
+    000000000007-00000-orders-3-450.parquet  published files; also below topic=orders/partition=3
+
+A run stages its files, commits, and publishes:
+
+1. Tasks write files with new names into the staging folder of the run. What a failed or repeated task leaves there is
+   in no manifest.
+2. The manifest is written next to them and linked to its number. A number is given once: of two runs that want the
+   same one, the second gets LandingError. From here on the landing exists, and the next run continues behind it.
+3. Each file is renamed to its final name. When all are, the staging folder is removed.
+
+A run that finds the staging folder of the last manifest was preceded by one that died in step 3, and finishes it
+first. A staging folder with a number up to that of the last manifest can never be committed, and is removed.
+
+Readers of Parquet (Spark, pyarrow, DuckDB, polars) pass over names that begin with an underscore, or look for
+`*.parquet`: they see published files only. Nothing here knows Spark or Kafka's protocol; files are those of
+``pyarrow.fs``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kcodec.offsets import TopicPartition
+from kcodec.spark.planner import StreamOffsets
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+logger = logging.getLogger("kcodec.spark")
+HIDDEN = "_landings"
+VERSION = 1
+MANIFEST = re.compile(r"(\d{12})\.json")
+STAGING = re.compile(r"(\d{12})-[0-9a-f]{32}")
+#: Of a topic's name in the name of a file: most file systems allow 255 bytes, a topic may have 249.
+TOPIC_CHARACTERS = 128
+
+
+class LandingError(RuntimeError):
+    """A folder of landings cannot be used as it is: another run has been faster, or its files are not as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    """A file of a landing.
+
+    path:   below the folder. rows, bytes: of the file.
+    topic, partition, start, end: the offsets of its task, [start, end). The files of one task share them.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What one call of `land` added to a folder.
+
+    path:      the folder. number: of the landing, from 1 on; None if there was nothing to land.
+    files:     in the order of tasks. offsets: where the next landing continues, for every partition.
+    schema:    of the files, as Arrow prints it. committed: when, ISO 8601 in UTC.
+    """
+
+    path: str
+    number: int | None
+    files: tuple[LandedFile, ...] = ()
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    schema: str = ""
+    committed: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, with the folder, as readers take them."""
+        return [f"{self.path}/{file.path}" for file in self.files]
+
+    def __repr__(self) -> str:
+        if self.number is None:
+            return f"<Landing in {self.path}: nothing to land>"
+        return (
+            f"<Landing {self.number} in {self.path}: {self.rows} rows in {len(self.files)} files, {self.bytes} bytes>"
+        )
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that a task has written: its name in the staging folder, and where it belongs."""
+
+    staged: str
+    file: LandedFile
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of a manifest: a landing, the names of its files in staging, and where the next one continues."""
+
+    number: int
+    run: str
+    committed: str
+    files: tuple[StagedFile, ...]
+    position: StreamOffsets
+    schema: str
+
+    def to_json(self) -> str:
+        """Return the text of the manifest."""
+        value = {
+            "v": VERSION,
+            "number": self.number,
+            "run": self.run,
+            "committed": self.committed,
+            "schema": self.schema,
+            "offsets": self.position.to_dict(),
+            "files": [{"staged": each.staged, **asdict(each.file)} for each in self.files],
+        }
+        return json.dumps(value, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> Manifest:
+        """Return the manifest of such a text. Raise LandingError for another one, and for a later version."""
+        try:
+            value = json.loads(text)
+            if value["v"] != VERSION:
+                raise ValueError(f"version {value['v']!r}: expected version {VERSION}")
+            files = tuple(
+                StagedFile(each["staged"], LandedFile(**{name: each[name] for name in LandedFile.__slots__}))
+                for each in value["files"]
+            )
+            position = StreamOffsets.from_dict(value["offsets"])
+            return cls(value["number"], value["run"], value["committed"], files, position, value["schema"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise LandingError(f"{path} is not a manifest of a landing: {type(error).__name__}: {error}") from None
+
+
+class LandingFolder:
+    """A folder of landings, in a file system of pyarrow."""
+
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+        self.filesystem, self.path = resolve(path, filesystem)
+        self._hidden = f"{self.path}/{HIDDEN}"
+
+    def landings(self) -> list[Landing]:
+        """Return the landings that are published completely, in their order."""
+        numbers, staged = self._listed()
+        if numbers and any(name.startswith(f"{numbers[-1]:012d}-") for name in staged):
+            last = self._manifest(numbers[-1])
+            numbers = numbers[:-1] if last.run in staged else numbers
+        return [self.landing_of(self._manifest(number)) for number in numbers]
+
+    def landing_of(self, manifest: Manifest) -> Landing:
+        """Return what the caller of `land` is shown of a manifest."""
+        files = tuple(each.file for each in manifest.files)
+        offsets = manifest.position.offsets
+        return Landing(self.path, manifest.number, files, offsets, manifest.schema, manifest.committed)
+
+    def recover(self) -> Manifest | None:
+        """Finish the publication of the last landing and remove what can never be committed; return its manifest."""
+        numbers, staged = self._listed()
+        if not numbers:
+            return None
+        last = self._manifest(numbers[-1])
+        if last.run in staged:
+            logger.info("%s: publishing landing %d, which an earlier run committed", self.path, last.number)
+            self.publish(last)
+        self._sweep(last.number, staged - {last.run})
+        return last
+
+    def begin(self, after: Manifest | None) -> str:
+        """Create the staging folder of a run that wants to follow a manifest; return its name."""
+        number = 1 if after is None else after.number + 1
+        run = f"{number:012d}-{uuid.uuid4().hex}"
+        self.filesystem.create_dir(self.staging(run), recursive=True)
+        return run
+
+    def staging(self, run: str) -> str:
+        """Return the path of the staging folder of a run."""
+        return f"{self._hidden}/{run}"
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a landing exist. Raise LandingError if its files are not all there or its number has been given."""
+        if self._exists(self._manifest_path(manifest.number)):
+            raise self._conflict(manifest.number)
+        self._check_staged(manifest)
+        staged, final = f"{self.staging(manifest.run)}/manifest.json", self._manifest_path(manifest.number)
+        with self.filesystem.open_output_stream(staged) as file:
+            file.write(manifest.to_json().encode())
+        if not self._is_local:
+            if self._exists(final):
+                raise self._conflict(manifest.number)
+            self.filesystem.move(staged, final)
+            return
+        sync(staged)
+        sync(self.staging(manifest.run))
+        try:
+            os.link(staged, final)
+        except FileExistsError:
+            raise self._conflict(manifest.number) from None
+        sync(self._hidden)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Give the files of a landing their final names, those that do not have them yet, and remove its staging."""
+        created = set()
+        for each in manifest.files:
+            staged, final = f"{self.staging(manifest.run)}/{each.staged}", f"{self.path}/{each.file.path}"
+            folder = final.rpartition("/")[0]
+            if folder not in created:
+                self.filesystem.create_dir(folder, recursive=True)
+                created.add(folder)
+            try:
+                self.filesystem.move(staged, final)
+            except FileNotFoundError:
+                # The run that died here had renamed it, or a run at work at the same time has.
+                if not self._exists(final):
+                    raise LandingError(
+                        f"{final} of landing {manifest.number} is missing, and so is {staged}; they were removed by "
+                        "another program"
+                    ) from None
+        if self._is_local:
+            for folder in created:
+                sync(folder)
+        self.discard(manifest.run)
+
+    def discard(self, run: str) -> None:
+        """Remove the staging folder of a run, if it is there."""
+        with suppress(FileNotFoundError):  # A run at work at the same time has removed it.
+            self.filesystem.delete_dir(self.staging(run))
+
+    def sweep(self, number: int) -> None:
+        """Remove the staging folders that a landing of this number leaves without a use."""
+        self._sweep(number, self._listed()[1])
+
+    def _sweep(self, number: int, staged: set[str]) -> None:
+        for run in sorted(staged):
+            if int(run[:12]) <= number:
+                logger.info("%s: removing %s/%s, which a run left without a commit", self.path, HIDDEN, run)
+                self.discard(run)
+
+    def _listed(self) -> tuple[list[int], set[str]]:
+        """(the numbers of the manifests, sorted; the names of staging folders)."""
+        from pyarrow import fs
+
+        infos = self.filesystem.get_file_info(fs.FileSelector(self._hidden, allow_not_found=True))
+        names = [info.base_name for info in infos]
+        numbers = [int(match.group(1)) for match in map(MANIFEST.fullmatch, names) if match]
+        return sorted(numbers), {name for name in names if STAGING.fullmatch(name)}
+
+    def _manifest(self, number: int) -> Manifest:
+        path = self._manifest_path(number)
+        with self.filesystem.open_input_stream(path) as file:
+            return Manifest.from_json(file.read().decode("utf-8", "replace"), path)
+
+    def _manifest_path(self, number: int) -> str:
+        return f"{self._hidden}/{number:012d}.json"
+
+    def _check_staged(self, manifest: Manifest) -> None:
+        from pyarrow import fs
+
+        infos = self.filesystem.get_file_info(fs.FileSelector(self.staging(manifest.run), allow_not_found=True))
+        sizes = {info.base_name: info.size for info in infos}
+        for each in manifest.files:
+            found = sizes.get(each.staged)
+            if found != each.file.bytes:
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise LandingError(
+                    f"{self.staging(manifest.run)}/{each.staged} {state}, but a task wrote {each.file.bytes} bytes: "
+                    "the path must be the same folder on the driver and on all executors"
+                )
+
+    def _conflict(self, number: int) -> LandingError:
+        return LandingError(
+            f"{self.path}: another run has committed landing {number} meanwhile, so that this one is discarded; "
+            "a folder takes one run of land() at a time"
+        )
+
+    def _exists(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self.filesystem.get_file_info(path).type != fs.FileType.NotFound)
+
+    @property
+    def _is_local(self) -> bool:
+        from pyarrow import fs
+
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+
+def resolve(path: str | os.PathLike[str], filesystem: Any) -> tuple[fs.FileSystem, str]:
+    """Return the file system and the path in it: of a local path, or of an address (``s3://bucket/orders``)."""
+    from pyarrow import fs
+
+    text = os.fspath(path)
+    if filesystem is None and "://" in text:
+        found, text = fs.FileSystem.from_uri(text)
+    elif filesystem is None:
+        found, text = fs.LocalFileSystem(), str(Path(text.removeprefix("file:")).absolute())
+    elif isinstance(filesystem, fs.FileSystem):
+        found = filesystem
+    else:
+        found = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+    if not text.rstrip("/"):
+        raise ValueError(f"path is {os.fspath(path)!r}: expected a folder")
+    return found, text.rstrip("/")
+
+
+def sync(path: str) -> None:
+    """Have a local file or folder on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_path(number: int, task: int, part: int, topic: str, partition: int, start: int, by: Sequence[str]) -> str:
+    """Return the path of a published file below the folder; the numbers of landing and task make it unique.
+
+    by: "topic" and "partition", for folders as Hive names them.
+    """
+    values = {"topic": topic, "partition": partition}
+    folders = "".join(f"{name}={values[name]}/" for name in by)
+    suffix = f"-{part}" if part else ""
+    return f"{folders}{number:012d}-{task:05d}-{topic[:TOPIC_CHARACTERS]}-{partition}-{start}{suffix}.parquet"
+
+
+def now() -> str:
+    """Return the time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
