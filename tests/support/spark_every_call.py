@@ -21,7 +21,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 RECORDS = 300
 START_SECONDS = 120
+QUERY_SECONDS = 120
 CONFIGURATION = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -76,6 +77,23 @@ class Setting:
                 record = (number % PARTITIONS, b"key-%d" % number, b"value-%d" % number)
                 producer.send(self.topic, record[2], key=record[1], partition=record[0])
                 self.written.add(record)
+
+    def consumed(self, topic: str) -> list[tuple[Any, ...]]:
+        """(partition, key, value) of what a read_committed reader gets."""
+        with kcodec.read_topic(topic, bootstrap_servers=self.servers, isolation_level="read_committed") as records:
+            columns = pa.concat_tables(pa.table(batch) for batch in records).select(["partition", "key", "value"])
+        return list(zip(*(column.to_pylist() for column in columns.columns), strict=True))
+
+    def rows(self) -> DataFrame:
+        """The records of the topic, as a DataFrame."""
+        rows = [(partition, bytearray(key), bytearray(value)) for partition, key, value in sorted(self.written)]
+        return self.spark.createDataFrame(rows, "partition int, key binary, value binary").repartition(2)
+
+    def streamed_rows(self) -> DataFrame:
+        """The same as a stream, out of files."""
+        folder = self.path("rows")
+        self.rows().write.parquet(folder)
+        return self.spark.readStream.schema("partition int, key binary, value binary").parquet(folder)
 
     def path(self, name: str) -> str:
         """A path that nothing exists at."""
@@ -179,6 +197,82 @@ def map_batches(at: Setting) -> None:
     same(found.collect(), at.written, "map_batches")
 
 
+def read_topic(at: Setting) -> None:
+    """format("kcodec") over a topic, batch."""
+    same(records_of(from_brokers(at.spark.read, at).load()), at.written, "batch")
+
+
+def stream_topic(at: Setting) -> None:
+    """readStream.format("kcodec") over a topic, to files and through foreachBatch."""
+    frame = from_brokers(at.spark.readStream, at).option("startingOffsets", "earliest").load()
+    target = at.path("streamed")
+    query = frame.writeStream.format("parquet").option("path", target)
+    run(query.option("checkpointLocation", at.path("checkpoint")))
+    same(records_of(at.spark.read.parquet(target)), at.written, "stream")
+
+
+def land(at: Setting) -> None:
+    """A topic to Parquet files."""
+    target = at.path("landed")
+    landing = kcodec.spark.land(at.spark, at.topic, target, bootstrap_servers=at.servers)
+    assert landing.rows == RECORDS, landing
+    assert [each.rows for each in kcodec.spark.landings(target)] == [RECORDS]
+    same(records_of(at.spark.read.parquet(target)), at.written, "land")
+
+
+def from_brokers(reader: Any, at: Setting) -> Any:
+    """A reader of the topic."""
+    return reader.format("kcodec").option("kafka.bootstrap.servers", at.servers).option("subscribe", at.topic)
+
+
+# ------------------------------------------------------------------------------------------------------ topics, writing
+
+
+def write_topic(at: Setting) -> None:
+    """write.format("kcodec"), at least once."""
+    target = at.new_topic()
+    writer = at.rows().write.format("kcodec").option("kafka.bootstrap.servers", at.servers)
+    writer.option("topic", target).mode("append").save()
+    same(at.consumed(target), at.written, "write")
+
+
+def stream_to_topic(at: Setting) -> None:
+    """writeStream.format("kcodec"), at least once."""
+    target = at.new_topic()
+    writer = at.streamed_rows().writeStream.format("kcodec").option("kafka.bootstrap.servers", at.servers)
+    run(writer.option("topic", target).option("checkpointLocation", at.path("checkpoint")))
+    same(at.consumed(target), at.written, "writeStream")
+
+
+def exactly_once_version(at: Setting) -> None:
+    """exactly_once for a batch job: a version is written once."""
+    target = at.new_topic()
+    given: dict[str, Any] = {"topic": target, "application": target, "bootstrap_servers": at.servers, "version": 1}
+    first = kcodec.spark.exactly_once(at.rows(), **given)
+    again = kcodec.spark.exactly_once(at.rows(), **given)
+    assert (first.rows, first.is_skipped, again.is_skipped) == (RECORDS, False, True), (first, again)
+    same(at.consumed(target), at.written, "exactly_once, a version")
+
+
+def exactly_once_stream(at: Setting) -> None:
+    """exactly_once for a query."""
+    target = at.new_topic()
+    writer = kcodec.spark.exactly_once(
+        at.streamed_rows(), topic=target, application=target, bootstrap_servers=at.servers
+    )
+    run(writer.option("checkpointLocation", at.path("checkpoint")))
+    same(at.consumed(target), at.written, "exactly_once, a query")
+
+
+def run(writer: Any) -> None:
+    """Run a query over what is there; raise what it ended with."""
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(QUERY_SECONDS), "the query does not end"
+    finally:
+        query.stop()
+
+
 CALLS: dict[str, Callable[[Setting], None]] = {
     call.__name__: call
     for call in (
@@ -188,6 +282,13 @@ CALLS: dict[str, Callable[[Setting], None]] = {
         decode_in_arrow,
         decode_partition,
         map_batches,
+        land,
+        read_topic,
+        stream_topic,
+        write_topic,
+        stream_to_topic,
+        exactly_once_version,
+        exactly_once_stream,
     )
 }
 
@@ -280,12 +381,12 @@ def main() -> None:
     folder = Path(given)
     chosen = sys.argv[4:] or list(CALLS)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = {
+    sessions: dict[str, Callable[[], AbstractContextManager[SparkSession]]] = {
         "local": lambda: own_session("local[2]", folder),
         "cluster": lambda: own_session("local-cluster[2,1,1024]", folder),
         "connect": lambda: connect_session(folder),
-    }[mode]
-    with session() as spark:
+    }
+    with sessions[mode]() as spark:
         setting = Setting(spark, servers, folder, mode == "connect")
         setting.write()
         outcomes = {name: outcome_of(CALLS[name], setting) for name in chosen}

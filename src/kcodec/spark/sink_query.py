@@ -15,6 +15,7 @@ from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkResult
 from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
+from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +117,7 @@ class BatchSink:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             frame = routed(sink_frame(df, columns, self._partitioner, partitions), tasks)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            rows = frame.mapInArrow(writer, TaskWriter.SCHEMA, barrier=True).collect()
+            rows = frame.mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 
