@@ -26,6 +26,7 @@ from kcodec.spark.landing_folder import (
     now,
 )
 from kcodec.spark.parquet_files import MAX_FILE_BYTES, ROW_GROUP_BYTES, ParquetFiles, ParquetSettings, describe
+from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kcodec.offsets import OffsetRange
-    from kcodec.spark.planner import StreamOffsets
     from kcodec.spark.topics import TopicSource
 
 __all__ = ["LandedFile", "Landing", "LandingError", "land", "landings"]
@@ -52,7 +52,6 @@ def land(
     columns: Sequence[str] | None = None,
     partition_by: Sequence[str] = (),
     resume: bool = True,
-    max_offsets: int | None = None,
     compression: str = "zstd",
     compression_level: int | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
@@ -85,10 +84,11 @@ def land(
                        add. Columns that are not named are not decoded.
     partition_by:      "topic", "partition" or both: write into folders such as ``topic=orders/partition=3``, and leave
                        the column out of the files.
-    resume:            Continue where the last landing in the folder ended. startingOffsets and its relatives then hold
-                       for topics that no landing has read; a new partition of a topic begins at its earliest offset.
-                       False: read what the options say, also what is in the folder already.
-    max_offsets:       Read about this number of offsets at most, in proportion to what each partition has; None is all.
+    resume:            Continue where the last landing in the folder ended: a loop of calls is one streaming query whose
+                       checkpoint is the folder. The options are those of streams (maxOffsetsPerTrigger and its
+                       relatives limit one call), except that startingOffsets is "earliest" by default; it holds until
+                       a landing has read the topic. False: read what the options of a batch query say, also if it is
+                       in the folder already.
     compression:       "zstd", "snappy", "gzip", "brotli", "lz4" or "none".
     compression_level: Of the compression; None is pyarrow's default.
     max_file_bytes:    A task begins another file before one would exceed this size, at the end of a row group.
@@ -109,13 +109,9 @@ def land(
     if format != "parquet":
         raise ValueError(f"format is {format!r}: expected 'parquet'")
     by = _checked_folders(partition_by)
-    if max_offsets is not None and (
-        isinstance(max_offsets, bool) or not isinstance(max_offsets, int) or max_offsets < 1
-    ):
-        raise ValueError(f"max_offsets is {max_offsets!r}: expected a whole number above 0")
     settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
     given = {"subscribe": source} if isinstance(source, str) else dict(source)
-    topics = TopicSource.of({**given, **options})
+    topics = TopicSource.of({**given, **options}, is_stream=resume)
     if columns is not None:
         topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
     if function is None and not {column.name for column in topics.columns} - set(by):
@@ -124,17 +120,17 @@ def land(
         )
     folder = LandingFolder(path, filesystem)
     last = folder.recover()
-    plan = topics.plan_after(last.position if last is not None and resume else None, max_offsets)
-    if not plan.ranges:
-        return Landing(folder.path, None, offsets=plan.end.offsets)
+    before = None if last is None else last.position
+    ranges, position = _next(topics, before) if resume else _again(topics, before)
+    if not ranges:
+        return Landing(folder.path, None, offsets=position.offsets)
     run = folder.begin(last)
     try:
-        task = _Task(topics, plan.ranges, function, settings, folder.filesystem, folder.staging(run), by)
+        task = _Task(topics, ranges, function, settings, folder.filesystem, folder.staging(run), by)
         results = _run(spark, task)
         number = int(run.partition("-")[0])
         schema = _common_schema(results)
-        files = tuple(_files(number, plan.ranges, results, by))
-        position = plan.end if last is None else _later(last.position, plan.end)
+        files = tuple(_files(number, ranges, results, by))
     except BaseException:
         folder.discard(run)
         raise
@@ -212,16 +208,26 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     return [results[number] for number in range(count)]
 
 
-def _later(before: StreamOffsets, reached: StreamOffsets) -> StreamOffsets:
-    """Return the position after a landing: of each partition the later one, as resume=False may read what is landed.
+def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
+    """Return the ranges that follow a position, and where they end."""
+    from kcodec.spark.topic_stream import TopicStream
 
-    Offsets of a topic that was created again replace those before.
-    """
-    offsets = dict(before.offsets)
-    for partition, offset in reached.offsets.items():
-        ids = before.topic_ids.get(partition.topic), reached.topic_ids.get(partition.topic)
-        offsets[partition] = max(offset, offsets.get(partition, 0)) if ids[0] == ids[1] else offset
-    return replace(before, offsets=offsets, topic_ids={**before.topic_ids, **reached.topic_ids})
+    stream = TopicStream(topics)
+    try:
+        start = stream.initial_offset() if before is None else before.to_dict()
+        end = stream.latest_offset(start)
+        return stream.ranges(start, end), StreamOffsets.from_dict(end)
+    finally:
+        stream.close()
+
+
+def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
+    """Return the ranges of a batch query, and the position behind them and what was landed before."""
+    ranges = topics.plan()
+    offsets = {} if before is None else dict(before.offsets)
+    for each in ranges:
+        offsets[each.topic_partition] = max(each.end, offsets.get(each.topic_partition, 0))
+    return ranges, StreamOffsets(offsets, {} if before is None else before.topic_ids)
 
 
 def _common_schema(results: Sequence[Mapping[str, Any]]) -> str:

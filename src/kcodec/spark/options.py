@@ -132,7 +132,8 @@ def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
     prefix = "option."
     options = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
     place = properties.get("path", properties.get("location"))
-    return options if place is None or "paths" in options else {**options, "path": place}
+    names_place = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
+    return options if place is None or names_place else {**options, "path": place}
 
 
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spark.read.format("kcodec")``: a Python data source that yields Arrow batches. Spark 4.0 and newer.
+"""``format("kcodec")``: a Python data source that yields Arrow batches, of topics or of files. Spark 4.0 and newer.
 
-On the driver ``partitions()`` walks headers only: it finds the partitions, settles their transactions, turns timestamps
-into offsets and cuts files into ranges at batch boundaries. Each range carries its verdict to the task that reads it.
+`kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` walks headers only, on the driver: it
+finds the partitions, resolves their transactions, turns timestamps into offsets and cuts files into ranges at batch
+boundaries. Each range has the outcomes of its transactions with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -17,6 +18,9 @@ from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
 from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
+from kcodec.spark.planner import STRATEGIES
+from kcodec.spark.topic_source import TopicPushdownReader, TopicReader, failed_reader, stream_reader
+from kcodec.spark.topics import SERVERS, TopicSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +32,10 @@ TABLE_OPTIONS = "kcodec.options"
 
 
 class KcodecDataSource(DataSource):
-    """Kafka's ``.log`` files as rows of Spark's own Kafka source.
+    """Topics of a cluster, or Kafka's ``.log`` files, as rows of Spark's own Kafka source.
 
-    load(): a ``.log`` file, a partition directory (``orders-0``), a folder of partition directories, or a glob of
+    With kafka.bootstrap.servers and one of assign, subscribe and subscribePattern it reads topics, with a path files:
+    a ``.log`` file, a partition directory (``orders-0``), a folder of partition directories, or a glob of
     these. A schema given by the user chooses columns, and only these are decoded. Options: docs/spark.md.
     """
 
@@ -41,21 +46,31 @@ class KcodecDataSource(DataSource):
 
     def schema(self) -> StructType:
         """That of Spark's own Kafka source; includeHeaders and includeBatchMeta add columns."""
-        options = parse_options(self.options)
-        schema = struct_type(default_columns(options.include_headers, options.include_batch_meta))
+        if reads_topics(self._given()):
+            schema = struct_type(_columns_of_topics(self._given()))
+        else:
+            options = parse_options(self.options)
+            schema = struct_type(default_columns(options.include_headers, options.include_batch_meta))
         if is_table(self.options):
             schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of these columns; with pushdown=true one that takes filters, which Spark must be told to offer."""
-        options = parse_options(self._table_options(schema) | dict(self.options))
+        given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
+        if reads_topics(given):
+            pushdown, given = take_pushdown(given)
+            source = TopicSource.of(given, columns=columns)
+            return TopicPushdownReader(source) if pushdown else TopicReader(source)
+        options = parse_options(given)
         if not options.pushdown:
             return KcodecReader(options, columns)
-        if not hasattr(DataSourceReader, "pushFilters"):
-            raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
+        _check_pushdown()
         return KcodecPushdownReader(options, columns)
+
+    def _given(self) -> dict[str, str]:
+        return options_of_table(self.options) if is_table(self.options) else dict(self.options)
 
     @staticmethod
     def _table_options(schema: StructType) -> dict[str, str]:
@@ -64,8 +79,15 @@ class KcodecDataSource(DataSource):
         return {} if found is None else dict(json.loads(found))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader that raises when a query starts, as PySpark hides the error of a streamReader that raises."""
-        return _NoStreamReader()
+        """Return the reader of a streaming query, which raises the errors of options when the query starts."""
+        try:
+            given = self._table_options(schema) | self._given()
+            if reads_topics(given):
+                _, given = take_pushdown(given)  # Spark offers no filters to streams
+                return stream_reader(TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema)))
+            raise NotImplementedError(NO_STREAM_READ)
+        except (ValueError, NotImplementedError) as error:
+            return failed_reader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
@@ -80,27 +102,51 @@ class KcodecDataSource(DataSource):
         return writers.stream_writer(self.options, schema)
 
 
-NO_STREAM_READ = (
-    'format("kcodec") has no streaming read: use spark.read.format("kcodec") for the files of a log, or '
-    'spark.readStream.format("kafka"), kcodec.client.Consumer or kcodec.read_topic to read from brokers'
-)
+NO_STREAM_READ = 'format("kcodec") has no streaming read of files: use spark.read.format("kcodec") for these'
 
 
-class _NoStreamReader(DataSourceStreamReader):
-    """What streamReader returns: PySpark calls its stop() even after streamReader() itself raised, and reports that
-    call's UnboundLocalError in place of the error."""
+def reads_topics(given: Mapping[str, str]) -> bool:
+    """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
+    folded = {name.lower() for name in given}
+    of_topics = [name for name in (SERVERS, *STRATEGIES) if name.lower() in folded]
+    of_files = [name for name in ("path", "paths") if name in folded]
+    if of_topics and of_files:
+        raise ValueError(
+            f"option {of_topics[0]!r} names a cluster, and a path is given as well: load() takes no path where topics "
+            "are read from brokers, and files are read without any option of a cluster"
+        )
+    if not of_topics and not of_files:
+        raise ValueError(
+            f"no path is given, and no topics: give {SERVERS!r} and one of {', '.join(STRATEGIES)} to read topics from "
+            'brokers, or a path to read files, as in spark.read.format("kcodec").load("/path/to/topic-0"); a table '
+            "needs LOCATION or these options, and no list of columns, as Spark passes no option to a table with one"
+        )
+    return bool(of_topics)
 
-    def initialOffset(self) -> NoReturn:  # noqa: N802
-        raise NotImplementedError(NO_STREAM_READ)
 
-    def latestOffset(self) -> NoReturn:  # type: ignore[override]  # noqa: N802  # as before Spark 4.2
-        raise NotImplementedError(NO_STREAM_READ)
+def take_pushdown(given: Mapping[str, str]) -> tuple[bool, dict[str, str]]:
+    """(the option pushdown, the other options)."""
+    others = {name: value for name, value in given.items() if name.lower() != "pushdown"}
+    text = next((value for name, value in given.items() if name.lower() == "pushdown"), "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option 'pushdown' is {text!r}: expected true or false")
+    if text == "true":
+        _check_pushdown()
+    return text == "true", others
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
-        raise NotImplementedError(NO_STREAM_READ)
 
-    def read(self, partition: InputPartition) -> NoReturn:
-        raise NotImplementedError(NO_STREAM_READ)
+def _check_pushdown() -> None:
+    if not hasattr(DataSourceReader, "pushFilters"):
+        raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
+
+
+def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
+    """The columns of a query over topics; nothing says yet whether it is a stream."""
+    _, given = take_pushdown(given)
+    try:
+        return TopicSource.of(given, is_stream=True).columns
+    except ValueError:
+        return TopicSource.of(given).columns
 
 
 class KcodecReader(DataSourceReader):

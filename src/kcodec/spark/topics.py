@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of a cluster in Spark: what a query reads, found out once on the driver, and how a task reads its part.
+"""Topics of a cluster in Spark: the options of a query, the ranges of a batch query, and the read of a task.
 
 Options are those of Spark's own Kafka source, in its spelling; those of the client are given as there
 (``kafka.bootstrap.servers``) or as `kcodec.read_ranges` takes them (``bootstrap_servers``). An option that nothing here
-uses is an error that names it.
+uses is an error that names it. `kcodec.spark.topic_stream` has the state of a streaming query.
 """
 
 from __future__ import annotations
@@ -18,183 +18,234 @@ from uuid import UUID
 import kcodec
 from kcodec.client import Admin, ClientOptions, ReadTopicOptions
 from kcodec.constants import IsolationLevel
+from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
-from kcodec.spark.columns import SparkColumn, arrow_schema, default_columns, suggestion
+from kcodec.spark.columns import SparkColumn, default_columns, suggestion
+from kcodec.spark.convert import Renamed
+from kcodec.spark.filters import Pruning
+from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger("kcodec.spark")
+SERVERS = "kafka.bootstrap.servers"
+GROUP_ID = "kafka.group.id"
+#: Options that a batch query accepts and ignores with a warning, as in Spark's source.
+STREAM_OPTIONS = (*LIMIT_OPTIONS, GROUP_ID)
 PLANNING_OPTIONS = (
     *(*planner.STRATEGIES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"),
     *("endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeBatchMeta", "mode"),
+    *("checkCrcs", "maxBatchBytes", "maxDecompressedBytes", *STREAM_OPTIONS),
 )
 BY_FOLDED_NAME = {name.lower(): name for name in PLANNING_OPTIONS}
 READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
-
-
-@dataclass(frozen=True)
-class TopicPlan:
-    """What a batch query reads.
-
-    ranges: one for each task, with the id of its topic.
-    end:    the next offset of every partition after them, of partitions without a range as well.
-    """
-
-    ranges: list[OffsetRange]
-    end: planner.StreamOffsets
+KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(READ_OPTIONS - OWN_OPTIONS))
+#: Options of Spark's source, or of Java's consumer, that have no counterpart, and what to use in their place.
+INSTEAD = {
+    "groupidprefix": "partitions are read without a consumer group",
+    "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms limits how long a partition may make no progress",
+    "fetchoffset.numretries": "requests are repeated until kafka.default.api.timeout.ms",
+    "fetchoffset.retryintervalms": "kafka.retry.backoff.ms is the pause between two requests",
+    "kafka.auto.offset.reset": "startingOffsets says where a query starts, failOnDataLoss what happens to lost offsets",
+    "kafka.enable.auto.commit": "Spark's checkpoint has the position of the query",
+    "kafka.key.deserializer": "keys are binary; convert them with functions of DataFrames",
+    "kafka.value.deserializer": "values are binary; convert them with functions of DataFrames",
+    "kafka.interceptor.classes": "interceptors are classes of Java",
+    "kafka.max.poll.records": "kafka.max.partition.fetch.bytes sets the size of the batches",
+}
 
 
 @dataclass(frozen=True)
 class TopicSource:
-    """The options of a query over topics, checked.
+    """The options of a query over topics, checked. Its repr has no option of the client, which may be a secret.
 
     planning: those of Spark, in its spelling, as text.
     reading:  the keyword arguments of `kcodec.read_ranges`, before `with_credentials`.
+    group_id: the group to commit the offsets of a stream for; nothing reads them back.
     """
 
     planning: Mapping[str, str]
     reading: Mapping[str, Any] = field(repr=False)
     columns: tuple[SparkColumn, ...]
     fails_on_data_loss: bool
+    is_stream: bool = False
+    group_id: str | None = None
+    limits: TriggerLimits = NO_LIMITS
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> TopicSource:
-        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret."""
+    def of(
+        cls, options: Mapping[str, Any], *, is_stream: bool = False, columns: tuple[SparkColumn, ...] | None = None
+    ) -> TopicSource:
+        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret.
+
+        columns: those of the schema of a user; None: the default ones and those of includeHeaders, includeBatchMeta.
+        """
         planning: dict[str, str] = {}
         reading: dict[str, Any] = {}
         for name, value in options.items():
             if name.lower() in BY_FOLDED_NAME:
                 planning[BY_FOLDED_NAME[name.lower()]] = _text(value)
-                continue
-            for ours, converted in client_option(name, value).items():
-                if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
-                    raise ValueError(
-                        f"unknown option {name!r}{suggestion(name, [*PLANNING_OPTIONS, *READ_OPTIONS])}: the options "
-                        "are those of Spark's Kafka source for batch queries, and those of kcodec.read_ranges"
-                    )
-                reading[ours] = converted
+            else:
+                reading |= _read_options(name, value)
         if "bootstrap_servers" not in reading:
-            raise ValueError("option 'kafka.bootstrap.servers' is missing")
+            raise ValueError(f"option {SERVERS!r} is missing: it names the brokers, as host:port")
         reading.setdefault("isolation_level", "read_uncommitted")  # as in Spark's source
         mode = planning.pop("mode", "failfast").lower()
         if mode not in ("failfast", "permissive"):
             raise ValueError(f"option 'mode' is {mode!r}: expected failfast or permissive")
         reading["on_error"] = "skip" if mode == "permissive" else "raise"
-        columns = default_columns(_flag(planning, "includeHeaders", False), _flag(planning, "includeBatchMeta", False))
-        fails = _flag(planning, "failOnDataLoss", True)
-        source = cls(planning, reading, columns, fails)
-        source._limits()
+        _take_decoding(planning, reading)
+        defaults = default_columns(_flag(planning, "includeHeaders", False), _flag(planning, "includeBatchMeta", False))
+        source = cls(
+            planning,
+            reading,
+            defaults if columns is None else columns,
+            _flag(planning, "failOnDataLoss", True),
+            is_stream,
+            planning.pop(GROUP_ID, None),
+            TriggerLimits.of(planning),
+        )
+        source.topics()
+        source.starting()
+        source._ending()
+        source._cuts()
+        if not is_stream:
+            source._warn_of_stream_options()
         return source
 
-    def _limits(self) -> tuple[planner.SourceTopics, planner.OffsetLimit, planner.OffsetLimit, int | None, int | None]:
+    def _warn_of_stream_options(self) -> None:
+        given = [GROUP_ID] if self.group_id is not None else []
+        for name in [*given, *(name for name in LIMIT_OPTIONS if name in self.planning)]:
+            logger.warning("option %s is ignored in batch queries", name)
+
+    def topics(self) -> planner.SourceTopics:
+        """Return the topics that the query reads."""
+        return planner.parse_source_topics(self.planning)
+
+    def starting(self) -> planner.OffsetLimit:
+        """Return where the query starts."""
+        return planner.parse_offset_limit(self.planning, "starting", is_stream=self.is_stream)
+
+    def _ending(self) -> planner.OffsetLimit:
+        return planner.parse_offset_limit(self.planning, "ending", is_stream=self.is_stream)
+
+    def _cuts(self) -> tuple[int | None, int | None]:
         planning = self.planning
         return (
-            planner.parse_source_topics(planning),
-            planner.parse_offset_limit(planning, "starting"),
-            planner.parse_offset_limit(planning, "ending"),
             planner.parse_positive(planning, "minPartitions"),
             planner.parse_positive(planning, "maxRecordsPerPartition"),
         )
 
-    def plan(self) -> list[OffsetRange]:
-        """Return the range of each task, with the id of its topic. Raise what brokers respond, and DataLossError."""
-        return self.plan_after(None).ranges
-
-    def plan_after(self, position: planner.StreamOffsets | None, max_offsets: int | None = None) -> TopicPlan:
-        """Return the ranges that begin at the end of an earlier plan; the options decide for partitions it lacks.
-
-        A partition that has been added to a topic of the earlier plan begins at its earliest offset. max_offsets: about
-        the number of offsets to read, in proportion to what each partition has.
-        Raise what brokers respond, and DataLossError for offsets that are not in the log any more.
-        """
-        topics, starting, ending, min_partitions, max_records = self._limits()
-        reading = with_credentials(self.reading)
-        client = {name: value for name, value in reading.items() if name in CLIENT_OPTIONS}
+    @property
+    def isolation_level(self) -> IsolationLevel | str:
+        """The isolation level of the query."""
         level: IsolationLevel | str = self.reading["isolation_level"]
-        known = planner.StreamOffsets({}) if position is None else position
-        with Admin(**client) as admin:
-            ids, counts = _topics(admin, topics)
-            partitions = topics.partitions(counts)
+        return level
+
+    def admin(self) -> Admin:
+        """Return an Admin with the options of the client, for the caller to close."""
+        reading = with_credentials(self.reading)
+        return Admin(**{name: value for name, value in reading.items() if name in CLIENT_OPTIONS})
+
+    def cut(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
+        return planner.cut_ranges(ranges, *self._cuts())
+
+    def plan(self, pruning: Pruning | None = None) -> list[OffsetRange]:
+        """Return the range of each task of a batch query, with the id of its topic.
+
+        pruning: what the filters of the query exclude is left out. Raise what brokers respond, and DataLossError.
+        """
+        starting, ending, level = self.starting(), self._ending(), self.isolation_level
+        with self.admin() as admin:
+            ids, counts = find_topics(admin, self.topics())
+            partitions = self.topics().partitions(counts)
             if not partitions:
-                return TopicPlan([], known)
-            earliest = _listed(admin, dict.fromkeys(partitions, "earliest"), level)
-            latest = _listed(admin, dict.fromkeys(partitions, "latest"), level)
-            known_topics = {partition.topic for partition in known.offsets}
-            unknown = [partition for partition in partitions if partition.topic not in known_topics]
-            if starting.each is not None and known.offsets:
-                named = {partition: at for partition, at in starting.each.items() if partition in unknown}
-                starting = replace(starting, each=named)
-            starts = planner.resolve_offsets(
-                starting, unknown, earliest, latest, _at(admin, starting, unknown, level), is_start=True
+                return []
+            earliest = list_offsets(admin, dict.fromkeys(partitions, "earliest"), level)
+            latest = list_offsets(admin, dict.fromkeys(partitions, "latest"), level)
+            starts, ends = (
+                planner.resolve_offsets(
+                    limit, partitions, earliest, latest, offsets_at(admin, limit, partitions, level), is_start=is_start
+                )
+                for limit, is_start in ((starting, True), (ending, False))
             )
-            ends = planner.resolve_offsets(
-                ending, partitions, earliest, latest, _at(admin, ending, partitions, level), is_start=False
+            ranges, losses = planner.readable_ranges(
+                planner.ranges_between(starts, ends), earliest, latest, fail_on_data_loss=self.fails_on_data_loss
             )
-        starts |= {partition: known.offsets[partition] for partition in partitions if partition in known.offsets}
-        starts, new_losses = planner.start_new_partitions(starts, ends, earliest)
-        if new_losses and self.fails_on_data_loss:
-            raise planner.DataLossError(new_losses)
-        # An end that an earlier plan has already passed leaves nothing to read; it is not an error.
-        ends = {
-            partition: max(end, known.offsets[partition]) if partition in known.offsets else end
-            for partition, end in ends.items()
-        }
-        names = {topic: str(topic_id) for topic, topic_id in ids.items() if topic_id is not None}
-        ranges, losses = planner.readable_ranges(
-            planner.ranges_between(starts, ends),
-            earliest,
-            latest,
-            fail_on_data_loss=self.fails_on_data_loss,
-            expected_ids=known.topic_ids,
-            found_ids=names,
-        )
-        for loss in (*new_losses, *losses):
-            logger.warning("%s", loss)
-        if max_offsets is not None:
-            limited = planner.limit_offsets(
-                {each.topic_partition: each.start for each in ranges},
-                {each.topic_partition: each.end for each in ranges},
-                max_offsets,
-            )
-            ranges = [replace(each, end=limited[each.topic_partition]) for each in ranges]
-        cut = [
-            OffsetRange(each.topic, each.partition, each.start, each.end, topic_id=ids.get(each.topic))
-            for each in planner.cut_ranges(ranges, min_partitions, max_records)
-        ]
-        reached = {each.topic_partition: each.end for each in ranges}
-        end = planner.StreamOffsets({**known.offsets, **reached}, {**known.topic_ids, **names})
-        return TopicPlan(cut, end)
+            for loss in losses:
+                logger.warning("%s", loss)
+            if pruning is not None:
+                ranges = _pruned(admin, ranges, pruning, level)
+        return self.cut([replace(each, topic_id=ids.get(each.topic)) for each in ranges])
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks."""
-        import pyarrow as pa
-
-        schema = arrow_schema(self.columns)
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
-        columns = [column.column for column in self.columns]
+        columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
         with kcodec.read_ranges(
             ranges, spark_layout=True, on_missing=on_missing, columns=columns, **with_credentials(self.reading)
         ) as records:
-            for batch in records:
-                if len(batch):
-                    yield pa.RecordBatch.from_arrays(pa.record_batch(batch).columns, schema=schema)
-        if records.counts.skipped_batches:
-            skipped = ", ".join(str(each) for each in ranges)
-            logger.warning("%s: %d corrupt batches were skipped", skipped, records.counts.skipped_batches)
-        for one in records.ranges:
-            logger.info("%s: read to its end, %d offsets are lost", one.range, one.lost)
-        logger.info("%d bytes of batches, %r", records.bytes_fetched, records.counts)
+            yield from Renamed(self.columns).batches(records)
+        lost = sum(one.lost for one in records.ranges)
+        log_task(", ".join(map(str, ranges)), records.counts, records.bytes_fetched, lost)
 
 
-def _topics(admin: Admin, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
-    """(the id of each topic, the number of its partitions)."""
+def log_task(place: str, counts: kcodec.Counts, size: int, lost: int) -> None:
+    """Log what a task has read in one line of ``name=value``; docs/spark.md lists the names."""
+    fields = {
+        "ranges": place,
+        "records": counts.records,
+        "bytes": size,
+        "aborted": counts.aborted,
+        "control": counts.control,
+        "skipped_batches": counts.skipped_batches,
+        "lost_offsets": lost,
+    }
+    lost += counts.skipped_batches
+    level = logging.WARNING if lost else logging.INFO
+    text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+    logger.log(level, "task %s", text, extra={"kcodec": fields})
+
+
+def _read_options(name: str, value: Any) -> dict[str, Any]:
+    """An option of the client or of `kcodec.read_ranges`, by its name there; ValueError if there is none."""
+    folded = name.lower()
+    if folded in INSTEAD:
+        raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
+    own_name = folded.removeprefix("kafka.")
+    found = client_option(name if folded == TOKEN_PROVIDER else f"kafka.{own_name}", value)
+    for ours in found:
+        if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
+            known = [*PLANNING_OPTIONS, *(KAFKA_NAMES if folded.startswith("kafka.") else READ_OPTIONS)]
+            raise ValueError(
+                f"unknown option {name!r}{suggestion(name, known)}: the options are those of Spark's Kafka source, "
+                "and those of kcodec.read_ranges with or without 'kafka.' before them"
+            )
+    return found
+
+
+def _take_decoding(planning: dict[str, str], reading: dict[str, Any]) -> None:
+    """checkCrcs, maxBatchBytes and maxDecompressedBytes, spelled as with files."""
+    if "checkCrcs" in planning:
+        reading["check_crcs"] = _flag(planning, "checkCrcs", True)
+    if "maxBatchBytes" in planning or "maxDecompressedBytes" in planning:
+        reading["limits"] = DecodeLimits(
+            max_batch_bytes=planner.parse_positive(planning, "maxBatchBytes") or DEFAULT_MAX_BATCH_BYTES,
+            max_decompressed_bytes=planner.parse_positive(planning, "maxDecompressedBytes")
+            or DEFAULT_MAX_DECOMPRESSED_BYTES,
+        )
+
+
+def find_topics(admin: Admin, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+    """Return the id of each topic and the number of its partitions. Raise BrokerError for one that does not exist."""
     if wanted.pattern is not None:
         listed = admin.list_topics()
         return (
@@ -209,25 +260,46 @@ def _topics(admin: Admin, wanted: planner.SourceTopics) -> tuple[dict[str, UUID 
     )
 
 
-def _listed(
+def list_offsets(
     admin: Admin, partitions: Mapping[TopicPartition, str | int], level: IsolationLevel | str
 ) -> dict[TopicPartition, int]:
+    """Return the offset of each partition by "earliest", "latest" or a timestamp."""
     listed = admin.list_offsets(partitions, isolation_level=level)
     return {partition: one.offset for partition, one in listed.items()}
 
 
-def _at(
+def offsets_at(
     admin: Admin, limit: planner.OffsetLimit, partitions: Sequence[TopicPartition], level: IsolationLevel | str
 ) -> dict[TopicPartition, int]:
-    """The offset of the first record at or after the timestamp of each partition, without those that have none."""
+    """Return the offset of the first record at or after the timestamp of each partition that has such a record."""
     if limit.kind != "timestamps":
         return {}
     times = limit.each if limit.each is not None else dict.fromkeys(partitions, limit.timestamp)
     wanted: dict[TopicPartition, str | int] = {
         partition: time for partition, time in times.items() if partition in partitions and time is not None
     }
-    found = _listed(admin, wanted, level) if wanted else {}
+    found = list_offsets(admin, wanted, level) if wanted else {}
     return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+
+def _pruned(
+    admin: Admin, ranges: Sequence[OffsetRange], pruning: Pruning, level: IsolationLevel | str
+) -> list[OffsetRange]:
+    """What of the ranges can pass the filters. A timestamp becomes the offset of the first record that reaches it: all
+    records before that one are older."""
+    found = [each for each in ranges if each.size and pruning.admits(each.topic, each.partition)]
+    times: dict[TopicPartition, int] = {}
+    if pruning.min_timestamp is not None and pruning.min_timestamp > 0 and found:
+        wanted: dict[TopicPartition, str | int] = {each.topic_partition: pruning.min_timestamp for each in found}
+        times = list_offsets(admin, wanted, level)
+    pruned = []
+    for each in found:
+        first = times.get(each.topic_partition, 0)
+        start = max(each.start, pruning.start_offset or 0, each.end if first < 0 else first)
+        end = each.end if pruning.end_offset is None else min(each.end, pruning.end_offset)
+        if start < end:
+            pruned.append(replace(each, start=start, end=end))
+    return pruned
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TopicStream: positions and ranges of a streaming query, over a real Apache Kafka and without Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import kcodec
+from kcodec import OffsetRange, TopicPartition
+from kcodec.client import Admin, Producer
+from kcodec.errors import AdminError
+from kcodec.spark.planner import DataLossError, StreamOffsets
+from kcodec.spark.topic_source import stream_reader
+from kcodec.spark.topic_stream import TopicStream
+from kcodec.spark.topics import TopicSource
+from kcodec.spark.trigger_limits import TriggerLimits
+from kcodec.testing.kafka import ApacheKafka
+
+
+class Clock:
+    """Time that tests move."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Streams:
+    """Makes streams over the topics of one broker, and closes them."""
+
+    def __init__(self, kafka: ApacheKafka) -> None:
+        self.kafka = kafka
+        self.servers = kafka.bootstrap_servers
+        self.admin = Admin(bootstrap_servers=self.servers)
+        self.producer = Producer(bootstrap_servers=self.servers)
+        self.clock = Clock()
+        self._open: list[TopicStream] = []
+
+    def source(self, topics: str, **options: Any) -> TopicSource:
+        given = {"kafka.bootstrap.servers": self.servers, "startingOffsets": "earliest", **options}
+        return TopicSource.of({"subscribe": topics, **given} if topics else given, is_stream=True)
+
+    def stream(self, topics: str, **options: Any) -> TopicStream:
+        self._open.append(TopicStream(self.source(topics, **options), self.clock))
+        return self._open[-1]
+
+    def topic(self, partitions: int = 1, records: int = 0) -> str:
+        name = self.kafka.create_topic(partitions=partitions)
+        self.send(name, partitions, records)
+        return name
+
+    def send(self, topic: str, partitions: int, records: int) -> None:
+        for partition in range(partitions):
+            for number in range(records):
+                self.producer.send(topic, b"%03d" % number * 33, partition=partition)
+        self.producer.flush()
+
+    def later(self) -> None:
+        """Let what is known of topics expire."""
+        self.clock.now += 60
+
+    def close(self) -> None:
+        for stream in self._open:
+            stream.close()
+        self.producer.close()
+        self.admin.close()
+
+
+@pytest.fixture(scope="module")
+def streams(apache_kafka: ApacheKafka) -> Iterator[Streams]:
+    made = Streams(apache_kafka)
+    yield made
+    made.close()
+
+
+def offsets(position: Any) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in StreamOffsets.from_dict(position).offsets.items()}
+
+
+def spans(ranges: list[OffsetRange]) -> list[tuple[int, int, int]]:
+    return [(each.partition, each.start, each.end) for each in ranges]
+
+
+def test_positions_and_ranges_of_one_query(streams: Streams) -> None:
+    topic = streams.topic(partitions=2, records=10)
+    stream = streams.stream(topic)
+    start = stream.initial_offset()
+    end = stream.latest_offset(start)
+    topic_id = streams.admin.describe_topics([topic])[topic].topic_id
+    assert start.pop("v") == 1
+    assert list(start) == [topic]
+    assert kcodec.log.PartitionMetadata(0, start[topic].pop("id")).uuid == topic_id
+    assert start == {topic: {"0": 0, "1": 0}}
+    start = stream.initial_offset()
+    assert offsets(end) == {f"{topic}-0": 10, f"{topic}-1": 10}
+    ranges = stream.ranges(start, end)
+    assert spans(ranges) == [(0, 0, 10), (1, 0, 10)]
+    assert {each.topic_id for each in ranges} == {topic_id}
+    assert stream.latest_offset(end) == end
+    assert stream.ranges(end, end) == []
+    streams.send(topic, 1, 5)
+    assert spans(stream.ranges(end, stream.latest_offset(json.loads(json.dumps(end))))) == [(0, 10, 15)]
+
+
+def test_a_replayed_batch_has_the_same_ranges(streams: Streams) -> None:
+    topic = streams.topic(partitions=2, records=30)
+    first = streams.stream(topic, minPartitions="5", maxOffsetsPerTrigger="40")
+    start = first.initial_offset()
+    end = first.latest_offset(start)
+    ranges = first.ranges(start, end)
+    assert sum(each.size for each in ranges) == 40
+    streams.send(topic, 2, 30)
+    assert streams.stream(topic, minPartitions="5").ranges(start, end) == ranges
+    assert len(ranges) >= 5
+
+
+def test_limits_of_a_batch(streams: Streams) -> None:
+    topic = streams.topic(partitions=2, records=50)
+    stream = streams.stream(topic, maxOffsetsPerTrigger="30")
+    start = stream.initial_offset()
+    assert sum(offsets(stream.latest_offset(start)).values()) == 30
+    assert sum(offsets(stream.latest_offset(start, is_limited=False)).values()) == 100
+    assert sum(offsets(stream.report()).values()) == 100
+    by_bytes = streams.stream(topic, maxBytesPerTrigger="2000")
+    assert 14 <= sum(offsets(by_bytes.latest_offset(start)).values()) <= 22
+
+
+def test_a_batch_waits_for_enough_offsets(streams: Streams) -> None:
+    topic = streams.topic(records=10)
+    stream = streams.stream(topic, minOffsetsPerTrigger="20", maxTriggerDelay="30s")
+    start = stream.initial_offset()
+    end = stream.latest_offset(start)
+    assert offsets(end) == {f"{topic}-0": 10}
+    streams.send(topic, 1, 10)
+    streams.clock.now += 29
+    assert stream.latest_offset(end) == end
+    streams.clock.now += 2
+    assert offsets(stream.latest_offset(end)) == {f"{topic}-0": 20}
+    streams.send(topic, 1, 20)
+    assert offsets(stream.latest_offset(end)) == {f"{topic}-0": 40}
+
+
+def test_available_now_reads_up_to_the_ends_of_its_start(streams: Streams) -> None:
+    topic = streams.topic(records=10)
+    stream = streams.stream(topic, maxOffsetsPerTrigger="6", minOffsetsPerTrigger="6")
+    stream.prepare_for_available_now()
+    streams.send(topic, 1, 10)
+    position, seen = stream.initial_offset(), []
+    while (following := stream.latest_offset(position)) != position:
+        position = following
+        seen.append(offsets(position)[f"{topic}-0"])
+    assert seen == [6, 10]
+    latest = streams.stream(topic, startingOffsets="latest")
+    latest.prepare_for_available_now()
+    streams.send(topic, 1, 10)
+    position = latest.initial_offset()
+    assert latest.latest_offset(position) == position
+
+
+def test_new_partitions_begin_at_the_earliest_offset(streams: Streams) -> None:
+    topic = streams.topic(records=3)
+    stream = streams.stream(topic, startingOffsets="latest")
+    start = stream.initial_offset()
+    streams.admin.create_partitions({topic: 3})
+    with Producer(bootstrap_servers=streams.servers) as producer:
+        for number in range(12):
+            producer.send(topic, b"x", partition=number % 3)
+    streams.later()
+    end = stream.latest_offset(start)
+    assert spans(stream.ranges(start, end)) == [(0, 3, 7), (1, 0, 4), (2, 0, 4)]
+    streams.admin.delete_records({TopicPartition(topic, 1): 2})
+    with pytest.raises(DataLossError, match=rf"{topic}-1: offsets 0 to 1 cannot be read: the partition is new"):
+        stream.ranges(start, end)
+    assert (1, 2, 4) in spans(streams.stream(topic, failOnDataLoss="false").ranges(start, end))
+
+
+def test_topics_that_a_pattern_matches_later(streams: Streams) -> None:
+    first, second = streams.topic(records=2), streams.topic(records=3)
+    stream = streams.stream("", subscribePattern=f"{first}|{second}-not-yet")
+    start = stream.initial_offset()
+    assert offsets(start) == {f"{first}-0": 0}
+    streams.admin.create_topics([f"{second}-not-yet"])
+    streams.send(f"{second}-not-yet", 1, 1)
+    streams.later()
+    found = offsets(stream.latest_offset(start))
+    assert {name: offset for name, offset in found.items() if offset} == {f"{first}-0": 2, f"{second}-not-yet-0": 1}
+
+
+def test_a_topic_that_was_created_again(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    topic = streams.topic(partitions=2, records=5)
+    start = streams.stream(topic, startingOffsets="latest").initial_offset()
+    streams.admin.delete_topics([topic])
+    streams.kafka.create_topic(topic, partitions=1)
+    streams.send(topic, 1, 3)
+    with pytest.raises(DataLossError, match=rf"{topic}-0: .*was deleted and created again"):
+        streams.stream(topic).latest_offset(start)
+    lenient = streams.stream(topic, failOnDataLoss="false")
+    end = lenient.latest_offset(start)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert spans(lenient.ranges(start, end)) == [(0, 0, 3)]
+    assert f"{topic}-0: offsets from 5 on cannot be read: the topic was deleted and created again" in caplog.text
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        streams.stream(topic).ranges(start, end)
+
+
+def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    kept, gone = streams.topic(records=2), streams.topic(records=2)
+    start = streams.stream(f"{kept},{gone}").initial_offset()
+    streams.admin.delete_topics([gone])
+    with pytest.raises(DataLossError, match=rf"{gone}-0: .*does not exist any more"):
+        streams.stream(f"{kept},{gone}").latest_offset(start)
+    lenient = streams.stream(f"{kept},{gone}", failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        end = lenient.latest_offset(start)
+    assert offsets(end) == {f"{kept}-0": 2, f"{gone}-0": 0}
+    assert f"{gone}-0: offset" in caplog.text
+    assert spans(lenient.ranges(start, end)) == [(0, 0, 2)]
+    with pytest.raises(AdminError) as caught:
+        streams.stream(f"{kept},{gone}").initial_offset()
+    assert list(caught.value.errors) == [gone]
+
+
+def test_a_log_that_ends_below_the_checkpoint(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    topic = streams.topic(records=5)
+    start = streams.stream(topic, startingOffsets="latest").initial_offset()
+    start[topic]["0"] = 9
+    with pytest.raises(DataLossError, match=rf"{topic}-0: .*the log was truncated"):
+        streams.stream(topic).latest_offset(start)
+    lenient = streams.stream(topic, failOnDataLoss="false")
+    end = lenient.latest_offset(start)
+    assert offsets(end) == {f"{topic}-0": 5}
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert lenient.ranges(start, end) == []
+    assert f"{topic}-0: offsets 5 to 8 cannot be read" in caplog.text
+
+
+def test_deleted_records_fail_on_the_driver(streams: Streams) -> None:
+    topic = streams.topic(records=10)
+    stream = streams.stream(topic)
+    start = stream.initial_offset()
+    streams.admin.delete_records({TopicPartition(topic, 0): 4})
+    streams.later()
+    with pytest.raises(DataLossError, match=rf"{topic}-0: offsets 0 to 3 cannot be read"):
+        stream.latest_offset(start)
+    lenient = streams.stream(topic, failOnDataLoss="false")
+    assert spans(lenient.ranges(start, lenient.latest_offset(start))) == [(0, 0, 10)]
+
+
+def test_an_open_transaction_is_no_loss(streams: Streams) -> None:
+    """A query of read_uncommitted is carried on with read_committed while a transaction is open."""
+    topic = streams.topic(records=2)
+    with Producer(bootstrap_servers=streams.servers, transactional_id=f"open-{topic}") as producer:
+        with producer.transaction() as transaction:
+            transaction.send(topic, b"x", partition=0).result()
+            start = streams.stream(topic, startingOffsets="latest").initial_offset()
+            committed = streams.stream(topic, **{"kafka.isolation.level": "read_committed"})
+            assert offsets(start) == {f"{topic}-0": 3}
+            assert committed.latest_offset(start) == start
+        deadline = time.monotonic() + 30  # EndTxn responds before the marker is written
+        while committed.latest_offset(start) == start and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert offsets(committed.latest_offset(start)) == {f"{topic}-0": 4}
+
+
+def test_offsets_are_committed_for_lag_tools_only(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    topic = streams.topic(records=7)
+    stream = streams.stream(topic, **{"kafka.group.id": f"lag-{topic}"})
+    start = stream.initial_offset()
+    end = stream.latest_offset(start)
+    stream.commit(end)
+    committed = streams.admin.list_group_offsets(f"lag-{topic}")
+    assert {partition: found.offset for partition, found in committed.items() if found} == {TopicPartition(topic, 0): 7}
+    assert streams.stream(topic, **{"kafka.group.id": f"lag-{topic}"}).initial_offset() == start
+    with kcodec.client.Consumer(bootstrap_servers=streams.servers, group_id=f"lag-{topic}") as consumer:
+        consumer.subscribe([topic])
+        consumer.poll(timeout=5)
+        with caplog.at_level(logging.WARNING, "kcodec.spark"):
+            stream.commit(end)
+    assert f"offsets were not committed for the group lag-{topic}" in caplog.text
+
+
+def test_spark_before_4_2_passes_no_position(streams: Streams) -> None:
+    topic = streams.topic(records=10)
+    stream = streams.stream(topic, maxOffsetsPerTrigger="4")
+    start = stream.initial_offset()
+    ends = [stream.latest_offset(None) for _ in range(4)]
+    assert [offsets(end)[f"{topic}-0"] for end in ends] == [4, 8, 10, 10]
+    restarted = streams.stream(topic, maxOffsetsPerTrigger="4")
+    restarted.ranges(start, ends[0])
+    assert restarted.latest_offset(None) == ends[1]
+
+
+def test_partitions_that_are_assigned(streams: Streams) -> None:
+    topic = streams.topic(partitions=3, records=2)
+    stream = streams.stream("", assign=json.dumps({topic: [0, 2]}))
+    start = stream.initial_offset()
+    assert offsets(start) == {f"{topic}-0": 0, f"{topic}-2": 0}
+    assert spans(stream.ranges(start, stream.latest_offset(start))) == [(0, 0, 2), (2, 0, 2)]
+
+
+def test_a_reader_is_pickled_without_its_client(streams: Streams) -> None:
+    topic = streams.topic(records=3)
+    reader = stream_reader(streams.source(topic))
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, {**start, topic: {**start[topic], "0": 3}})
+    copied = pickle.loads(pickle.dumps(reader))
+    assert [batch.num_rows for batch in copied.read(pickle.loads(pickle.dumps(partition)))] == [3]
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endingOffsets": "latest"}, "option 'endingOffsets': a stream has no end"),
+        ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger' is '0'"),
+        ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay' is 'soon': expected a duration like 500ms"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "'minOffsetsPerTrigger' is 9: it must not be"),
+        ({"groupIdPrefix": "x"}, "option 'groupIdPrefix' has no meaning here: partitions are read without"),
+        ({"kafka.max.poll.records": "5"}, "has no meaning here: kafka.max.partition.fetch.bytes"),
+        ({"kafka.fetch.max.byte": "5"}, "did you mean 'kafka.fetch.max.bytes'"),
+    ],
+)
+def test_invalid_options_of_a_stream(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        TopicSource.of({"kafka.bootstrap.servers": "b:9092", "subscribe": "t", **options}, is_stream=True)
+
+
+def test_durations_and_limits() -> None:
+    assert TriggerLimits.of({"maxTriggerDelay": "90s"}).max_delay_ms == 90_000
+    assert TriggerLimits.of({"maxTriggerDelay": "2 min"}).max_delay_ms == 120_000
+    assert TriggerLimits.of({"maxTriggerDelay": "250"}).max_delay_ms == 250
+    assert TriggerLimits.of({}) == TriggerLimits(None, None, 900_000, None)
+
+
+def test_no_option_of_the_client_is_in_the_repr() -> None:
+    source = TopicSource.of({"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "kafka.client.id": "hush-hush"})
+    assert "hush-hush" not in repr(source)
