@@ -67,6 +67,7 @@ lint: build  ## ruff, cython-lint, generated files, and how the source is divide
 	@$(PY) tools/async_to_sync.py --check
 	@$(PY) tools/draw_options.py --check
 	@$(PY) tools/draw_stub.py --check
+	@$(PY) tools/draw_pictures.py --check
 	@$(PY) tools/structure.py --check
 
 types: build  ## mypy --strict, basedpyright, and the stub of the core against the core

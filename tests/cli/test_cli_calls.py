@@ -64,7 +64,9 @@ def test_examples_run(name: str, example: Example, tmp_path: Path, monkeypatch: 
     assert words[:2] == ["kcodec", name]
     ran = run(*words[1:])
     assert ran.status is ExitStatus.OK, ran.err
-    assert ran.data or name == "check" or (tmp_path / words[words.index("-o") + 1]).stat().st_size
+    written = [tmp_path / words[words.index(option) + 1] for option in ("-o", "--svg") if option in words]
+    assert ran.data or name == "check" or written
+    assert all(path.stat().st_size for path in written)
 
 
 @pytest.mark.parametrize(("name", "example"), OF_BROKERS, ids=lambda value: getattr(value, "call", value))

@@ -96,6 +96,8 @@ def test_a_streaming_read_names_what_exists_instead(spark: SparkSession, path: P
     """PySpark reported "cannot access local variable 'reader'" here."""
     loaded = spark.readStream.format("kcodec").load(str(path))
     query = loaded.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(PySparkException, match=r'format\("kcodec"\) has no streaming read of files: use spark.read') as caught:
+    with pytest.raises(
+        PySparkException, match=r'format\("kcodec"\) has no streaming read of files: use spark.read'
+    ) as caught:
         query.awaitTermination(60)
     assert "UnboundLocalError" not in str(caught.value)

@@ -124,9 +124,9 @@ def test_every_reader_sees_the_records_of_the_topic(
 
 
 def test_the_next_call_continues_behind_the_last(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
-    first = land(spark, topic, tmp_path, bootstrap_servers=servers, max_offsets=90)
+    first = land(spark, topic, tmp_path, bootstrap_servers=servers, maxOffsetsPerTrigger=90)
     assert 0 < first.rows <= 90
-    while land(spark, topic, tmp_path, bootstrap_servers=servers, max_offsets=300, endingOffsets="latest").files:
+    while land(spark, topic, tmp_path, bootstrap_servers=servers, maxOffsetsPerTrigger=300).files:
         pass
     assert visible(tmp_path) == consumed(servers, topic)
     assert not land(spark, topic, tmp_path, bootstrap_servers=servers).files
@@ -140,9 +140,11 @@ def test_the_next_call_continues_behind_the_last(spark: SparkSession, servers: s
     more = land(spark, topic, tmp_path, bootstrap_servers=servers, startingOffsets=starting)
     assert (more.rows, more.number) == (31, len(landings(tmp_path)))
     assert visible(tmp_path) == consumed(servers, topic)
-    again = land(spark, topic, tmp_path, bootstrap_servers=servers, resume=False)
-    assert again.rows == 631
-    assert len(visible(tmp_path)) == 2 * 631
+    ending = {topic: {"0": 10, "1": 0, "2": 0, "3": 0}}
+    again = land(spark, topic, tmp_path, bootstrap_servers=servers, resume=False, endingOffsets=ending)
+    assert (again.rows, again.offsets) == (10, more.offsets)
+    assert len(visible(tmp_path)) == 631 + 10
+    assert not land(spark, topic, tmp_path, bootstrap_servers=servers).files
 
 
 def test_transactions_markers_and_isolation_levels(
@@ -266,14 +268,16 @@ def test_a_function_that_yields_something_else(
 def test_deleted_records_are_an_error_or_logged(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    land(spark, topic, tmp_path, bootstrap_servers=servers, max_offsets=90)
+    land(spark, topic, tmp_path, bootstrap_servers=servers, maxOffsetsPerTrigger=90)
     with Admin(bootstrap_servers=servers) as admin:
         admin.delete_records({TopicPartition(topic, 0): 100})
     with pytest.raises(DataLossError, match=f"{topic}-0: offsets 30 to 99 cannot be read"):
         land(spark, topic, tmp_path, bootstrap_servers=servers)
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
-        assert land(spark, topic, tmp_path, bootstrap_servers=servers, failOnDataLoss=False).rows == 440
-    assert f"{topic}-0: offsets 30 to 99 cannot be read" in caplog.text
+        landing = land(spark, topic, tmp_path, bootstrap_servers=servers, failOnDataLoss=False)
+    assert (landing.rows, landing.lost_offsets) == (440, 70)
+    assert f"{topic}-0 [30, 200): 70 offsets were not in the log" in caplog.text
+    assert landings(tmp_path)[-1] == landing
 
 
 def test_a_topic_that_was_created_again_is_an_error(
@@ -282,7 +286,7 @@ def test_a_topic_that_was_created_again_is_an_error(
     land(spark, topic, tmp_path, bootstrap_servers=servers)
     manifest = tmp_path / "_landings" / "000000000001.json"
     value = json.loads(manifest.read_text())
-    value["offsets"][topic]["id"] = "11111111-1111-1111-1111-111111111111"
+    value["offsets"][topic]["id"] = "MkU3OEVBNTcwNTJENDM2Qg"
     manifest.write_text(json.dumps(value))
     with pytest.raises(DataLossError, match="was deleted and created again"):
         land(spark, topic, tmp_path, bootstrap_servers=servers)
@@ -293,7 +297,7 @@ def test_the_second_of_two_calls_at_once_is_discarded(
 ) -> None:
     """The first call is at work in the function of the second."""
     folder = LandingFolder(tmp_path)
-    first = land(spark, topic, tmp_path, bootstrap_servers=servers, max_offsets=90)
+    first = land(spark, topic, tmp_path, bootstrap_servers=servers, maxOffsetsPerTrigger=90)
     last = folder.recover()
     assert last is not None
     slow = folder.begin(last)
@@ -309,7 +313,7 @@ def test_a_filesystem_of_pyarrow(spark: SparkSession, servers: str, topic: str, 
     """Without hard links, as an object store: the same steps by its own operations."""
     inner = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     for _ in range(2):
-        land(spark, topic, "orders", filesystem=inner, bootstrap_servers=servers, max_offsets=300)
+        land(spark, topic, "orders", filesystem=inner, bootstrap_servers=servers, maxOffsetsPerTrigger=300)
     assert len(landings("orders", filesystem=inner)) == 2
     assert visible(tmp_path / "orders") == consumed(servers, topic)
 
@@ -321,7 +325,9 @@ def test_a_filesystem_of_pyarrow(spark: SparkSession, servers: str, topic: str, 
         ({"partition_by": ["topics"]}, r"partition_by names 'topics' \(did you mean 'topic'\?\)"),
         ({"partition_by": "topic", "columns": ["topic"]}, "partition_by leaves out of the files"),
         ({"columns": ["vale"]}, r"unknown column 'vale' \(did you mean 'value'\?\)"),
-        ({"max_offsets": 0}, "max_offsets is 0"),
+        ({"maxOffsetsPerTrigger": 0}, "option 'maxOffsetsPerTrigger' is '0'"),
+        ({"endingOffsets": "latest"}, "option 'endingOffsets': a stream has no end"),
+        ({"resume": False, "startingOffsets": "latest"}, "cannot be latest"),
         ({"max_file_bytes": "1g"}, "max_file_bytes is '1g'"),
         ({"compression": "zst"}, "compression is 'zst'"),
         ({"max_filebytes": 5}, "unknown option 'max_filebytes'"),

@@ -24,10 +24,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kcodec.spark import landing, landing_folder, parquet_files, topics  # noqa: F401, before processes are forked
+from kcodec.spark import landing, landing_folder, parquet_files, topic_stream, topics  # noqa: F401, before processes are forked
 
 FILES = {str(module.__file__) for module in (landing, landing_folder, parquet_files)}
-OFFSETS = 40
+LIMITS = {"maxOffsetsPerTrigger": 40}
 
 
 class Tasks:
@@ -46,9 +46,9 @@ class Tasks:
         return [SimpleNamespace(**row) for batch in self.function(tasks) for row in batch.to_pylist()]
 
 
-def land(servers: str, topic: str, folder: Path, max_offsets: int | None = OFFSETS) -> landing.Landing:
+def land(servers: str, topic: str, folder: Path, **limits: Any) -> landing.Landing:
     tasks: Any = Tasks()
-    return landing.land(tasks, topic, folder / "land", bootstrap_servers=servers, max_offsets=max_offsets)
+    return landing.land(tasks, topic, folder / "land", bootstrap_servers=servers, **limits)
 
 
 def lines_of(run: Callable[[], object]) -> int:
@@ -115,7 +115,7 @@ def main() -> int:
     lengths = given.folder / "lengths"
 
     def first() -> None:
-        count = lines_of(lambda: land(given.servers, given.topic, given.folder / "counted"))
+        count = lines_of(lambda: land(given.servers, given.topic, given.folder / "counted", **LIMITS))
         lengths.write_text(str(count))
 
     if in_child(first) != 0:
@@ -125,12 +125,12 @@ def main() -> int:
     while kills < given.kills:
         # A landing that finishes another one executes more lines than the one that was counted.
         line = chosen.randrange(1, count + count // 4)
-        status = in_child(partial(run_until, line, partial(land, given.servers, given.topic, given.folder)))
+        status = in_child(partial(run_until, line, partial(land, given.servers, given.topic, given.folder, **LIMITS)))
         if os.WIFSIGNALED(status):
             kills += 1
         elif status != 0:
             return 1
-    if in_child(lambda: land(given.servers, given.topic, given.folder, None)) != 0:
+    if in_child(lambda: land(given.servers, given.topic, given.folder)) != 0:
         return 1
     print(json.dumps({"kills": kills, "lines": count, "landings": len(landing.landings(given.folder / "land"))}))
     return 0

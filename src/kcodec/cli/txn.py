@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import kcodec
@@ -22,16 +23,18 @@ from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState
 DESCRIPTION = (
     "Transactions: which are open, which one holds the last stable offset back, so that read_committed consumers wait "
     "for it, and the command that ends it. In files (partition directories, segments, a whole log directory): list, or "
-    "timeline for a picture, offsets from left to right, a line for each producer. With -b, of a cluster: list of the "
+    "timeline for a picture, offsets from left to right, a line for each producer (--svg FILE for a web page). "
+    "With -b, of a cluster: list of the "
     "transactional ids; describe ID...; find-hanging: what no coordinator will ever end (KIP-664), in internal topics, "
     "too; strays: open, but without writes, as when the owner of a shared handle died; abort: an ID, which fences its "
     "producers, or by --topic, --partition and --start-offset what hangs there."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
-    Example("a picture of them", "kcodec txn timeline orders-0"),
+    Example("a picture of them, for a web page", "kcodec txn timeline orders-0 --svg orders-0.svg"),
     Example("what hangs in a cluster", "kcodec txn find-hanging -b localhost:9092"),
 )
+TEXT_WIDTH, SVG_WIDTH = 100, 960
 OF_FILES = ("list", "timeline")
 ACTIONS = (*OF_FILES, *(action for action in txn_broker.ACTIONS if action != "list"))
 
@@ -56,7 +59,13 @@ def parser() -> Parser:
         help="list: only these; open, committed, aborted; with -b Ongoing ...",
     )
     found.add_argument("--now", metavar="TIME", help="the time that ages are counted to (default: this machine's)")
-    found.add_argument("--width", type=int, default=100, metavar="N", help="of the picture (default: %(default)s)")
+    found.add_argument(
+        "--width",
+        type=int,
+        metavar="N",
+        help=f"width of the picture: characters (default: {TEXT_WIDTH}) or, with --svg, pixels (default: {SVG_WIDTH})",
+    )
+    found.add_argument("--svg", metavar="FILE", help="timeline: write the picture of one partition as SVG to FILE")
     txn_broker.add_options(found)
     return found
 
@@ -79,12 +88,32 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
     for state in options.state or ():
         if state not in STATES:
             raise UsageError(f"argument --state: invalid choice: {state!r}{nearest(state, STATES)}")
+    if options.svg is not None:
+        return _write_svg(options, output)
     if options.action == "timeline":
         for number, (log, _) in enumerate(_logs(options.names)):
             output.write(b"\n" if number else b"")
-            draw(log, options.width, output)
+            draw(log, TEXT_WIDTH if options.width is None else options.width, output)
         return ExitStatus.OK
     return _list(options, output)
+
+
+def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Write the picture of the partition that was named to the file of --svg."""
+    if options.action != "timeline":
+        raise UsageError("argument --svg is for the action timeline")
+    logs = [log for log, _ in _logs(options.names)]
+    if len(logs) != 1:
+        raise UsageError(f"argument --svg takes one partition, got {len(logs)}")
+    width = SVG_WIDTH if options.width is None else options.width
+    try:
+        picture = logs[0].timeline().to_svg(width=width)
+    except ValueError as error:
+        raise UsageError(f"argument --width: {error}") from error
+    path = Path(options.svg)
+    path.write_text(picture, encoding="utf-8")
+    output.say(f"{path}: {len(logs[0].transactions):,} transactions, {path.stat().st_size:,} bytes")
+    return ExitStatus.OK
 
 
 def _logs(files: list[str]) -> Iterator[tuple[Log, LogDirectory | None]]:

@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kcodec.log.check.findings import Finding
     from kcodec.log.snapshots import ProducerState
+    from kcodec.log.timeline_picture import TimelinePicture
 
 
 class Log:
@@ -137,6 +138,18 @@ class Log:
     def holding_transaction(self) -> Transaction | None:
         """The transaction that last_stable_offset waits for; None where it has reached the high watermark."""
         return self.settled()[1]
+
+    def timeline(self) -> TimelinePicture:
+        """Return the transactions of this partition as a picture, which has `to_svg`; notebooks show it.
+
+        Raise DecodeError if a batch is corrupt.
+        """
+        from kcodec.log.timeline_picture import TimelinePicture
+
+        name = self.path if self.topic is None else f"{self.topic}-{self.partition}"
+        transactions, holding = self.settled()
+        start, stable, end = self.log_start_offset, self.last_stable_offset, self.high_watermark
+        return TimelinePicture(name, transactions, start, stable, end, holding)
 
     def settled(self, on_error: str = "raise") -> tuple[list[Transaction], Transaction | None]:
         """transactions and holding_transaction, with "stop" or "skip" those that corruption does not hide."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.spark.columns import columns_named, suggestion
 from kcodec.spark.landing_folder import (
+    COUNTS,
     LandedFile,
     Landing,
     LandingError,
@@ -111,7 +112,10 @@ def land(
     by = _checked_folders(partition_by)
     settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
     given = {"subscribe": source} if isinstance(source, str) else dict(source)
-    topics = TopicSource.of({**given, **options}, is_stream=resume)
+    given |= options
+    if resume and not any(name.lower().startswith("starting") for name in given):
+        given["startingOffsets"] = "earliest"
+    topics = TopicSource.of(given, is_stream=resume)
     if columns is not None:
         topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
     if function is None and not {column.name for column in topics.columns} - set(by):
@@ -134,12 +138,19 @@ def land(
     except BaseException:
         folder.discard(run)
         raise
-    manifest = Manifest(number, run, now(), files, position, schema)
+    lost, skipped = (sum(int(result[name]) for result in results) for name in COUNTS)
+    for each, result in zip(ranges, results, strict=True):
+        if result["lost_offsets"] or result["skipped_batches"]:
+            log = (each, result["lost_offsets"], result["skipped_batches"])
+            logger.warning("%s: %d offsets were not in the log, %d corrupt batches were left out", *log)
+    manifest = Manifest(number, run, now(), files, position, schema, lost, skipped)
     folder.commit(manifest)
     if last is not None and schema and last.schema and schema != last.schema:
         logger.warning("%s: landing %d has the columns %s, the one before %s", path, number, schema, last.schema)
     folder.publish(manifest)
     folder.sweep(number)
+    if topics.group_id is not None:
+        _commit(topics, position)
     landing = folder.landing_of(manifest)
     logger.info("%r", landing)
     return landing
@@ -187,11 +198,16 @@ class _Task:
 
     def write(self, each: OffsetRange) -> dict[str, Any]:
         """Write the files of a range; return their names, rows, bytes and schema."""
+        counts = dict.fromkeys(COUNTS, 0)
+
+        def count(lost: int, skipped: int) -> None:
+            counts.update(lost_offsets=lost, skipped_batches=skipped)
+
         with ParquetFiles(self.filesystem, self.folder, self.settings, without=self.by) as files:
-            batches = self.topics.read([each])
+            batches = self.topics.read([each], count)
             files.write(batches if self.function is None else self.function(batches))
         schema = "" if files.schema is None or not files.written else describe(files.schema)
-        return {"files": [asdict(file) for file in files.written], "schema": schema}
+        return {"files": [asdict(file) for file in files.written], "schema": schema, **counts}
 
 
 def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
@@ -217,6 +233,17 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
         start = stream.initial_offset() if before is None else before.to_dict()
         end = stream.latest_offset(start)
         return stream.ranges(start, end), StreamOffsets.from_dict(end)
+    finally:
+        stream.close()
+
+
+def _commit(topics: TopicSource, position: StreamOffsets) -> None:
+    """Commit a position for kafka.group.id, which tools for lag read."""
+    from kcodec.spark.topic_stream import TopicStream
+
+    stream = TopicStream(topics)
+    try:
+        stream.commit(position.to_dict())
     finally:
         stream.close()
 

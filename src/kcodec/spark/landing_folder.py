@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kcodec.spark")
 HIDDEN = "_landings"
 VERSION = 1
+COUNTS = ("lost_offsets", "skipped_batches")
 MANIFEST = re.compile(r"(\d{12})\.json")
 STAGING = re.compile(r"(\d{12})-[0-9a-f]{32}")
 #: Of a topic's name in the name of a file: most file systems allow 255 bytes, a topic may have 249.
@@ -81,6 +82,8 @@ class Landing:
     path:      the folder. number: of the landing, from 1 on; None if there was nothing to land.
     files:     in the order of tasks. offsets: where the next landing continues, for every partition.
     schema:    of the files, as Arrow prints it. committed: when, ISO 8601 in UTC.
+    lost_offsets, skipped_batches: number of offsets that the log did not hold any more (failOnDataLoss=False), and of
+               corrupt batches that were left out (mode="permissive").
     """
 
     path: str
@@ -89,6 +92,8 @@ class Landing:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     schema: str = ""
     committed: str = ""
+    lost_offsets: int = 0
+    skipped_batches: int = 0
 
     @property
     def rows(self) -> int:
@@ -131,6 +136,8 @@ class Manifest:
     files: tuple[StagedFile, ...]
     position: StreamOffsets
     schema: str
+    lost_offsets: int
+    skipped_batches: int
 
     def to_json(self) -> str:
         """Return the text of the manifest."""
@@ -140,6 +147,8 @@ class Manifest:
             "run": self.run,
             "committed": self.committed,
             "schema": self.schema,
+            "lost_offsets": self.lost_offsets,
+            "skipped_batches": self.skipped_batches,
             "offsets": self.position.to_dict(),
             "files": [{"staged": each.staged, **asdict(each.file)} for each in self.files],
         }
@@ -157,7 +166,11 @@ class Manifest:
                 for each in value["files"]
             )
             position = StreamOffsets.from_dict(value["offsets"])
-            return cls(value["number"], value["run"], value["committed"], files, position, value["schema"])
+            return cls(
+                files=files,
+                position=position,
+                **{name: value[name] for name in ("number", "run", "committed", "schema", *COUNTS)},
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise LandingError(f"{path} is not a manifest of a landing: {type(error).__name__}: {error}") from None
 
@@ -179,9 +192,16 @@ class LandingFolder:
 
     def landing_of(self, manifest: Manifest) -> Landing:
         """Return what the caller of `land` is shown of a manifest."""
-        files = tuple(each.file for each in manifest.files)
-        offsets = manifest.position.offsets
-        return Landing(self.path, manifest.number, files, offsets, manifest.schema, manifest.committed)
+        return Landing(
+            path=self.path,
+            number=manifest.number,
+            files=tuple(each.file for each in manifest.files),
+            offsets=manifest.position.offsets,
+            schema=manifest.schema,
+            committed=manifest.committed,
+            lost_offsets=manifest.lost_offsets,
+            skipped_batches=manifest.skipped_batches,
+        )
 
     def recover(self) -> Manifest | None:
         """Finish the publication of the last landing and remove what can never be committed; return its manifest."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
+from kcodec.producer.options import take_options
+from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkResult
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
     from kcodec.spark.exactly_once import Partitioner
 
 log = logging.getLogger("kcodec.spark")
-#: Of TransactionWriter, but for what a table does not use.
-SINK_OPTIONS = frozenset(WriterOptions.__annotations__) - {"key_serializer", "value_serializer"}
-CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
+#: Of TransactionWriter, but for what a table does not use and what cannot be sent to tasks.
+SINK_OPTIONS = (WriterOptions.__annotations__.keys() | {TOKEN_PROVIDER}) - {
+    *("key_serializer", "value_serializer", "metrics"),
+}
+CLIENT_OPTIONS = ClientOptions.__annotations__.keys() | {TOKEN_PROVIDER}
+#: Beginnings of the names of options whose files may exist on executors only.
+SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 #: How Spark reports that a query was stopped, or the session. Another attempt would only delay the end.
 CANCELLED = (
     "cancelled part of cancelled job group",
@@ -43,17 +49,22 @@ def sink_of(
 ) -> BatchSink:
     """Return the sink of some options of writers; settings: other arguments of SinkSettings. Raise TypeError or
     ValueError if any is invalid."""
-    for name in sorted(options.keys() - SINK_OPTIONS):
-        known = [*SINK_OPTIONS, *settings, "partitioner", "partitions_per_task", "version"]
-        raise TypeError(
-            f"exactly_once() has no option {name!r}{suggestion(name, known)}: options are those of "
-            "kcodec.client.TransactionWriter"
-        )
+    writing: dict[str, Any] = {}
+    for name, value in options.items():
+        found = client_option(name, value)
+        if not found.keys() <= SINK_OPTIONS:
+            known = [*sorted(SINK_OPTIONS), *settings, "partitioner", "partitions_per_task", "version"]
+            raise TypeError(
+                f"exactly_once() has no option {name!r}{suggestion(name, known)}: options are those of "
+                "kcodec.client.TransactionWriter"
+            )
+        writing |= found
+    take_options({name: value for name, value in writing.items() if not name.startswith(SECURITY)})
     if partitions_per_task is not None and (isinstance(partitions_per_task, bool) or partitions_per_task < 1):
         raise ValueError(f"partitions_per_task must be at least 1, got {partitions_per_task!r}")
-    client = {name: value for name, value in options.items() if name in CLIENT_OPTIONS}
+    client = {name: value for name, value in writing.items() if name in CLIENT_OPTIONS}
     transactions = SinkTransactions(SinkSettings(client=client, **settings), is_cancelled)
-    return BatchSink(transactions, partitioner, partitions_per_task, dict(options))
+    return BatchSink(transactions, partitioner, partitions_per_task, writing)
 
 
 def query_writer(df: Any, sink: BatchSink) -> DataStreamWriter:

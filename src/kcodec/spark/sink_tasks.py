@@ -14,13 +14,14 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kcodec import partition_for
 from kcodec.client import TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import KcodecError
 from kcodec.offsets import TopicPartition
+from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_columns import SinkColumns
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ SLOTS_SECONDS = 30.0
 
 def free_slots(df: DataFrame, wanted: int) -> int:
     """Return the number of tasks that the cluster runs at once; wait while there are fewer than wanted."""
-    context = df.sparkSession.sparkContext._jsc.sc()
+    context: Any = df.sparkSession.sparkContext._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     deadline = time.monotonic() + SLOTS_SECONDS
     while True:
         found = int(context.maxNumConcurrentTasks(profile))
-        if found >= wanted or time.monotonic() >= deadline:
+        if found >= wanted or context.isLocal() or time.monotonic() >= deadline:
             return found
         time.sleep(0.2)
 
@@ -177,7 +178,7 @@ class TaskWriter:
     topic: str
     partitions: int
     tasks: int
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
 
     SCHEMA = "task int, report binary"
 
@@ -212,7 +213,8 @@ class TaskWriter:
                     continue
                 try:
                     if writer is None:
-                        writer = TransactionWriter(self.handle, mine, must_be_first=True, **self.options)
+                        options = with_credentials(self.options)
+                        writer = TransactionWriter(self.handle, mine, must_be_first=True, **options)
                     writer.send_arrow(self.topic, self._own_rows(batch, mine))
                 except (KcodecError, ValueError, TypeError) as failed:
                     error = failed

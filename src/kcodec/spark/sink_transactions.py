@@ -11,14 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import kcodec
 from kcodec.admin.values import NewTopic
 from kcodec.client import Admin, SharedTransactions, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import (
-    AdminError,
     BrokerError,
     KcodecError,
     ProducerFencedError,
@@ -27,6 +26,7 @@ from kcodec.errors import (
 )
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_protocol import (
     Batch,
     ExactlyOnceError,
@@ -67,7 +67,7 @@ class SinkSettings:
 
     application: str
     topic: str
-    client: Mapping[str, Any]
+    client: Mapping[str, Any] = field(repr=False)
     transaction_timeout_ms: float = 600_000
     on_new_checkpoint: OnNewCheckpoint = "refuse"
     progress: Literal["group", "topic"] = "group"
@@ -83,6 +83,11 @@ class SinkSettings:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
             raise ValueError(f"attempts must be an int of at least 1, got {self.attempts!r}")
+
+    @property
+    def connecting(self) -> dict[str, Any]:
+        """The options of a client that connects now, credentials included."""
+        return with_credentials(self.client)
 
     @property
     def progress_topic(self) -> str:
@@ -242,13 +247,13 @@ class SinkTransactions:
                 self.settings.application,
                 progress_partition=TopicPartition(self.settings.topic, 0),
                 transaction_timeout_ms=self.settings.transaction_timeout_ms,
-                **self.settings.client,
+                **self.settings.connecting,
             )
         return self._transactions
 
     def _admin_client(self) -> Admin:
         if self._admin is None:
-            self._admin = Admin(**self.settings.client)
+            self._admin = Admin(**self.settings.connecting)
         return self._admin
 
     def _count_partitions(self) -> int:
@@ -293,21 +298,22 @@ class SinkTransactions:
             is_committed(batch, progress, application, self.settings.on_new_checkpoint)
 
     def _abort(self) -> None:
+        """Abort what is open, if brokers respond soon; the next begin does it otherwise."""
         handle, self._open = self._open, None
-        if handle is not None:
-            self._shared().abort(handle)
-
-    def _give_up(self) -> None:
-        """Abort what is open, if brokers respond soon, and close: the next batch is one of another run of the query."""
-        handle, self._open = self._open, None
+        if handle is None:
+            return
         try:
-            if handle is not None:
-                self._shared().abort(handle, timeout=ABORT_SECONDS)
+            self._shared().abort(handle, timeout=ABORT_SECONDS)
         except KcodecError as error:
             log.warning(
                 "application %r: its transaction stays open until the next begin, or for transaction_timeout_ms=%g: %s",
                 *(self.settings.application, self.settings.transaction_timeout_ms, error),
             )
+
+    def _give_up(self) -> None:
+        """Abort what is open, and close: the next batch is one of another run of the query."""
+        try:
+            self._abort()
         finally:
             self._close()
 
@@ -326,14 +332,15 @@ class SinkTransactions:
         topic = NewTopic(self.settings.progress_topic, num_partitions=1, configs=PROGRESS_CONFIGS)
         try:
             self._admin_client().create_topics([topic])
-        except AdminError as error:
-            codes = {one.code for one in error.errors.values() if isinstance(one, BrokerError)}
-            if codes != {ErrorCode.TOPIC_ALREADY_EXISTS}:
+        except BrokerError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
     def _write_progress(self, handle: TransactionHandle, progress: SinkProgress) -> WriterReceipt:
         partition = TopicPartition(self.settings.progress_topic, 0)
-        with TransactionWriter(handle, [partition], must_be_first=True, linger_ms=0, **self.settings.client) as writer:
+        with TransactionWriter(
+            handle, [partition], must_be_first=True, linger_ms=0, **self.settings.connecting
+        ) as writer:
             writer.send(partition.topic, progress.to_json().encode(), self.settings.application.encode())
         return writer.receipt
 
@@ -345,7 +352,7 @@ class SinkTransactions:
         end = admin.list_offsets(wanted, isolation_level="read_committed")[partition].offset
         rest = OffsetRange(partition.topic, 0, self._progress_position, end)
         with kcodec.read_ranges(
-            rest, on_missing="skip", isolation_level="read_committed", **self.settings.client
+            rest, on_missing="skip", isolation_level="read_committed", **self.settings.connecting
         ) as records:
             for record in (record for batch in records for record in batch.records()):
                 if record.key == self.settings.application.encode():

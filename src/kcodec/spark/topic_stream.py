@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's part of a streaming query over topics: positions, the size of micro-batches, and their ranges.
+"""A streaming query over topics, as its driver sees it: it knows brokers and not Spark.
 
-It knows brokers and not Spark: positions come and go as the JSON objects of Spark's checkpoint,
-``{"v":1,"orders":{"id":"<topic id>","0":23}}``. One object lives as long as the query, with one client.
+One object lives as long as the query, with one client. Tasks read the ranges with `TopicSource.read`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,9 +21,9 @@ from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import planner
-from kcodec.spark.planner import DataLoss, DataLossError, StreamOffsets
+from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
-from kcodec.spark.trigger_limits import TriggerControl
 
 logger = logging.getLogger("kcodec.spark")
 #: Topics, partitions and the starts of logs are looked up again after this time.
@@ -40,22 +39,8 @@ SAMPLE_BYTES = 64 * 1024
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-@dataclass
-class _Topics:
-    """What the cluster has of the topics of the query. missing: topics of the position that do not exist."""
-
-    partitions: list[TopicPartition]
-    ids: dict[str, str]
-    earliest: dict[TopicPartition, int]
-    missing: set[str]
-    at: float
-
-    def is_current(self, now: float) -> bool:
-        return now - self.at < (MISSING_SECONDS if self.missing else METADATA_SECONDS)
-
-
-class TopicStream:
-    """The position and the plans of one streaming query.
+class TopicStream(StreamState):
+    """The position and the plans of one streaming query over topics.
 
     source: its options (`TopicSource.of(options, is_stream=True)`). clock: seconds, for maxTriggerDelay.
 
@@ -65,117 +50,37 @@ class TopicStream:
     """
 
     def __init__(self, source: TopicSource, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(source.limits, fails_on_data_loss=source.fails_on_data_loss, clock=clock)
         self._source = source
-        self._clock = clock
-        self._control = TriggerControl(source.limits, self._sampled_bytes, clock)
         self._client: Admin | None = None
-        self._topics: _Topics | None = None
-        self._frozen: dict[TopicPartition, int] | None = None
-        self._latest: StreamOffsets | None = None
-        self._position: StreamOffsets | None = None
-        self._bytes_per_offset: dict[TopicPartition, float] = {}
-        self._reported: set[DataLoss] = set()
-
-    # ------------------------------------------------------------------------------------------------------- positions
+        self._known: KnownLogs | None = None
+        self._sizes: dict[TopicPartition, float] = {}
 
     def initial_offset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts (startingOffsets and the like)."""
-        self._topics = None
-        topics = self._look(None)
-        latest = {**self._list(topics.partitions, "latest"), **(self._frozen or {})}
+        self._known = None
+        logs = self._logs(None)
+        latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
         limit, level = self._source.starting(), self._source.isolation_level
-        times = offsets_at(self._admin, limit, topics.partitions, level)
-        offsets = planner.resolve_offsets(limit, topics.partitions, topics.earliest, latest, times, is_start=True)
-        position = StreamOffsets(offsets, topics.ids)
-        losses = self._losses(position, *self._look_at_ends(position))
-        self._raise_if_lost(losses)
-        self._log(losses)
-        self._position = position
-        return position.to_dict()
-
-    def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
-        """Return the end of the next micro-batch; `start` if there is nothing new, or not enough of it.
-
-        start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
-        returned or planned last. In a query that was just restarted there is none, and the batch has no limit.
-        is_limited: False for the read limit ReadAllAvailable, which overrides all options.
-        """
-        position = self._position if start is None else StreamOffsets.from_dict(start)
-        topics, ends = self._look_at_ends(position)
-        if position is not None:
-            losses = self._losses(position, topics, ends)
-            self._raise_if_lost(losses)
-            self._log([loss for loss in losses if loss.partition.topic in topics.missing])
-        latest = self._latest = StreamOffsets(ends, self._ids(position, topics))
-        if position is not None and is_limited:
-            latest = self._limited(position, latest, topics)
-        self._position = latest
-        return latest.to_dict()
+        times = offsets_at(self._admin, limit, logs.partitions, level)
+        offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
+        return self._started(offsets, logs.ids)
 
     def prepare_for_available_now(self) -> None:
         """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
-        topics = self._look(None, may_miss=not self._source.fails_on_data_loss)
-        self._frozen = self._list(topics.partitions, "latest")
-
-    def report(self) -> dict[str, Any] | None:
-        """Return the ends of the logs as of the last `latest_offset`, whatever the limits: the lag is up to there."""
-        return None if self._latest is None else self._latest.to_dict()
-
-    # ---------------------------------------------------------------------------------------------------------- ranges
+        logs = self._logs(None, may_miss=not self._source.fails_on_data_loss)
+        self._frozen = self._list(logs.partitions, "latest")
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
         """Return the range of each task of the micro-batch between two positions; the same ones if it is replayed.
 
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
-        first, last = StreamOffsets.from_dict(start), StreamOffsets.from_dict(end)
-        kept = {
-            partition: offset
-            for partition, offset in first.offsets.items()
-            if first.topic_ids.get(partition.topic) == last.topic_ids.get(partition.topic)
-        }
-        losses = [
-            DataLoss(partition, offset, None, self._why_gone(partition.topic, first, last))
-            for partition, offset in first.offsets.items()
-            if partition not in last.offsets or partition not in kept
-        ]
-        for partition, offset in last.offsets.items():
-            if offset < kept.get(partition, 0):
-                reason = f"the log ends at {offset}: it was truncated, or the offsets are those of another topic"
-                losses.append(DataLoss(partition, offset, kept[partition], reason))
-        starts, more = planner.start_new_partitions(kept, last.offsets, self._starts_of_new(kept, last))
-        losses += more
-        self._raise_if_lost(losses)
-        self._log(losses)
-        self._position = last
+        found, last = self._offset_ranges(start, end)
         ids = {topic: _uuid(text) for topic, text in last.topic_ids.items()}
-        found = [
-            OffsetRange(*partition, starts[partition], offset, topic_id=ids.get(partition.topic))
-            for partition, offset in sorted(last.offsets.items())
-            if offset > starts[partition]
-        ]
-        tasks = self._source.cut(found)
-        latest = last if self._latest is None else self._latest
-        lag = sum(max(offset - last.offsets.get(each, offset), 0) for each, offset in latest.offsets.items())
-        logger.info("batch tasks=%d offsets=%d lag=%d", len(tasks), sum(each.size for each in found), lag)
+        tasks = self._source.cut([replace(each, topic_id=ids.get(each.topic)) for each in found])
+        self._log_batch(len(tasks), found, last)
         return tasks
-
-    def _starts_of_new(self, kept: planner.PartitionOffsets, last: StreamOffsets) -> dict[TopicPartition, int]:
-        new = [partition for partition in last.offsets if partition not in kept]
-        try:
-            return self._list(new, "earliest") if new else {}
-        except BrokerError as error:
-            if error.code not in GONE or self._source.fails_on_data_loss:
-                raise
-            return dict.fromkeys(new, 0)  # the tasks count what is not there
-
-    def _why_gone(self, topic: str, first: StreamOffsets, last: StreamOffsets) -> str:
-        before, after = first.topic_ids.get(topic), last.topic_ids.get(topic)
-        if before != after and after is not None:
-            return f"the topic was deleted and created again (its id was {before} and is {after})"
-        return "the query does not read the partition any more"
-
-    # ------------------------------------------------------------------------------------------------ commit and close
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Commit the offsets for `kafka.group.id`, if it is given, for tools that show lag. An error is only logged."""
@@ -194,7 +99,7 @@ class TopicStream:
         if client is not None:
             client.close()
 
-    # --------------------------------------------------------------------------------------------------------- lookups
+    # ------------------------------------------------------------------------------------------------- what there is
 
     @property
     def _admin(self) -> Admin:
@@ -206,14 +111,14 @@ class TopicStream:
         wanted: dict[TopicPartition, str | int] = dict.fromkeys(partitions, spec)
         return list_offsets(self._admin, wanted, level or self._source.isolation_level) if wanted else {}
 
-    def _look(self, position: StreamOffsets | None, *, may_miss: bool = False) -> _Topics:
-        """The topics of the query, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
-        now = self._clock()
-        if self._topics is None or not self._topics.is_current(now):
-            self._topics = self._looked_up(position, now, may_miss)
-        return self._topics
+    def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
+        """The logs, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
+        now, known = self._clock(), self._known
+        if known is None or now - known.at >= (MISSING_SECONDS if known.missing else METADATA_SECONDS):
+            known = self._known = self._looked_up(position, now, may_miss)
+        return known
 
-    def _looked_up(self, position: StreamOffsets | None, now: float, may_miss: bool) -> _Topics:
+    def _looked_up(self, position: StreamOffsets | None, now: float, may_miss: bool) -> KnownLogs:
         wanted = self._source.topics()
         known = set() if position is None else {partition.topic for partition in position.offsets}
         try:
@@ -231,41 +136,31 @@ class TopicStream:
             if each.partition < counts.get(each.topic, 0) or (position is None and not may_miss)
         ]
         read = {partition.topic for partition in partitions}
-        missing = {topic for topic in known - set(counts) if self._is_wanted(wanted, topic)}
+        missing = {topic for topic in known - set(counts) if self._is_wanted(TopicPartition(topic, 0))}
         texts = {topic: _id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
-        return _Topics(partitions, texts, self._list(partitions, "earliest"), missing, now)
+        return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now)
 
-    @staticmethod
-    def _is_wanted(wanted: planner.SourceTopics, topic: str) -> bool:
-        partitions = wanted.partitions({topic: 1})
-        return any(partition.topic == topic for partition in partitions)
+    def _is_wanted(self, partition: TopicPartition) -> bool:
+        wanted = self._source.topics()
+        return any(each.topic == partition.topic for each in wanted.partitions({partition.topic: 1}))
 
-    def _ids(self, position: StreamOffsets | None, topics: _Topics) -> dict[str, str]:
-        before = {} if position is None else position.topic_ids
-        return {**{topic: before[topic] for topic in topics.missing if topic in before}, **topics.ids}
-
-    def _look_at_ends(self, position: StreamOffsets | None) -> tuple[_Topics, dict[TopicPartition, int]]:
-        """The topics, and up to where their partitions can be read."""
-        topics = self._look(position)
+    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+        logs = self._logs(position)
         try:
-            ends = self._list(topics.partitions, "latest")
+            ends = self._list(logs.partitions, "latest")
         except BrokerError as error:
             if error.code not in GONE:
                 raise
-            self._topics = None
-            topics = self._look(position)
-            ends = self._list(topics.partitions, "latest")
-        return topics, ends if position is None else self._ends(position, topics, ends)
+            self._known = None
+            logs = self._logs(position)
+            ends = self._list(logs.partitions, "latest")
+        return logs, ends if position is None else self._not_below(position, logs, ends)
 
-    def _ends(
-        self, position: StreamOffsets, topics: _Topics, ends: dict[TopicPartition, int]
+    def _not_below(
+        self, position: StreamOffsets, logs: KnownLogs, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """The ends, which are not below the position where the logs reach it."""
-        kept = {
-            partition: offset
-            for partition, offset in position.offsets.items()
-            if self._is_same_topic(partition.topic, position, topics)
-        }
+        kept = self._kept(position, logs.ids)
         for attempt in range(END_ATTEMPTS):
             below = [partition for partition, end in ends.items() if end < kept.get(partition, 0)]
             if not below:
@@ -276,72 +171,20 @@ class TopicStream:
             if any(ends[each] < kept[each] for each in below) and attempt + 1 < END_ATTEMPTS:
                 time.sleep(END_PAUSE_SECONDS)
                 ends |= self._list(below, "latest")
-        if self._frozen is not None:
-            ends = {
-                partition: max(min(self._frozen.get(partition, 0), end), min(kept.get(partition, 0), end))
-                for partition, end in ends.items()
-                if partition in self._frozen or partition in kept
-            }
-        missing = {each: offset for each, offset in position.offsets.items() if each.topic in topics.missing}
-        return {**missing, **ends}
+        return ends
 
-    @staticmethod
-    def _is_same_topic(topic: str, position: StreamOffsets, topics: _Topics) -> bool:
-        before, now = position.topic_ids.get(topic), topics.ids.get(topic)
-        return before is None or now is None or before == now
+    def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            return self._list(partitions, "earliest")
+        except BrokerError as error:
+            if error.code not in GONE or self._source.fails_on_data_loss:
+                raise
+            return dict.fromkeys(partitions, 0)  # the tasks count what is not there
 
-    # ------------------------------------------------------------------------------------------------------------ loss
-
-    def _losses(self, position: StreamOffsets, topics: _Topics, ends: planner.PartitionOffsets) -> list[DataLoss]:
-        """What of the position cannot be read any more."""
-        wanted = self._source.topics()
-        ranges = [
-            OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
-            for partition, offset in sorted(position.offsets.items())
-            if self._is_wanted(wanted, partition.topic) or partition in wanted.assign
-        ]
-        latest = {partition: ends[partition] for partition in topics.partitions if partition in ends}
-        _, losses = planner.find_losses(
-            ranges, topics.earliest, latest, expected_ids=position.topic_ids, found_ids=topics.ids
-        )
-        dropped = [
-            DataLoss(partition, offset, None, "the query does not read the topic any more")
-            for partition, offset in position.offsets.items()
-            if not self._is_wanted(wanted, partition.topic)
-        ]
-        return [*losses, *dropped]
-
-    def _raise_if_lost(self, losses: list[DataLoss]) -> None:
-        if losses and self._source.fails_on_data_loss:
-            raise DataLossError(losses)
-
-    def _log(self, losses: Iterable[DataLoss]) -> None:
-        """Log each loss once."""
-        for loss in losses:
-            if loss not in self._reported:
-                self._reported.add(loss)
-                logger.warning("%s", loss)
-
-    # ---------------------------------------------------------------------------------------------------------- limits
-
-    def _limited(self, position: StreamOffsets, latest: StreamOffsets, topics: _Topics) -> StreamOffsets:
-        kept = {
-            partition: offset
-            for partition, offset in position.offsets.items()
-            if self._is_same_topic(partition.topic, position, topics)
-        }
-        starts, _ = planner.start_new_partitions(
-            kept, latest.offsets, {**dict.fromkeys(latest.offsets, 0), **topics.earliest}
-        )
-        ends = self._control.end(starts, latest.offsets, may_delay=self._frozen is None)
-        if all(ends[partition] == starts[partition] for partition in ends) and kept == position.offsets:
-            return position
-        return StreamOffsets(ends, latest.topic_ids)
-
-    def _sampled_bytes(
+    def _bytes_per_offset(
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
-        """The bytes of keys, values and headers of an offset, by the first records of each partition's backlog."""
+        """By the keys, values and headers of the first records of each partition's backlog."""
         import pyarrow as pa
 
         backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
@@ -362,13 +205,12 @@ class TopicStream:
                     left.discard(partition)
                     size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
                     offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
-                    before = self._bytes_per_offset.get(partition)
-                    estimate = planner.updated_bytes_per_offset(before, size, offsets)
+                    estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
                     if estimate is not None:
-                        self._bytes_per_offset[partition] = estimate
+                        self._sizes[partition] = estimate
                 if not left:
                     break
-        return self._bytes_per_offset
+        return self._sizes
 
 
 def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -186,8 +186,13 @@ class TopicSource:
                 ranges = _pruned(admin, ranges, pruning, level)
         return self.cut([replace(each, topic_id=ids.get(each.topic)) for each in ranges])
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks."""
+    def read(
+        self, ranges: Sequence[OffsetRange], on_end: Callable[[int, int], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks.
+
+        on_end: called at the end with the number of lost offsets and that of corrupt batches that were skipped.
+        """
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
         with kcodec.read_ranges(
@@ -196,6 +201,8 @@ class TopicSource:
             yield from Renamed(self.columns).batches(records)
         lost = sum(one.lost for one in records.ranges)
         log_task(", ".join(map(str, ranges)), records.counts, records.bytes_fetched, lost)
+        if on_end is not None:
+            on_end(lost, records.counts.skipped_batches)
 
 
 def log_task(place: str, counts: kcodec.Counts, size: int, lost: int) -> None:

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's part of a streaming query: positions as JSON, the size of micro-batches, and what is lost.
+
+`kcodec.spark.topic_stream` and `kcodec.spark.file_stream` say what there is to read. Nothing here knows Spark, which
+stores positions in its checkpoint: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.spark import planner
+from kcodec.spark.planner import DataLoss, DataLossError, StreamOffsets
+from kcodec.spark.trigger_limits import TriggerControl, TriggerLimits
+
+logger = logging.getLogger("kcodec.spark")
+
+
+@dataclass
+class KnownLogs:
+    """The logs that a query reads, as of the time `at` of its clock.
+
+    ids: by topic, where they are known. earliest: where each log starts. missing: topics of the position that do not
+    exist.
+    """
+
+    partitions: list[TopicPartition]
+    ids: dict[str, str]
+    earliest: dict[TopicPartition, int]
+    missing: set[str]
+    at: float
+
+
+class StreamState(ABC):
+    """The position and the plans of one streaming query; the methods are those of Spark's stream readers.
+
+    They raise DataLossError where offsets are lost and failOnDataLoss is true; else each loss is logged once.
+    """
+
+    def __init__(
+        self, limits: TriggerLimits, *, fails_on_data_loss: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fails_on_data_loss = fails_on_data_loss
+        self._clock = clock
+        self._control = TriggerControl(limits, self._bytes_per_offset, clock)
+        self._frozen: dict[TopicPartition, int] | None = None
+        self._latest: StreamOffsets | None = None
+        self._position: StreamOffsets | None = None
+        self._reported: set[DataLoss] = set()
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    @abstractmethod
+    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+        """The logs, and up to where each can be read: at least to the position, unless that is lost."""
+
+    @abstractmethod
+    def _is_wanted(self, partition: TopicPartition) -> bool:
+        """Whether the options name a partition."""
+
+    @abstractmethod
+    def _bytes_per_offset(
+        self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
+    ) -> Mapping[TopicPartition, float]:
+        """The mean size of an offset in each partition that has a backlog, as far as it is known."""
+
+    @abstractmethod
+    def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The earliest offset of each partition that a query begins to read."""
+
+    # ------------------------------------------------------------------------------------------------------- positions
+
+    def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
+        """Return the end of the next micro-batch; `start` if there is nothing new, or not enough of it.
+
+        start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
+        returned or planned last. In a query that was just restarted there is none, and the batch has no limit.
+        is_limited: False for the read limit ReadAllAvailable, which overrides all options.
+        """
+        position = self._position if start is None else StreamOffsets.from_dict(start)
+        logs, ends = self._look(position)
+        ids = dict(logs.ids)
+        if position is not None:
+            losses = self._losses(position, logs, ends)
+            self._raise_if_lost(losses)
+            self._log([loss for loss in losses if loss.partition.topic in logs.missing])
+            missing = {each: offset for each, offset in position.offsets.items() if each.topic in logs.missing}
+            ends = {**missing, **ends}
+            ids |= {topic: text for topic, text in position.topic_ids.items() if topic in logs.missing}
+        ends = self._up_to_frozen(position, logs, ends)
+        latest = self._latest = StreamOffsets(ends, ids)
+        if position is not None and is_limited:
+            latest = self._limited(position, latest, logs)
+        self._position = latest
+        return latest.to_dict()
+
+    def _up_to_frozen(
+        self, position: StreamOffsets | None, logs: KnownLogs, ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """With Trigger.AvailableNow nothing is read that came later; a position that is beyond stays where it is."""
+        if self._frozen is None:
+            return ends
+        kept = {} if position is None else self._kept(position, logs.ids)
+        return {
+            each: max(min(self._frozen.get(each, 0), end), min(kept.get(each, 0), end))
+            for each, end in ends.items()
+            if each in self._frozen or each in kept
+        }
+
+    def _started(self, offsets: dict[TopicPartition, int], ids: dict[str, str]) -> dict[str, Any]:
+        """Where a query without a checkpoint starts, once that is checked."""
+        position = StreamOffsets(offsets, ids)
+        losses = self._losses(position, *self._look(position))
+        self._raise_if_lost(losses)
+        self._log(losses)
+        self._position = position
+        return position.to_dict()
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the ends of the logs as of the last `latest_offset`, whatever the limits: the lag is up to there."""
+        return None if self._latest is None else self._latest.to_dict()
+
+    def _limited(self, position: StreamOffsets, latest: StreamOffsets, logs: KnownLogs) -> StreamOffsets:
+        kept = self._kept(position, latest.topic_ids)
+        earliest = {**dict.fromkeys(latest.offsets, 0), **logs.earliest}
+        starts, _ = planner.start_new_partitions(kept, latest.offsets, earliest)
+        ends = self._control.end(starts, latest.offsets, may_delay=self._frozen is None)
+        if all(ends[partition] == starts[partition] for partition in ends) and kept == position.offsets:
+            return position
+        return StreamOffsets(ends, latest.topic_ids)
+
+    @staticmethod
+    def _kept(position: StreamOffsets, ids: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """The offsets of a position without those of topics that were created again."""
+        kept = {}
+        for partition, offset in position.offsets.items():
+            before, now = position.topic_ids.get(partition.topic), ids.get(partition.topic)
+            if before is None or now is None or before == now:
+                kept[partition] = offset
+        return kept
+
+    # ---------------------------------------------------------------------------------------------------------- ranges
+
+    def _offset_ranges(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> tuple[list[OffsetRange], StreamOffsets]:
+        """The offsets of the micro-batch between two positions, the same ones if it is replayed; and its end.
+
+        A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
+        """
+        first, last = StreamOffsets.from_dict(start), StreamOffsets.from_dict(end)
+        kept = self._kept(first, last.topic_ids)
+        losses = [
+            DataLoss(partition, offset, None, self._why_gone(partition.topic, first, last))
+            for partition, offset in first.offsets.items()
+            if partition not in last.offsets or partition not in kept
+        ]
+        for partition, offset in last.offsets.items():
+            if offset < kept.get(partition, 0):
+                reason = f"the log ends at {offset}: it was truncated, or the offsets are those of another topic"
+                losses.append(DataLoss(partition, offset, kept[partition], reason))
+        new = [partition for partition in last.offsets if partition not in kept]
+        starts, more = planner.start_new_partitions(kept, last.offsets, self._starts_of_new(new) if new else {})
+        losses += more
+        self._raise_if_lost(losses)
+        self._log(losses)
+        self._position = last
+        found = [
+            OffsetRange(*partition, starts[partition], offset)
+            for partition, offset in sorted(last.offsets.items())
+            if offset > starts[partition]
+        ]
+        return found, last
+
+    @staticmethod
+    def _why_gone(topic: str, first: StreamOffsets, last: StreamOffsets) -> str:
+        before, after = first.topic_ids.get(topic), last.topic_ids.get(topic)
+        if before != after and after is not None:
+            return f"the topic was deleted and created again (its id was {before} and is {after})"
+        return "the query does not read the partition any more"
+
+    def _log_batch(self, tasks: int, found: Iterable[OffsetRange], last: StreamOffsets) -> None:
+        """One line for each micro-batch; docs/spark.md has its fields."""
+        latest = last if self._latest is None else self._latest
+        lag = sum(max(offset - last.offsets.get(each, offset), 0) for each, offset in latest.offsets.items())
+        fields = {"tasks": tasks, "offsets": sum(each.size for each in found), "lag": lag}
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        logger.info("batch %s", text, extra={"kcodec": fields})
+
+    # ------------------------------------------------------------------------------------------------------------ loss
+
+    def _losses(self, position: StreamOffsets, logs: KnownLogs, ends: planner.PartitionOffsets) -> list[DataLoss]:
+        """What of the position cannot be read any more."""
+        ranges = [
+            OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
+            for partition, offset in sorted(position.offsets.items())
+            if self._is_wanted(partition)
+        ]
+        latest = {partition: ends[partition] for partition in logs.partitions if partition in ends}
+        _, losses = planner.find_losses(
+            ranges, logs.earliest, latest, expected_ids=position.topic_ids, found_ids=logs.ids
+        )
+        dropped = [
+            DataLoss(partition, offset, None, "the options of the query do not name the partition any more")
+            for partition, offset in position.offsets.items()
+            if not self._is_wanted(partition)
+        ]
+        return [*losses, *dropped]
+
+    def _raise_if_lost(self, losses: list[DataLoss]) -> None:
+        if losses and self._fails_on_data_loss:
+            raise DataLossError(losses)
+
+    def _log(self, losses: Iterable[DataLoss]) -> None:
+        """Log each loss once."""
+        for loss in losses:
+            if loss not in self._reported:
+                self._reported.add(loss)
+                logger.warning("%s", loss)
