@@ -16,7 +16,7 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test prove venv build extension debug java jars broker-jars postgres lint types bench bench-peers check-messages fuzz edits wheel lock clean
+.PHONY: help demo quick test prove venv build extension debug java jars broker-jars postgres lint types bench bench-peers docs check-messages fuzz edits wheel lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -31,7 +31,7 @@ quick: build lint types  ## lint, types and the tests that need no Java, no Spar
 test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) tools/run_tests.py $(ARGS)
 
-prove: build java jars postgres  ## the long forms: many edits, big files, sanitizers, older Sparks
+prove: build java jars postgres $(VENV)/.docs  ## the long forms: many edits, big files, sanitizers, older Sparks
 	@KCODEC_PROFILE=long $(RUN) tools/prove.py $(ARGS)
 
 venv: $(VENV)/.dev  ## the virtual environment with everything development needs
@@ -60,7 +60,7 @@ broker-jars: $(VENV)/.demo-spark java
 check-messages: build jars  ## the tables of messages against the definitions in Kafka's jars
 	@$(RUN) tools/check_messages.py
 
-lint: build  ## ruff, cython-lint, generated files, and how the source is divided (tools/structure.py)
+lint: build  ## ruff, cython-lint, generated files, language, and how the source is divided (tools/structure.py)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "run: $(VENV)/bin/ruff format"; exit 1; }
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint src/kcodec
@@ -69,6 +69,7 @@ lint: build  ## ruff, cython-lint, generated files, and how the source is divide
 	@$(PY) tools/draw_stub.py --check
 	@$(PY) tools/draw_pictures.py --check
 	@$(PY) tools/structure.py --check
+	@$(PY) tools/check_language.py
 
 types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
@@ -76,6 +77,9 @@ types: build  ## mypy --strict, basedpyright, and the stub of the core against t
 	@$(PY) -m basedpyright
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 		--allowlist tests/lint/stubtest_allowlist.txt --ignore-unused-allowlist
+
+docs: build $(VENV)/.docs  ## the documentation site in build/docs: open build/docs/index.html
+	@$(PY) tools/build_docs.py $(ARGS)
 
 bench: build java jars  ## beside aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
 	@$(RUN) benchmarks/run.py $(ARGS)
@@ -119,6 +123,10 @@ $(VENV)/.demo: requirements/demo.txt $(VENV)/.build-tools
 
 $(VENV)/.demo-spark: requirements/demo-spark.txt $(VENV)/.demo
 	@$(PY) -m pip install --quiet --require-hashes -r requirements/demo-spark.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.build-tools

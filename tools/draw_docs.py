@@ -3,7 +3,7 @@
 
 Usage: python tools/draw_docs.py
 
-A part lies between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/project/test_docs.py` fails
+A part is between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/project/test_docs.py` fails
 when one of them is not what would be drawn.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from draw_options import draw_table
+from draw_performance import TABLES
 from draw_states import draw_diagram, draw_meanings
 from draw_states import draw_table as draw_state_table
 
@@ -164,27 +165,29 @@ DRAWN: dict[str, Callable[[], str]] = {
     "read-topic-options": lambda: draw_table(ReadTopicConfig),
     "tls-options": lambda: draw_table(SecurityConfig, "ssl_"),
     "oauth-options": lambda: draw_table(SecurityConfig, "sasl_oauth"),
+    "sasl-options": lambda: draw_table(SecurityConfig, "sasl_"),
     "admin-methods": lambda: draw_methods(Admin),
     "kafka-options": lambda: draw_options(ApacheKafka),
     "states": draw_state_table,
     "state-meanings": draw_meanings,
     "state-diagram": lambda: f"```mermaid\n{draw_diagram()}```\n",
+    **TABLES,
 }
 
 
-def drawn_anew(text: str) -> str:
-    """A page with all of its drawn parts as the code has them now."""
+def with_current_parts(text: str) -> str:
+    """Return a page with all of its drawn parts as the code has them now."""
     return REGION.sub(lambda found: found[1] + DRAWN[found[2]]() + found[3], text)
 
 
 def main() -> None:
     """Rewrite the pages that have drawn parts."""
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        anew = drawn_anew(text)
-        if anew != text:
-            page.write_text(anew, encoding="utf-8")
-            print(f"{page.name}: drawn anew")
+        current = with_current_parts(text)
+        if current != text:
+            page.write_text(current, encoding="utf-8")
+            print(f"{page.relative_to(DOCS)}: drawn again")
 
 
 if __name__ == "__main__":

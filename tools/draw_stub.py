@@ -31,6 +31,7 @@ def definitions(body: list[ast.stmt], owner: object) -> Iterator[tuple[Definitio
             continue
         seen.add(node.name)
         found = vars(owner).get(node.name)
+        found = getattr(owner, node.name) if isinstance(found, classmethod) else found
         text = getattr(found, "__doc__", None)
         if text and not node.name.startswith("_"):
             yield node, inspect.cleandoc(text)

@@ -34,7 +34,7 @@ OTHER_SPARKS = {
 }
 
 #: Written after dev.txt, with its versions.
-PARTS_OF_DEV = ("build", "demo", "demo-spark")
+PARTS_OF_DEV = ("build", "demo", "demo-spark", "docs")
 
 
 def expand(groups: dict[str, list[Any]], name: str) -> list[str]:
@@ -55,6 +55,7 @@ def wanted() -> dict[str, list[str]]:
         "dev": project["project"]["dependencies"] + expand(groups, "dev"),
         "demo": project["project"]["dependencies"] + expand(groups, "demo"),
         "demo-spark": project["project"]["dependencies"] + expand(groups, "demo-spark"),
+        "docs": expand(groups, "docs"),
         "java": expand(groups, "java"),
         "postgres": expand(groups, "postgres"),
         **OTHER_SPARKS,
@@ -62,7 +63,7 @@ def wanted() -> dict[str, list[str]]:
 
 
 def constraints(name: str) -> list[str]:
-    """The pins of dev.txt for lists that are parts of it, as `make demo` and `make test` share an environment."""
+    """Return the pins of dev.txt for the lists that are installed into the same environment as it."""
     if name not in PARTS_OF_DEV:
         return []
     text = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")

@@ -197,6 +197,12 @@ def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
 
 
+def prove_docs(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Build the documentation site without a warning, search in it, and run its page on FastAPI."""
+    program = ROOT / "tests" / "prove" / "prove_docs.py"
+    return judged(run([sys.executable, program], {"PYTHONPATH": str(ROOT / "tools")}))
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "edits": prove_edits,
     "messages": prove_messages,
@@ -232,6 +238,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,
+    "docs": prove_docs,
 }
 
 

@@ -54,36 +54,44 @@ def decode(
     framing: Literal["confluent"] | None = None,
     verify_crc: bool | None = None,
 ) -> DecodedRecords:
-    """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
+    """Decode the record batches in a bytes-like object to columns.
 
-    columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
-    isolation_level:      "read_committed" leaves out aborted records (KIP-98; Kafka: CompletedFetch).
-    aborted_transactions: what a broker said, AbortedTransaction in any order (``[]`` included); None: nobody said, and
-                          the end markers inside `data` settle every transaction. Undecided records are left out.
-    last_stable_offset:   under read_committed, records from here on are undecided.
-    start_offset, end_offset: records in [start_offset, end_offset), a plain filter on each record.
-    control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
-    on_error:             "raise"; "stop": the records before the damage, and `.error`; "skip": go on behind a damaged
-                          batch where its own length leads to a batch that can be proved.
-    check_crcs:           the CRC-32C of every whole batch, also of those that are ruled out.
-    limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
-    framing:              "confluent": a key or value that begins with a zero byte and a schema id (int32) gives the id
-                          to the nullable columns key_schema_id and value_schema_id, which come with the default
-                          columns, and the rest to its own. Whatever begins otherwise stays whole, its id null.
-    threads:              batches side by side; the records and their order are the same.
-    verify_crc:           deprecated name of check_crcs.
+    `data` holds batches as a Fetch response or a ``.log`` file does.
 
-    Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
-    records before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
+    columns:              Names from ``kcodec.COLUMNS``, except topic and partition. Only these columns are built.
+    isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
+                          CompletedFetch).
+    aborted_transactions: AbortedTransaction values in any order, as a Fetch response names them; ``[]`` means that
+                          there are none. With None the end-transaction markers inside `data` decide, and records of a
+                          transaction without a marker in `data` are left out.
+    last_stable_offset:   Under read_committed, records from this offset on are left out.
+    start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
+    control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key
+                          and value as stored.
+    on_error:             "raise" raises the first error. "stop" returns the records before the corruption, and the
+                          error as `.error`. "skip" continues after a corrupt batch if its length leads to a batch whose
+                          header and CRC are valid.
+    check_crcs:           Whether to check the CRC-32C of every whole batch, including those that are filtered out.
+    limits:               DecodeLimits: bounds on the size of a batch before and after decompression.
+    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view".
+    framing:              "confluent" splits the prefix of Schema Registry serializers (a zero byte and an int32 schema
+                          id) from keys and values. The ids are returned in the nullable columns key_schema_id and
+                          value_schema_id, which are then among the default columns. Other keys and values stay
+                          unchanged, with a null id.
+    threads:              Number of threads. The records and their order do not depend on it.
+    verify_crc:           Deprecated name of check_crcs.
+
+    Return DecodedRecords. Raise DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError), whose
+    ``.decoded`` holds the records before the corruption. Raise ValueError or TypeError if an argument is invalid.
 
     >>> decode(b"").counts
     Counts(batches=0, skipped_batches=0, records=0, aborted=0, control=0, undecided=0, out_of_range=0)
     """
 
 def batches(data: Buffer, *, limits: DecodeLimits = ...) -> RecordBatches:
-    """The batches in a bytes-like object, lazily; see RecordBatches.
+    """Return the batches in a bytes-like object as a lazy sequence, RecordBatches.
 
-    Raises TypeError for what is not bytes-like; DecodeError, when it is reached, for a structure that is none.
+    Raise TypeError if `data` is not bytes-like. A batch with an invalid header raises DecodeError when it is reached.
 
     >>> len(batches(b""))
     0
@@ -93,14 +101,10 @@ def batches(data: Buffer, *, limits: DecodeLimits = ...) -> RecordBatches:
 
 @final
 class Record:
-    """A record of a batch. Frozen.
+    """A record of a batch. Immutable.
 
-    offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
-    (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
-    without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
-    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. Of a
-    record that a consumer gives also topic, partition and leader_epoch, which are None elsewhere. A column that
-    decode() was not asked for is an AttributeError.
+    Columns that decode() was not requested to build raise AttributeError. topic, partition and leader_epoch are set for
+    records of a consumer and None elsewhere; control_type and coordinator_epoch are set for control records.
     """
 
     def __init__(
@@ -122,13 +126,13 @@ class Record:
     ) -> None: ...
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
+        """Offset of the record in its partition."""
     @property
     def timestamp(self) -> int:
-        """Milliseconds since 1970; -1 none."""
+        """Milliseconds since 1970; -1 if the record has no timestamp."""
     @property
     def timestamp_type(self) -> TimestampType:
-        """TimestampType: who set the timestamp."""
+        """Whether the producer (CreateTime) or the broker (LogAppendTime) set the timestamp."""
     @property
     def key(self) -> bytes | None:
         """bytes or None."""
@@ -137,38 +141,41 @@ class Record:
         """bytes or None."""
     @property
     def headers(self) -> _Headers:
-        """Tuple of (name, bytes or None)."""
+        """Headers as (name, value) pairs in order, duplicates included; a value is bytes or None.
+
+        Bytes of a name that are not UTF-8 are kept by the error handler surrogateescape.
+        """
     @property
     def sequence(self) -> int:
-        """The idempotent producer's number of this record, -1 without one."""
+        """Sequence number of an idempotent producer; -1 without one."""
     @property
     def control_type(self) -> ControlType | int | None:
-        """ControlType of a control record, None of any other."""
+        """ControlType of a control record, or the number of an unknown type; None for other records."""
     @property
     def coordinator_epoch(self) -> int | None:
-        """Of an end-transaction marker, else None."""
+        """Coordinator epoch of an end-transaction marker; None for other records."""
     @property
     def key_schema_id(self) -> int | None:
-        """The id of its key's schema, with framing="confluent"; None where the key has none."""
+        """Schema id of the key, with framing="confluent"; None if the key has no such prefix."""
     @property
     def value_schema_id(self) -> int | None:
-        """The id of its value's schema, with framing="confluent"; None where the value has none."""
+        """Schema id of the value, with framing="confluent"; None if the value has no such prefix."""
     @property
     def topic(self) -> str | None:
-        """The topic it was read from; None where that is not known."""
+        """Topic that the record was read from; None if it is unknown."""
     @property
     def partition(self) -> int | None:
-        """The partition it was read from; None where that is not known."""
+        """Partition that the record was read from; None if it is unknown."""
     @property
     def leader_epoch(self) -> int | None:
-        """Of the leader that wrote its batch (KIP-320); None where that is not known."""
+        """Epoch of the leader that wrote the batch (KIP-320); None if it is unknown."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class Column:
-    """One column of a result: a sequence of Python values, and an Arrow stream of arrays."""
+    """A column of a result: a sequence of Python values that exports itself as an Arrow stream."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
@@ -187,10 +194,16 @@ class Column:
 
 @final
 class Counts:
-    """How much was walked, and what became of it. Frozen.
+    """Numbers of batches and records that were read, by outcome. Immutable.
 
-    batches (skipped ones included) and skipped_batches count batches; records, aborted, control, undecided and
-    out_of_range count records, each once (by records_count where a batch was not opened).
+    batches, skipped_batches: Number of batches read, and how many of them on_error="skip" passed over.
+    records:      Records returned.
+    aborted:      Records of aborted transactions.
+    control:      Control records that were left out.
+    undecided:    Records beyond the last stable offset, or of a transaction whose marker was not found.
+    out_of_range: Records outside of start_offset and end_offset.
+
+    Each record counts once. In a batch that was not decompressed the header's records_count is counted.
     """
 
     def __init__(
@@ -224,34 +237,38 @@ class Counts:
 
 @final
 class ColumnsSchema:
-    """The schema of a result, for anything that takes ``__arrow_c_schema__``."""
+    """Arrow schema of a result, for every library that accepts ``__arrow_c_schema__``."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def __arrow_c_schema__(self) -> CapsuleType: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 class ManyChunksError(ValueError, AttributeError):
-    """One chunk was asked for and there are more."""
+    """A method that needs the rows in one chunk was called on a result with several chunks."""
 
 class _ArrayExport(Protocol):
     def __call__(self, requested_schema: object = None) -> tuple[CapsuleType, CapsuleType]: ...
 
 @final
 class DecodedRecords:
-    """The records of a decode() call, as columns. Frozen.
+    """The records of a decode() call, as columns. Immutable.
 
-    counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from
-    the damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first
-    DecodeError under on_error "stop" or "skip"), topic and partition (of what a consumer fetched; None elsewhere).
+    counts:          Counts of the batches and records that were read.
+    next_offset:     Offset at which a reader continues; None if it is unknown.
+    remaining_bytes: Bytes after the last whole batch: an incomplete batch, or everything from the corruption on.
+    bytes_needed:    Size of that incomplete batch as far as it is known; 0 otherwise.
+    error:           The first DecodeError, with on_error="stop" or "skip".
+    topic, partition: Where a consumer fetched the records; None elsewhere.
 
-    Feed it to anything that takes Arrow (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
-    ``records()``, or take a ``column(name)``. Chunks are cut at about 32 MB; with threads there may be one a thread.
+    Pass it to any library that accepts Arrow data (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
+    over ``records()``, or take one ``column(name)``. A chunk has at most about 32 MB; several threads return at least
+    one chunk each.
     """
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns, in the order asked for."""
+        """Names of the columns, in the order requested."""
     @property
     def counts(self) -> Counts: ...
     @property
@@ -268,19 +285,20 @@ class DecodedRecords:
     def partition(self) -> int | None: ...
     @property
     def schema(self) -> ColumnsSchema:
-        """An object with ``__arrow_c_schema__``: ``pyarrow.schema(decoded.schema)``."""
+        """Schema for Arrow libraries: ``pyarrow.schema(decoded.schema)``."""
     @property
     def chunks(self) -> tuple[DecodedRecords, ...]:
-        """A tuple of DecodedRecords of one chunk each; counts and offsets are those of the whole."""
+        """The chunks, each as DecodedRecords; counts and offsets are those of the whole result."""
     def __len__(self) -> int: ...
     def records(self) -> Iterator[Record]:
-        """An iterator of Record, a RecordCursor."""
+        """Return an iterator over the records, a RecordCursor."""
     def column(self, name: str) -> Column:
-        """One column; ValueError if it was not asked for."""
+        """Return one column. Raise ValueError if it was not requested."""
     def to_numpy(self, name: str) -> NDArray[Any]:
-        """A fixed-width column as a numpy array; no copy except of bool. timestamp becomes datetime64[ms].
+        """Return a fixed-width column as a numpy array; timestamp becomes datetime64[ms].
 
-        ValueError for a column that is not fixed-width, that holds nulls, or when there is more than one chunk.
+        No bytes are copied, except for booleans. Raise ValueError if the column has variable width, contains nulls, or
+        has more than one chunk.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: None  # type: ignore[assignment]
@@ -293,11 +311,11 @@ class DecodedRecords:
 
 @final
 class RecordCursor:
-    """An iterator over the Records of a result. ``take(count)`` gives the next ones as a list, at less a record."""
+    """An iterator over the records of a result. ``take(count)`` returns several at once, at less cost."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def take(self, count: int) -> list[Record]:
-        """A list of the next `count` Records; fewer only where there are no more."""
+        """Return a list of the next `count` records; fewer only at the end."""
     def __iter__(self) -> RecordCursor: ...
     def __next__(self) -> Record: ...
     def __reduce__(self) -> Never: ...
@@ -308,7 +326,7 @@ class FrameBuffer:
     """FrameBuffer(size)
     --
 
-    So many bytes by the buffer protocol, contents undefined. They go back to the pool when the last view of them goes:
+    A buffer of `size` bytes with undefined contents. They return to the pool when the last view of them is released:
     fresh memory costs a page fault for every 4 KiB, which is more than decoding what is received into it.
     """
 
@@ -343,30 +361,33 @@ def decode_fetch(
     spark_layout: bool = False,
     verify_crc: bool | None = None,
 ) -> DecodedRecords:
-    """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
+    """Decode the records of one partition in a Fetch response, as Java's consumer does (Kafka: CompletedFetch; KIP-98).
 
-    topic, partition:     where it comes from: for the columns of these names, and for Record.
-    start_offset:         the position. Each record and batch moves it on; records below it are passed over.
-    aborted_transactions: as the answer has them, in any order: (producer_id, first_offset). Taken up once a batch
-                          reaches first_offset, held until that producer's ABORT marker or the end of the data. None,
-                          as brokers answer under read_uncommitted, is an empty list.
-    spark_layout:         timestamps in microseconds, NULL for no headers, every column nullable, as Spark expects.
-    Otherwise as decode(). A cut last batch is normal; next_offset is the position afterwards, behind markers, aborted
-    records and empty batches. Without records the result holds no rows, in one Arrow batch.
+    topic, partition:     Where the records come from: for the columns of these names, and for Record.
+    start_offset:         Position of the consumer. Records below it are left out.
+    aborted_transactions: (producer_id, first_offset) pairs as in the response, in any order. A pair applies from its
+                          first_offset to the producer's ABORT marker or the end of the data. None, which brokers send
+                          under read_uncommitted, is an empty list.
+    spark_layout:         As Spark expects: timestamps in microseconds, NULL if a record has no headers, nullable
+                          columns.
 
-    Returns DecodedRecords. Raises DecodeError with the records before the damage in ``.decoded``; ValueError or
-    TypeError for an argument that is none.
+    The other arguments are those of decode(). The last batch of a response may be incomplete; that is not an error.
+    next_offset is the position afterwards, after markers, aborted records and empty batches. A result without records
+    has one empty chunk.
+
+    Return DecodedRecords. Raise DecodeError, whose ``.decoded`` holds the records before the corruption. Raise
+    ValueError or TypeError if an argument is invalid.
     """
 
 @final
 class FetchedRecords:
-    """What a Fetch brought of one partition, given a few records or a chunk at a time; the rule is decode_fetch()'s.
+    """The records of one partition in a Fetch response, decoded step by step as decode_fetch() does.
 
-    Decoded as it is asked for: memory for a chunk and a batch, whatever compressed batches grow to. Arguments as of
-    decode_fetch(); columns are those of take_decoded(), take() needs offset among them.
+    Memory is used for one chunk and one batch, whatever the decompressed size of the response is. The arguments are
+    those of decode_fetch(). take() needs the column offset.
 
-    is_done: all was given; then `position` is behind markers, aborted records and empty batches, and `error` the
-    DecodeError that ended it, if one did (or what else kept it from going on).
+    is_done: Whether all records were returned. Then `position` is after markers, aborted records and empty batches, and
+             `error` is the exception that ended decoding early, if there was one.
     """
 
     def __init__(
@@ -390,24 +411,28 @@ class FetchedRecords:
     def error(self) -> Exception | None: ...
     @property
     def position(self) -> int:
-        """The offset that is read next."""
+        """Offset of the next record to read."""
     @property
     def leader_epoch(self) -> int:
-        """Of the batch before the position; -1 while nothing was read."""
+        """Leader epoch of the batch before the position; -1 before the first batch."""
     @property
     def counts(self) -> Counts:
-        """Counts of what was decoded so far."""
+        """Counts of the batches and records decoded so far."""
     @property
     def remaining_bytes(self) -> int:
-        """Bytes of a cut last batch, or not decoded yet."""
+        """Bytes of an incomplete last batch, or bytes that are not decoded yet."""
     @property
     def bytes_needed(self) -> int:
         """The size of that cut batch as far as it is known, else 0."""
     def take(self, count: int) -> list[Record]:
-        """A list of the next `count` Records; fewer only where it is done. RuntimeError while another call decodes."""
+        """Return a list of the next `count` records; fewer only at the end.
+
+        Raise RuntimeError while another call decodes.
+        """
     def take_decoded(self) -> DecodedRecords:
-        """The next chunk (about 32 MB at most) as DecodedRecords; without rows where it is done. RuntimeError while
-        another call decodes.
+        """Return the next chunk (at most about 32 MB) as DecodedRecords; it has no rows at the end.
+
+        Raise RuntimeError while another call decodes.
         """
 
 @final
@@ -461,25 +486,24 @@ class AsyncRecordIterator:
 
 @final
 class RecordBatch:
-    """The header of one record batch, and the way to its records. Frozen.
+    """The header of one record batch, with methods that read its records. Immutable.
 
-    Fields as Kafka names them (DefaultRecordBatch); base_timestamp is the field as stored, delete_horizon_ms that field
-    where attribute bit 6 says so, else None. position: byte in the input or file; path: the file, or None.
-    The CRC is checked by records() and ensure_valid(), not before.
+    The fields have Kafka's names (DefaultRecordBatch). records() and ensure_valid() check the CRC; reading a field does
+    not.
 
-    With magic 0 and 1 every message is a batch, a compressed one with messages inside (AbstractLegacyRecordBatch). It
-    stores its last offset alone: base_offset of a compressed one is read out of it when asked for (of one that cannot
-    be opened it is the stored one), records_count is None, what those formats know nothing of is -1, False or None. Of
-    a compressed message whose offset is 0 (old producers) last_offset is 0, whatever is inside.
+    In magic 0 and 1 every message is a batch, and a compressed message contains others (AbstractLegacyRecordBatch). The
+    format stores the last offset only: base_offset of a compressed message is found by decompressing it, and is the
+    stored offset if that fails. records_count is None, and fields that the format lacks are -1, False or None. If a
+    compressed message has offset 0 (old producers), last_offset is 0, whatever it contains.
     """
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
     def base_offset(self) -> int:
-        """Offset of the first record there ever was in it; with magic 0 and 1 of the first that is there."""
+        """Offset of the first record the batch was written with; in magic 0 and 1 of the first record it still has."""
     @property
     def last_offset(self) -> int:
-        """base_offset + last_offset_delta, kept by compaction. With magic 0 and 1 the offset as stored."""
+        """base_offset + last_offset_delta, which compaction does not change. In magic 0 and 1 the stored offset."""
     @property
     def last_offset_delta(self) -> int:
         """last_offset - base_offset, kept by compaction."""
@@ -488,10 +512,10 @@ class RecordBatch:
         """last_offset + 1."""
     @property
     def last_sequence(self) -> int:
-        """Of the last record there ever was; after 2147483647 comes 0. -1 without sequences."""
+        """Sequence number of the last record the batch was written with; 0 follows 2147483647. -1 without sequences."""
     @property
     def position(self) -> int:
-        """Byte in the input or file."""
+        """Byte of the input or file at which the batch begins."""
     @property
     def path(self) -> str | None: ...
     @property
@@ -499,34 +523,34 @@ class RecordBatch:
         """The whole batch, header included."""
     @property
     def batch_length(self) -> int:
-        """Bytes after this field."""
+        """Number of bytes after this field."""
     @property
     def partition_leader_epoch(self) -> int:
         """Epoch of the leader that appended it, -1 from a producer."""
     @property
     def magic(self) -> int:
-        """Version of the format: 2, or 0 or 1, which old logs hold."""
+        """Version of the format: 2, or 0 and 1 in old logs."""
     @property
     def crc(self) -> int:
-        """CRC-32C as stored, over the bytes from the attributes on; with magic 0 and 1 CRC-32, from the magic on."""
+        """Stored checksum: CRC-32C from the attributes on; in magic 0 and 1 CRC-32 from the magic on."""
     @property
     def attributes(self) -> int:
-        """The 16 bits as stored; with magic 0 and 1 they are 8."""
+        """Attribute bits as stored: 16, in magic 0 and 1 8."""
     @property
     def compression(self) -> Compression | int:
-        """Compression, or the plain number of an id that is unknown."""
+        """Compression of the records, or the number of an unknown codec."""
     @property
     def timestamp_type(self) -> TimestampType:
-        """TimestampType of all its records."""
+        """TimestampType of all records."""
     @property
     def base_timestamp(self) -> int:
-        """The field as stored, in ms: base of the deltas, or the delete horizon. With magic 0 and 1 the only one."""
+        """Stored field in ms: base of the timestamps, or the delete horizon. In magic 0 and 1 the timestamp."""
     @property
     def max_timestamp(self) -> int:
-        """In ms; with LogAppendTime the timestamp of all records. -1 with magic 0."""
+        """Largest timestamp in ms; with LogAppendTime the timestamp of all records. -1 in magic 0."""
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the cleaner may drop its markers and tombstones (KIP-534), or None."""
+        """Time in ms from which the log cleaner may remove markers and tombstones (KIP-534); None if it is not set."""
     @property
     def producer_id(self) -> int:
         """-1 without one."""
@@ -538,7 +562,7 @@ class RecordBatch:
         """-1 without one."""
     @property
     def records_count(self) -> int | None:
-        """Records in it now; None with magic 0 and 1, as Kafka's countOrNull: opening tells."""
+        """Number of records now; None in magic 0 and 1, where only reading counts them (Kafka: countOrNull)."""
     @property
     def is_transactional(self) -> bool:
         """Attribute bit 4."""
@@ -547,11 +571,11 @@ class RecordBatch:
         """Attribute bit 5: end-transaction markers and the like, not user records."""
     @property
     def data(self) -> memoryview:
-        """The raw batch as a memoryview. TruncatedError if its bytes are not (or no longer) all there."""
+        """Bytes of the batch as a memoryview. Raise TruncatedError if they are not, or no longer, complete."""
     def records(self) -> Iterator[Record]:
-        """An iterator of its records, after a check of the CRC; of a control batch its control records."""
+        """Check the CRC and return an iterator over the records; those of a control batch are control records."""
     def decode(self, **options: Any) -> DecodedRecords:
-        """Decode this batch alone: decode() with the same options, limits and place in errors."""
+        """Decode this batch alone, with the options of decode(). Errors name its position."""
     def is_valid(self) -> bool:
         """Whether the CRC is that of the bytes."""
     def ensure_valid(self) -> None:
@@ -563,20 +587,20 @@ class RecordBatch:
 
 @final
 class RecordBatches:
-    """The batches in a bytes-like object, a lazy sequence: nothing is copied, nothing decompressed.
+    """The batches in a bytes-like object, a lazy sequence. Nothing is copied or decompressed.
 
-    len() and iteration walk the headers as far as needed; a structure that is none is a DecodeError when it is
-    reached. A cut last batch ends the sequence: remaining_bytes are there of it, bytes_needed it takes whole (0:
-    nothing is cut).
+    len() and iteration read the headers as far as needed. An invalid header raises DecodeError when it is reached. An
+    incomplete last batch ends the sequence: remaining_bytes of it are in the data, and bytes_needed is its size (0 if
+    the data ends with a whole batch).
     """
 
     def __init__(self, data: Buffer, limits: DecodeLimits = ...) -> None: ...
     @property
     def remaining_bytes(self) -> int:
-        """Bytes behind the last whole batch."""
+        """Number of bytes after the last whole batch."""
     @property
     def bytes_needed(self) -> int:
-        """The size of the cut batch at the end as far as it is known, 0 if nothing is cut."""
+        """Size of the incomplete batch at the end as far as it is known; 0 without one."""
     def __len__(self) -> int: ...
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> RecordBatch: ...
@@ -587,22 +611,25 @@ class RecordBatches:
     __hash__: None  # type: ignore[assignment]
     def __reduce__(self) -> tuple[Any, ...]: ...
     def to_numpy(self) -> NDArray[numpy.void]:
-        """The header table as a numpy structured array, a row a batch."""
+        """Return the header table as a numpy structured array, one row per batch."""
     def to_arrow(self) -> pyarrow.Table:
-        """The header table as a pyarrow Table, a row a batch."""
+        """Return the header table as a pyarrow Table, one row per batch."""
 
 def header_at(
     data: Buffer, position: int = 0, path: str | None = None, limits: DecodeLimits = ...
 ) -> RecordBatch | None:
-    """The RecordBatch whose header begins at data[0], byte `position` of a file; None if its header is cut.
+    """Return the RecordBatch whose header begins at data[0], byte `position` of a file; None if the header is
+    incomplete.
 
-    The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for
-    structure.
+    The records may be missing: ``.data`` then raises TruncatedError until a loader is given. Raise DecodeError if the
+    header is invalid.
     """
 
 def find_provable(data: Buffer, above_offset: int, limits: DecodeLimits = ..., budget: int | None = None) -> int:
-    """The first position in `data` where a batch begins that can be believed: structure, CRC and header fields right,
-    base offset above `above_offset`. -1 if there is none, -2 if telling takes the CRC of more than `budget` bytes.
+    """Return the first position in `data` of a batch with a valid header and CRC and a base offset above
+    `above_offset`.
+
+    Return -1 if no such batch exists, and -2 if finding out would read more than `budget` bytes for CRCs.
     """
 
 # -------------------------------------------------------------------------------------------------- records to bytes
@@ -640,23 +667,24 @@ def encode(
     framing: Literal["confluent"] | None = None,
     skip_useless_compression: bool = False,
 ) -> EncodedBatches:
-    """Record batches of magic 2 from rows or Arrow data, as Kafka's own writer makes them; the order of rows is kept.
+    """Encode rows or Arrow data as record batches of magic 2, as Kafka's own writer does. The order of rows is kept.
 
-    source: rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose trailing fields may be left
-    out; or anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` and columns of the names decode() gives
-    (offset, timestamp, key, value, headers; key and value binary, string, a view, fixed size or a dictionary of these).
-    Other columns of decode() and of Spark's Kafka source follow from the batch and are passed over.
+    source: An iterable of rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose last fields may
+            be missing; or an object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` whose columns have the names
+            that decode() uses: offset, timestamp, key, value, headers. key and value are binary or string columns of
+            any Arrow layout. Other columns of decode() and of Spark's Kafka source are ignored, as the batch determines
+            them.
+    compression, compression_level: Codec, and its level in Kafka's numbering (KIP-390).
+    base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are
+                     kept, including gaps.
+    timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
+    max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
+    framing:         "confluent" writes the columns key_schema_id and value_schema_id, where they are not null, as the
+                     prefix of Schema Registry serializers.
+    skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
 
-    compression, compression_level: Kafka's numbers, for lz4 too, where 9 is the fast compressor (KIP-390).
-    base_offset: of the first batch; None: the first record's own offset, or 0. Records with offsets keep them, gaps
-    and all.
-    timestamp: in ms, for records without one; with ``timestamp_type="LogAppendTime"`` for all of them.
-    max_batch_bytes: of a batch before compression; a record that does not fit into one alone is an EncodeError.
-    framing: "confluent" puts the columns key_schema_id and value_schema_id, where not null, before the payload.
-    skip_useless_compression: a batch that compression would not make smaller is left uncompressed.
-
-    Raises EncodeError for values that make no batch a broker takes, ValueError and TypeError for what cannot be a
-    source or an option.
+    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold, and ValueError or TypeError if an
+    argument is invalid.
 
     >>> encoded = encode([(b"key", b"value")], timestamp=1_700_000_000_000)
     >>> encoded
@@ -686,15 +714,19 @@ def encode_batch(
     framing: Literal["confluent"] | None = None,
     skip_useless_compression: bool = False,
 ) -> bytes:
-    """Exactly one batch, every header field of it at hand; what is not given is as in `like`, or as encode() has it.
+    """Encode exactly one batch, with control over every header field.
 
-    like: a RecordBatch. Its records, all or what compaction leaves of them, give the same bytes again where it is not
-    compressed. last_offset: what the batch stands for although its last records may be gone. delete_horizon_ms:
-    KIP-534. Without records it is an empty batch, as the cleaner retains one for its sequence
-    (DefaultRecordBatch.writeEmptyHeader); that needs `like` or last_offset. is_control_batch: the records are control
-    records, key and value as stored.
+    Fields that are not given are those of `like`, or the defaults of encode().
 
-    Raises EncodeError as encode() does, and where the records do not fit into one batch.
+    like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
+                       it is not compressed.
+    last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
+                       batch is empty, as the log cleaner keeps one for its sequence
+                       (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
+    delete_horizon_ms: Time in ms (KIP-534).
+    is_control_batch:  The records are control records, key and value as stored.
+
+    Raise EncodeError as encode() does, and if the records do not fit into one batch.
     """
 
 def encode_end_transaction_marker(
@@ -707,17 +739,19 @@ def encode_end_transaction_marker(
     base_offset: int = 0,
     partition_leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that ends a transaction (EndTransactionMarker), 78 bytes.
+    """Return the control batch that ends a transaction (EndTransactionMarker), 78 bytes.
 
-    control_type: ControlType.COMMIT or ABORT, also as "COMMIT", 1. timestamp: in ms. Raises EncodeError, ValueError.
+    control_type: ControlType.COMMIT or ABORT, or its name or number.
+    timestamp:    Milliseconds since 1970.
+
+    Raise EncodeError or ValueError if an argument is invalid.
     """
 
 @final
 class EncodedBatches:
-    """Batches as bytes: anything that takes a buffer takes this (``sock.sendall``, ``file.write``, ``bytes``). Frozen.
+    """Encoded batches, for everything that accepts a buffer (``sock.sendall``, ``file.write``, ``bytes``). Immutable.
 
-    len() is in bytes. batches: the headers, as kcodec.batches gives them. records_count: records in all of them.
-    next_sequence: the base_sequence of what this producer sends next, -1 without sequences.
+    len() is the number of bytes.
     """
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
@@ -725,23 +759,23 @@ class EncodedBatches:
     def __len__(self) -> int: ...
     @property
     def batches(self) -> RecordBatches:
-        """RecordBatches over these bytes."""
+        """Headers of the batches, as RecordBatches."""
     @property
     def records_count(self) -> int:
-        """Records in all batches."""
+        """Number of records in all batches."""
     @property
     def next_sequence(self) -> int:
-        """After the last record; after 2147483647 comes 0. -1 without sequences."""
+        """base_sequence of this producer's next batch; 0 follows 2147483647. -1 without sequences."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: None  # type: ignore[assignment]
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class RecordBatchBuilder:
-    """Fills one batch record by record (MemoryRecordsBuilder). One caller at a time: a second is a RuntimeError.
+    """Builds one batch, record by record (MemoryRecordsBuilder).
 
-    Options are those of encode(). size_in_bytes counts before compression, header included. After close() nothing can
-    be appended.
+    The options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
+    appended after close(). Raise RuntimeError if two threads call it at the same time.
 
     >>> builder = RecordBatchBuilder(timestamp=0)
     >>> builder.append(b"key", b"value"), builder.append(None, b"more")
@@ -768,8 +802,9 @@ class RecordBatchBuilder:
         skip_useless_compression: bool = False,
     ) -> None: ...
     def has_room_for(self, key: Buffer | None, value: Buffer | None, headers: _HeadersIn = ()) -> bool:
-        """Whether such a record surely fits: its size is reckoned at the most it can take, 36 bytes beside its fields,
-        10 more with framing, 10 for each header.
+        """Return whether a record fits for certain.
+
+        Its size is estimated from above: its fields, 36 bytes, 10 for each header, and 10 with framing.
         """
     def append(
         self,
@@ -782,25 +817,31 @@ class RecordBatchBuilder:
         key_schema_id: int | None = None,
         value_schema_id: int | None = None,
     ) -> int:
-        """Append a record; its offset delta is returned. timestamp: ms, or the builder's. offset: the next, or later.
+        """Append a record and return its offset delta.
 
-        EncodeError if it does not fit (ask has_room_for), or makes no record; the batch is as it was.
+        timestamp: Milliseconds since 1970; None: the builder's timestamp.
+        offset:    Offset of the record, at least the next one; None: the next one.
+
+        Raise EncodeError, and leave the batch unchanged, if the record does not fit (see has_room_for) or is invalid.
         """
     @property
     def records_count(self) -> int:
-        """Records so far."""
+        """Number of records so far."""
     @property
     def size_in_bytes(self) -> int:
-        """Bytes so far, header included, before compression."""
+        """Number of bytes so far, header included, before compression."""
     @property
     def is_closed(self) -> bool:
         """Whether close() was called."""
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
     ) -> None:
-        """Who sends it; may be said, and said anew, until close() (ProducerBatch.setProducerState)."""
+        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState)."""
     def close(self) -> bytes:
-        """The batch; b"" if it has no record; called again, the same. EncodeError if its producer state is none."""
+        """Return the batch; b"" if it has no records. A second call returns the same bytes.
+
+        Raise EncodeError if the producer state is invalid.
+        """
 
 # ---------------------------------------------------------------------------------------------------- transactions
 
@@ -829,9 +870,9 @@ class AbortedTransaction:
 
 @final
 class AbortedTransactions:
-    """Many of them, sorted once for look-up: give this to a Decoder that reads window after window.
+    """Aborted transactions, sorted once: for a Decoder that reads several chunks of a file.
 
-    entries: AbortedTransaction, or (producer_id, first_offset[, last_offset]) in any order.
+    entries: AbortedTransaction values, or (producer_id, first_offset[, last_offset]) tuples, in any order.
     """
 
     def __new__(cls, entries: Iterable[_Aborted] = ()) -> AbortedTransactions: ...
@@ -845,18 +886,19 @@ class AbortedTransactions:
 
 @final
 class TransactionScanner:
-    """Settles the transactions of a log by its headers and markers, window by window.
+    """Finds the transactions of a log by its batch headers and markers, chunk by chunk.
 
-    A data batch with records begins its producer's transaction, an end-transaction marker ends it (record-format
-    rules of ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset,
-    marker_offset, control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker
-    order; first_offset and last_offset are -1 for a marker without data. ``open``: tuples (producer_id,
-    producer_epoch, first_offset, last_offset, first_timestamp, last_timestamp, first_position).
+    A data batch with records begins its producer's transaction, an end-transaction marker ends it (the rules of
+    ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset, marker_offset,
+    control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in the order of the markers;
+    first_offset and last_offset are -1 for a marker without data. ``open``: tuples (producer_id, producer_epoch,
+    first_offset, last_offset, first_timestamp, last_timestamp, first_position).
 
-    The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is
-    damaged must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with
-    each batch. last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
-    Messages of magic 0 and 1 are walked as batches of no producer, by the offset they store, which is their last.
+    The CRC of every batch of at most 256 bytes is checked, as a corrupt end-transaction marker (78 to 81 bytes) must
+    not end a transaction. above_offset: if it is a number, every base offset must be above it, and it advances with
+    each
+    batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last set to
+    None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
     """
 
     path: str | None
@@ -865,7 +907,7 @@ class TransactionScanner:
     def finished(self) -> list[tuple[int, int, int, int, int, int, int, int, int, int]]: ...
     @property
     def open(self) -> list[tuple[int, int, int, int, int, int, int]]:
-        """Transactions without a marker so far."""
+        """Transactions whose marker has not been read yet."""
     @property
     def batches(self) -> int: ...
     @property
@@ -877,24 +919,29 @@ class TransactionScanner:
     max_timestamp: int | None
     above_offset: int | None
     def feed(self, data: Buffer, position: int, end: int) -> tuple[int, int]:
-        """Walk the headers in `data`, file bytes from `position` on of a file of `end` bytes.
+        """Read the headers in `data`, which begins at byte `position` of a file of `end` bytes.
 
-        Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes
-        of it that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
+        Return (next, needed): the position of the first batch that was not read, which may be after `data`, and the
+        number of its bytes that must be in `data` next time. If next + needed > end, the file ends with an incomplete
+        batch, or with a whole one if next == end.
         """
 
 # ------------------------------------------------------------------------------------------------------- streaming
 
 @final
 class Decoder:
-    """Decodes a file window by window at constant memory.
+    """Decodes a file chunk by chunk with constant memory.
 
-    Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so
-    that no window needs to know another. topic, partition: for the columns of these names. path: named in errors.
-    max_rows: a chunk ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers,
-    every field nullable. keep_position: as Java's consumer, from start_offset on each record and batch moves a
-    position on, and records below it count as out_of_range. above_offset: every base offset must be above it and
-    above the last offset before, else DecodeError.
+    The arguments are those of decode(). Under read_committed aborted_transactions are required, each with its
+    last_offset, so that a chunk can be decoded without the following ones.
+
+    topic, partition: For the columns of these names.
+    path:             File name for errors.
+    max_rows:         Maximum number of rows of a chunk.
+    spark_layout:     Timestamps in microseconds, NULL if a record has no headers, nullable columns.
+    keep_position:    As Java's consumer: a position advances from start_offset with each record and batch, and records
+                      below it count as out_of_range.
+    above_offset:     Every base offset must be above it and above the last offset before, else DecodeError is raised.
     """
 
     def __init__(
@@ -922,31 +969,35 @@ class Decoder:
     ) -> None: ...
     @property
     def counts(self) -> Counts:
-        """Counts of all that was fed."""
+        """Counts of all data passed to feed()."""
     @property
     def next_offset(self) -> int | None:
-        """last_offset + 1 of the last whole batch walked; None before the first."""
+        """last_offset + 1 of the last whole batch read; None before the first."""
     @property
     def bytes_needed(self) -> int: ...
     @property
     def schema(self) -> ColumnsSchema:
-        """ColumnsSchema of the chunks."""
+        """Schema of the chunks."""
     def feed(self, data: Buffer, position: int = 0) -> int:
-        """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
+        """Decode every whole batch in `data`, which begins at byte `position` of the file. Return the number of bytes
+        used.
 
-        The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
-        is 0, batches not done yet because there is much to take(): do, and feed the rest. DecodeError on damage,
-        with its place in the file; the batches before it are kept, and feeding may go on behind it. RuntimeError while
-        another call decodes.
+        The remaining bytes are an incomplete batch of `bytes_needed` bytes (at most 61 while its length is unknown). If
+        bytes_needed is 0, they are batches that wait until take() was called: call it, and feed the remaining bytes
+        again.
+
+        Raise DecodeError, with the position in the file, if a batch is corrupt; the batches before it are kept, and
+        feeding can continue after it. Raise RuntimeError while another call decodes.
         """
     def take(self, flush: bool = False) -> list[DecodedRecords]:
-        """The finished chunks, a list of DecodedRecords of at most max_rows rows; `flush` ends the open one too.
-        RuntimeError while another call decodes.
+        """Return the finished chunks, a list of DecodedRecords with at most max_rows rows each.
+
+        flush: End the unfinished chunk and return it as well. Raise RuntimeError while another call decodes.
         """
 
 @final
 class TextBytes:
-    """Text that was made, by the buffer protocol, read only. Its memory is used again once nobody looks at it."""
+    """Text of records as a read-only buffer. Its memory is used again when the last view of it is released."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -956,12 +1007,13 @@ class TextBytes:
 
 @final
 class TextTemplate:
-    """What each record is written as. Frozen.
+    """The format in which each record is written. Immutable.
 
-    parts: bytes, written as they are; or a tuple (kind, column, width, null), trailing ones optional: width is the
-    least number of characters (of numbers only), null the bytes written where there is nothing. Kinds are those of
-    text.h.
-    ValueError for an unknown kind, or a column that a kind does not take.
+    parts: Bytes, which are written as they are, and tuples (kind, column, width, null), whose last elements may be
+    missing. width is the minimum number of characters of a number, null the bytes written for a missing value. text.h
+    lists the kinds.
+
+    Raise ValueError if a kind is unknown or does not accept the column.
     """
 
     def __new__(cls, parts: Iterable[bytes | tuple[object, ...]]) -> TextTemplate: ...
@@ -972,10 +1024,12 @@ class TextTemplate:
     def format(
         self, decoded: DecodedRecords, most: int | None = None, lines: Sequence[tuple[int, bytes]] = ()
     ) -> TextBytes:
-        """The records as TextBytes: all, or the first `most` of them.
+        """Return the records as TextBytes: all, or the first `most` of them.
 
-        lines: (position, bytes) in order of positions; each is written before the records of the batch that begins
-        there, or of the first one behind it, and those that are left come last. ValueError where a column is missing.
+        lines: (position, bytes) pairs in order of positions. Each is written before the records of the batch that
+               begins at its position, or of the next batch; the remaining ones are written last.
+
+        Raise ValueError if a column is missing.
         """
     def __reduce__(self) -> tuple[Any, ...]: ...
 
@@ -986,15 +1040,16 @@ def stream_capsule(
     spark_layout: bool = False,
     framing: str | None = None,
 ) -> CapsuleType:
-    """An ``arrow_array_stream`` capsule over an iterator of DecodedRecords, drawn as the consumer asks.
+    """Return an ``arrow_array_stream`` capsule over an iterator of DecodedRecords, which is read as the consumer
+    requests.
 
-    What the iterator raises becomes the stream's error, with its text.
+    An exception of the iterator becomes the error of the stream, with its text.
     """
 
 def schema_of(
     columns: Iterable[str], binary_type: str = "binary", spark_layout: bool = False, framing: str | None = None
 ) -> ColumnsSchema:
-    """The ColumnsSchema of results with these columns."""
+    """Return the schema of results with these columns."""
 
 # -------------------------------------------------------------------------------------------------- keys to partitions
 
@@ -1006,11 +1061,11 @@ class _ArrowStream(Protocol):
 
 @final
 class Partitions:
-    """The partition of each key, in order. Frozen.
+    """The partition of each key, in order. Immutable.
 
-    A sequence of int, None where the key is null. Without a copy it is an Arrow array of int32 (``pyarrow.array(it)``,
-    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 stands
-    for a null key.
+    A sequence of int, with None for null keys. It is also an Arrow array of int32 (``pyarrow.array(it)``,
+    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 is a
+    null key. Neither copies.
     """
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
@@ -1030,26 +1085,28 @@ class Partitions:
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[CapsuleType, CapsuleType]: ...
 
 def partition_for(keys: _ArrowArray | _ArrowStream | Iterable[Buffer | None], partitions: int) -> Partitions:
-    """The partition that Java's producer sends each key to: murmur2 of it, modulo `partitions`.
+    """Return the partition to which Java's producer sends each key: its murmur2 hash modulo `partitions`.
 
-    keys: an Arrow column (anything with ``__arrow_c_array__`` or ``__arrow_c_stream__``, of binary, string, their large
-    and view forms, fixed_size_binary, a dictionary of those, or null), or an iterable of bytes-like objects and None.
-    partitions: how many the topic has, at least 1. The result is a Partitions: a sequence of int, Arrow and numpy
-    without a copy. A null key has none, so None: producers spread those as they see fit (Java fills a batch for one
-    partition, then changes it). An empty key is a key.
+    keys:       An Arrow column (an object with ``__arrow_c_array__`` or ``__arrow_c_stream__``, of a binary, string or
+                null type, or a dictionary of one), or an iterable of bytes-like objects and None.
+    partitions: Number of partitions of the topic, at least 1.
 
-    It equals BuiltInPartitioner.partitionForKey, which also is librdkafka's ``murmur2`` partitioner, not its default
-    (``consistent_random``, a CRC-32). Raises TypeError and ValueError, EncodeError for invalid Arrow data.
+    Return Partitions. A null key has no partition (None): a producer chooses one, and Java's fills a batch for one
+    partition before it changes to another. An empty key is a key.
+
+    The result equals BuiltInPartitioner.partitionForKey, and librdkafka's partitioner ``murmur2``; librdkafka's default
+    is a different one, ``consistent_random``. Raise TypeError or ValueError if an argument is invalid, and EncodeError
+    for invalid Arrow data.
 
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>
     """
 
 def check_arrow_columns(source: _ArrowArray | _ArrowStream, columns: Collection[str]) -> None:
-    """Raise EncodeError, with column and row, unless the offsets of every row are within these columns. Internal.
+    """Raise EncodeError, with column and row, if an offset of a row points outside of its column. Internal.
 
-    source: a table or stream; columns: names out of key, value and headers. For programs that hand rows of a table to
-    other code before encode() sees them.
+    source: A table or stream. columns: Names among key, value and headers. For code that passes rows of a table on
+    before encode() checks them.
     """
 
 # ------------------------------------------------------------------------------------------------ before a log takes it
@@ -1059,10 +1116,10 @@ MAX_RECORD_INDEXES: Final[int]
 def validate_batch_records(
     batch: RecordBatch, *, is_compacted: bool, is_create_time: bool, now: int, before_max_ms: int, after_max_ms: int
 ) -> tuple[DecodeError, bool] | tuple[tuple[int, ...], int, int, bool, bool]:
-    """What a leader finds in the records of a batch, without offsets checked.
+    """Return what a leader finds in the records of a batch; offsets are not checked.
 
-    The answer is (indexes, without_key, wrong_time, is_sequential, has_negative_time), or (error, is_stream_fault) with
-    the DecodeError of records that are none. LimitExceededError is raised.
+    Return (indexes, without_key, wrong_time, is_sequential, has_negative_time), or (error, is_stream_fault) with the
+    DecodeError of invalid records. Raise LimitExceededError.
     """
 
 # ------------------------------------------------------------------------------ faces of other clients (kcodec.compat)
@@ -1071,13 +1128,13 @@ DETAILED_COLUMNS: Final[tuple[str, ...]]
 
 @final
 class RecordSteps:
-    """The records of one fetch, decoded a chunk at a time as they are asked for: memory for a chunk and a batch,
-    whatever compressed batches grow to.
+    """The records of one fetch, decoded chunk by chunk as they are requested.
 
-    Arguments as of decode(); under read_committed aborted_transactions None is an empty list. keep_position: from
-    start_offset on each record and batch moves a position on, and records below it are passed over, as Java's
-    consumer does. topic, partition: for the columns of these names. Iteration gives DecodedRecords; at damage, after
-    all records before it, a DecodeError.
+    Memory is used for one chunk and one batch, whatever the decompressed size is. The arguments are those of decode();
+    under read_committed aborted_transactions=None is an empty list. keep_position: as Java's consumer, a position
+    advances from start_offset with each record and batch, and records below it are left out. topic, partition: for the
+    columns of these names. Iteration returns DecodedRecords, and raises DecodeError after the last record before
+    corruption.
     """
 
     def __init__(
@@ -1097,18 +1154,19 @@ class RecordSteps:
     ) -> None: ...
     @property
     def position(self) -> int | None:
-        """The offset behind the last batch that was decoded; start_offset, or None, before the first."""
+        """Offset after the last batch that was decoded; start_offset, or None, before the first."""
     @property
     def leader_epoch(self) -> int:
-        """Of the last batch that was decoded or passed over; -1 before the first."""
+        """Leader epoch of the last batch that was read; -1 before the first."""
     def __iter__(self) -> RecordSteps: ...
     def __next__(self) -> DecodedRecords: ...
 
 def client_tuples(steps: RecordSteps, detailed: bool = False) -> Iterator[Iterator[tuple[Any, ...]]]:
-    """An iterator of iterators, one a chunk, over (offset, timestamp, timestamp_type, key, value, headers).
+    """Return an iterator of iterators, one per chunk, over (offset, timestamp, timestamp_type, key, value, headers).
 
-    headers is a tuple. `detailed`: a list, and behind it partition_leader_epoch, the size of the record in bytes, and
-    the bytes of names and values of its headers (-1: it has none); for that, steps are of DETAILED_COLUMNS.
+    headers is a tuple. With `detailed` it is a list, followed by partition_leader_epoch, the size of the record in
+    bytes, and the size of its header names and values (-1 without headers); `steps` must have the columns
+    DETAILED_COLUMNS.
     """
 
 class ClientRecord:
@@ -1146,23 +1204,23 @@ class ClientRecord:
     @property
     def size_in_bytes(self) -> int: ...
     def validate_crc(self) -> bool:
-        """True: the checksum of magic 2 is the batch's."""
+        """Return True: in magic 2 the batch has the checksum."""
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class ClientRows:
-    """An iterator over rows of one chunk: ClientRecords, or tuples where no class of records is given."""
+    """An iterator over the rows of one chunk: ClientRecord objects, or tuples if no record class is given."""
 
     def __reduce__(self) -> Never: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
 
 class ClientBatch:
-    """A batch by the face both clients share: header fields, validate_crc(), and an iterator of records.
+    """A batch with the API that aiokafka and kafka-python share: header fields, validate_crc(), an iterator of records.
 
-    Base of the adapters' classes, which say in `is_legacy` whether they are for magic 0 and 1, in `record_class` and
-    `control_record_class` what records are, in `record_sizes` whether somebody asks for their size, and in
-    `translate(error)` which exception stands for a DecodeError.
+    Base of the adapters' classes, which set `is_legacy` (magic 0 and 1), `record_class` and `control_record_class`,
+    `record_sizes` (whether the size of records is needed), and `translate(error)`, which returns the client's exception
+    for a DecodeError.
     """
 
     is_legacy: bool
@@ -1174,7 +1232,7 @@ class ClientBatch:
         """The client's exception for a DecodeError; it is raised from it."""
     @property
     def base_offset(self) -> int:
-        """Offset of the first record there ever was in it."""
+        """Offset of the first record the batch was written with."""
     @property
     def last_offset_delta(self) -> int:
         """last_offset - base_offset, kept by compaction."""
@@ -1236,17 +1294,17 @@ class ClientBatch:
     def records_count(self) -> int:
         """Records in it now."""
     def validate_crc(self) -> bool:
-        """Whether the CRC is that of the bytes. May be asked before and after iteration."""
+        """Return whether the CRC matches the bytes, before or after iteration."""
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
 
 class ClientRecords:
-    """A record set by the face that both clients share: has_next() and next_batch() over bytes.
+    """A record set with the API that aiokafka and kafka-python share: has_next() and next_batch() over bytes.
 
-    Base of the adapters' classes, which say in `batch_type` what batches are, in `legacy_batch_type` what those of
-    magic 0 and 1 are, and in `translate(error)` which exception stands for a DecodeError. A cut batch at the end is no
-    batch; damage of structure is an error each time the batch is asked for. Records are decoded ahead, a chunk at a
-    time, over the batches of magic 2 that follow.
+    Base of the adapters' classes, which set `batch_type`, `legacy_batch_type` (magic 0 and 1), and `translate(error)`,
+    which returns the client's exception for a DecodeError. An incomplete batch at the end is left out. A corrupt header
+    raises the exception each time the batch is requested. Records are decoded ahead, chunk by chunk, over consecutive
+    batches of magic 2.
     """
 
     batch_type: type[ClientBatch]
@@ -1256,15 +1314,15 @@ class ClientRecords:
         """The client's exception for a DecodeError; it is raised from it."""
     @property
     def data(self) -> Buffer:
-        """The bytes it was made of."""
+        """The bytes of the record set."""
     def size_in_bytes(self) -> int:
-        """Of all the bytes."""
+        """Number of bytes of the record set."""
     def valid_bytes(self) -> int:
-        """Bytes of whole batches, up to where a structure is none."""
+        """Number of bytes of whole batches, up to the first invalid header."""
     def has_next(self) -> bool:
-        """Whether next_batch() has something to say: a batch, or what is wrong with it."""
+        """Return whether next_batch() returns a batch or raises an error."""
     def next_batch(self) -> Any:
-        """The next batch, None at the end."""
+        """Return the next batch; None at the end."""
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
 
@@ -1286,7 +1344,7 @@ class ClientRecordMetadata:
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 def client_size_of(key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]]) -> int:
-    """Bytes that key, value and headers take in a record, their lengths and number included."""
+    """Return the number of bytes of key, value and headers in a record, including their lengths and count."""
 
 def client_record_size(
     offset_delta: int,
@@ -1295,14 +1353,15 @@ def client_record_size(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]],
 ) -> int:
-    """Bytes of a record with the varint of its length."""
+    """Return the number of bytes of a record, including the varint of its length."""
 
 class ClientBatchBuilder:
-    """Fills one batch of magic 2 record by record, for a client's producer.
+    """Builds one batch of magic 2, record by record, for a client's producer.
 
-    Base of the adapters' classes, which say in `clock` who tells the time (ns since 1970) of records without one, in
-    `full_at_batch_size` whether a batch may not quite reach batch_size, and in `skip_useless_compression` whether one
-    stays uncompressed where that is no gain. The first record is taken whatever its size.
+    Base of the adapters' classes, which set `clock` (a function that returns the time in ns since 1970, for records
+    without a timestamp), `full_at_batch_size` (whether a batch must stay below batch_size), and
+    `skip_useless_compression` (whether a batch stays uncompressed if compression does not make it smaller). The first
+    record is accepted whatever its size.
     """
 
     clock: Any
@@ -1326,7 +1385,7 @@ class ClientBatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] | None,
     ) -> ClientRecordMetadata | None:
-        """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
+        """Append a record. Return None, and leave the batch unchanged, if it is full. timestamp: in ms; None: now."""
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool | None = None
     ) -> None:
@@ -1342,61 +1401,21 @@ class ClientBatchBuilder:
         """-1 without one."""
     @property
     def first_timestamp(self) -> int | None:
-        """Of the first record; None before it."""
+        """Timestamp of the first record; None before it."""
     def unknown_codec(self, codec: int) -> Exception:
-        """The client's exception for a compression type that nobody knows."""
+        """Return the client's exception for an unknown compression type."""
     def build(self) -> bytearray:
-        """The batch, a bytearray; called again, the same."""
+        """Return the batch. A second call returns the same bytearray."""
     def size(self) -> int:
-        """Bytes so far: before compression until it is built, header included."""
+        """Return the number of bytes so far, header included; before compression until the batch is built."""
     @classmethod
     def size_of(cls, key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]]) -> int:
-        """classmethod(function) -> method
-
-        Convert a function to be a class method.
-
-        A class method receives the class as implicit first argument,
-        just like an instance method receives the instance.
-        To declare a class method, use this idiom:
-
-          class C:
-              @classmethod
-              def f(cls, arg1, arg2, argN):
-                  ...
-
-        It can be called either on the class (e.g. C.f()) or on an instance
-        (e.g. C().f()).  The instance is ignored except for its class.
-        If a class method is called for a derived class, the derived class
-        object is passed as the implied first argument.
-
-        Class methods are different than C++ or Java static methods.
-        If you want those, see the staticmethod builtin.
-        """
+        """Return the number of bytes of key, value and headers in a record."""
     @classmethod
     def estimate_size_in_bytes(
         cls, key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]]
     ) -> int:
-        """classmethod(function) -> method
-
-        Convert a function to be a class method.
-
-        A class method receives the class as implicit first argument,
-        just like an instance method receives the instance.
-        To declare a class method, use this idiom:
-
-          class C:
-              @classmethod
-              def f(cls, arg1, arg2, argN):
-                  ...
-
-        It can be called either on the class (e.g. C.f()) or on an instance
-        (e.g. C().f()).  The instance is ignored except for its class.
-        If a class method is called for a derived class, the derived class
-        object is passed as the implied first argument.
-
-        Class methods are different than C++ or Java static methods.
-        If you want those, see the staticmethod builtin.
-        """
+        """At most what a batch of this one record takes."""
 
 # -------------------------------------------------------------------------------- messages of the protocol
 
@@ -1408,10 +1427,10 @@ MOST_UNKNOWN_TAGGED_FIELDS: int
 MOST_EMPTY_ELEMENTS: int
 
 class MessageObject:
-    """What all messages are, under their declarations: slots by keyword, equality. Internal.
+    """The base of all protocol messages: slots that are set by keyword, and equality. Internal.
 
-    Derived classes have a slot for each field, and unknown_tagged_fields: ((tag, bytes), ...) that the version read
-    does not know, in their order.
+    Derived classes have a slot for each field, and unknown_tagged_fields: ((tag, bytes), ...), the tagged fields that
+    the version does not define, in order.
     """
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -1420,14 +1439,14 @@ class MessageObject:
 
 @final
 class MessageShape:
-    """The fields of a message class: where its slots are, what is in them by default. Internal."""
+    """The fields of a message class: positions of the slots, and their defaults. Internal."""
 
     names: tuple[str, ...]
     def __new__(cls, message_class: type, names: Iterable[str], defaults: Iterable[Any]) -> Self: ...
 
 @final
 class MessagePlan:
-    """How one class of messages lies in the bytes of one version. Internal; made by kcodec.protocol.schema.
+    """The layout of a message class in one version. Internal; created by kcodec.protocol.schema.
 
     fields: (name, kind, place, tag, is_array, is_nullable, is_compact, is_ignorable, is_secret, default, plan of the
     struct or None), in order of their declaration.
@@ -1440,35 +1459,35 @@ class MessagePlan:
     def __new__(cls, message_class: type, title: str, is_flexible: bool, fields: Iterable[Iterable[Any]]) -> Self: ...
 
 def read_message(plan: MessagePlan, data: Buffer, position: int = 0, is_whole: bool = True) -> tuple[Any, int]:
-    """(the message that begins at a byte of `data`, where it ends). is_whole: nothing may follow it. Internal."""
+    """Return the message at `position` of `data`, and its end. is_whole: it must end with the data. Internal."""
 
 def write_message(plan: MessagePlan, message: MessageObject, before: bytes = b"", is_frame: bool = False) -> bytes:
-    """The bytes of a message behind those of `before`. is_frame: the length of both stands first. Internal."""
+    """Return `before` and the bytes of a message. is_frame: their length comes first. Internal."""
 
 def write_message_parts(
     plan: MessagePlan, message: MessageObject, before: bytes = b"", is_frame: bool = False, least_part: int = 0
 ) -> list[bytes | memoryview]:
-    """The same as a list of buffers, in which records of `least_part` bytes and more are the caller's own. Internal."""
+    """Return the same as a list of buffers. Records of at least `least_part` bytes are the caller's own. Internal."""
 
 # -------------------------------------------------------------------------------- checksum, switches, memory
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C of a bytes-like object, continuing `value`."""
+    """Return the CRC-32C of a bytes-like object, continuing `value`."""
 
 def crc32c_path_names() -> list[str]:
-    """The ways this processor can compute it, fastest first."""
+    """Return the implementations of CRC-32C that this processor supports, fastest first."""
 
 def crc32c_by(name: str, data: Buffer, value: int = 0) -> int:
-    """CRC-32C by the path of this name: for tests."""
+    """Return the CRC-32C computed by the implementation of this name: for tests."""
 
 def use_system_zstd(wanted: bool) -> bool:
-    """Decompress zstd by the system's libzstd, of whatever version, from now on, or never; the answer: is it in use."""
+    """Select or deselect the system's libzstd for decompression. Return whether it is in use."""
 
 def uses_system_zstd() -> bool:
-    """Whether the system's libzstd is in use."""
+    """Return whether the system's libzstd is in use."""
 
 def pool_state() -> tuple[int, int, int]:
-    """(bytes kept, buffers kept, buffers handed out and not yet back) of the pool of output memory."""
+    """Return (bytes kept, buffers kept, buffers in use) of the pool of output memory."""
 
 def trim_pool() -> None:
-    """Give all memory that waits in the pool back to the system."""
+    """Release all unused memory of the pool to the system."""

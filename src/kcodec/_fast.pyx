@@ -4,7 +4,7 @@
 
 Everything that touches bytes without the GIL is C, one subject a file, in `_fast/`:
 
-    fault.h        what was wrong and where              bounds.h       reading bytes nobody vouches for
+    fault.h        what was wrong and where              bounds.h       reading untrusted bytes
     header.c       the 61-byte header                    scan.c         a walk over headers -> batch table
     visibility.c   isolation, before decompression       crc32c.c       the checksum, four ways
     decompress.c   codec -> function                     snappy.c lz4.c zstd.c

@@ -31,7 +31,7 @@ a plain ValueError or TypeError.
        └─ AuthenticationError       TLS or SASL: the broker refused the client, or the client the broker
 
 Texts say where, what was found and what was expected:
-``batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain``.
+``batch at byte 1841 (base_offset 512), record 7: value_length is 900, but 12 bytes remain``.
 """
 
 from __future__ import annotations

@@ -360,11 +360,9 @@ def test_fixed_width_columns_are_numpy_arrays_over_the_same_memory() -> None:
 
 def test_numpy_refuses_what_it_cannot_hold() -> None:
     for name in ("key", "value", "headers"):
-        with pytest.raises(
-            ValueError, match=f"column '{name}' has no fixed width: numpy cannot hold it, take it by Arrow"
-        ):
+        with pytest.raises(ValueError, match=f"column '{name}' has no fixed width, which numpy cannot hold: use Arrow"):
             decoded().to_numpy(name)
-    with pytest.raises(ValueError, match="column 'control_type' holds nulls: numpy cannot hold them, take it by Arrow"):
+    with pytest.raises(ValueError, match="column 'control_type' contains nulls, which numpy cannot hold: use Arrow"):
         decoded().to_numpy("control_type")
     with pytest.raises(ValueError, match="unknown column 'ofset'; did you mean 'offset'"):
         decoded().to_numpy("ofset")

@@ -137,7 +137,7 @@ def test_it_is_a_sequence() -> None:
     assert len(found) == 3
     assert list(found) == list(found)
     for index in (3, -4, 1 << 70):
-        with pytest.raises(IndexError, match="of 3"):
+        with pytest.raises(IndexError, match="there are 3 batches"):
             found[index]
 
 
@@ -214,7 +214,7 @@ def test_records_are_given_after_a_check_of_the_crc() -> None:
         error = caught.value
         assert (error.stored_crc, error.computed_crc) == (stored, computed)
         assert (error.position, error.base_offset, error.record, error.path) == (len(FIRST), 7, None, None)
-        assert str(error).startswith(f"batch at byte {len(FIRST)} (base_offset 7): crc {stored:#010x} is stored but ")
+        assert str(error).startswith(f"batch at byte {len(FIRST)} (base_offset 7): the stored CRC {stored:#010x} ")
     assert batch.is_valid() is False
     assert batch.decode(check_crcs=False).counts.records == 2
 
@@ -237,8 +237,8 @@ def test_a_batch_that_is_not_all_there_says_how_much_is() -> None:
             ask()
         assert (caught.value.needed, caught.value.available) == (len(SECOND), 100)
         assert str(caught.value) == (
-            f"orders-0/00000000000000000000.log: batch at byte 4096 (base_offset 7): {len(SECOND)} bytes are needed but"
-            " 100 are there"
+            f"orders-0/00000000000000000000.log: batch at byte 4096 (base_offset 7): the batch has {len(SECOND)}"
+            " bytes, but only 100 are available"
         )
     assert _fast.header_at(SECOND[:60]) is None
 
@@ -253,7 +253,7 @@ def test_a_loader_brings_the_bytes_when_they_are_asked_for(tmp_path: Path) -> No
     assert batch.data == SECOND
     assert pickle.loads(pickle.dumps(batch)).data == SECOND
     file.write_bytes(SECOND[:70])
-    with pytest.raises(kcodec.TruncatedError, match="are needed but 70 are there"):
+    with pytest.raises(kcodec.TruncatedError, match="but only 70 are available"):
         batch.records()
 
 
@@ -325,5 +325,5 @@ def test_they_pickle_with_their_bytes_place_and_limits() -> None:
 
 
 def test_a_batch_is_made_by_kcodec_alone() -> None:
-    with pytest.raises(TypeError, match=r"RecordBatch comes from kcodec\.batches\(\) or a log"):
+    with pytest.raises(TypeError, match=r"RecordBatch cannot be created directly: call kcodec\.batches"):
         kcodec.RecordBatch()

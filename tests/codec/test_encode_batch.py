@@ -68,7 +68,7 @@ def test_a_marker_is_78_bytes() -> None:
             number, producer_id=5, producer_epoch=3, coordinator_epoch=9, base_timestamp=1, base_offset=44,
             partition_leader_epoch=-1,
         )  # fmt: skip
-    with pytest.raises(EncodeError, match="ends no transaction"):
+    with pytest.raises(EncodeError, match="control_type must be COMMIT or ABORT"):
         kcodec.encode_end_transaction_marker(2, producer_id=5, producer_epoch=3, coordinator_epoch=9, timestamp=1)
 
 

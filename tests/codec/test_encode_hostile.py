@@ -73,7 +73,7 @@ def test_a_builder_that_is_called_while_it_appends_refuses() -> None:
         for call in (builder.close, lambda: builder.append(b"inner", b""), lambda: builder.has_room_for(b"", b"")):
             with pytest.raises(RuntimeError, match="in use"):
                 call()
-        with pytest.raises(TypeError, match="made once"):
+        with pytest.raises(TypeError, match="a second time"):
             builder.__init__()
         yield "name", b"x"
 
@@ -118,7 +118,7 @@ def test_a_refused_record_lends_nothing_on() -> None:
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_builder_is_not_copied(duplicate: Any) -> None:
-    with pytest.raises(TypeError, match="neither copied nor pickled"):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
         duplicate(RecordBatchBuilder())
 
 
@@ -214,7 +214,7 @@ def test_a_column_without_a_name_is_none() -> None:
 def test_columns_shorter_than_the_table_are_refused() -> None:
     source = Capsules(table_of(value=pa.array([b"x"])))
     ArrayStruct.from_address(address(source.array, b"arrow_array")).length = 1_000_000
-    with pytest.raises(ValueError, match="column 'value' has 1 rows, the Arrow table 1000000"):
+    with pytest.raises(ValueError, match="column 'value' has 1 rows, but the Arrow table has 1000000"):
         encode(source, timestamp=0)
 
 

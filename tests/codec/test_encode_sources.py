@@ -108,7 +108,7 @@ def test_a_header_without_a_name_is_refused() -> None:
         (pa.table({"value": [b""], "headers": [[1]]}), "column 'headers' cannot have"),
         (pa.table({"valeu": [b""]}), "did you mean 'value'"),
         (pa.table({"offset": [1]}), "neither a column 'key' nor a column 'value'"),
-        (pa.array([b"x"]), "an Arrow table or struct array is needed"),
+        (pa.array([b"x"]), "expected an Arrow table or struct array"),
     ],
 )
 def test_arrow_data_that_is_no_source(table: Any, words: str) -> None:
@@ -178,7 +178,7 @@ def test_rows_of_every_kind_are_the_same_record() -> None:
         ((b"k", b"v", (), 1 << 64), "timestamp", "64 bits"),
         ((b"k", b"v", "name", 0), "headers", "pairs"),
         ((b"k", b"v", 7, 0), "headers", "pairs"),
-        ((b"k", b"v", [("a",)], 0), "headers", "no pair"),
+        ((b"k", b"v", [("a",)], 0), "headers", "not a pair"),
         ((b"k", b"v", [("a", "text")], 0), "headers", "encode it"),
         ((b"k", b"v", (), 0, 1), "record", "5 fields"),
         ((), "record", "0 fields"),

@@ -175,7 +175,7 @@ def test_a_header_count_of_more_than_five_bytes(limits: DecodeLimits) -> None:
 def test_offset_deltas_outside_the_batch(codec: str, delta: int, limits: DecodeLimits) -> None:
     records = [*RECORDS[:2], RecordSpec(value=b"x", offset_delta=delta)]
     wrong = batch(records=records, compression=codec, last_offset_delta=2)
-    assert_damaged(wrong, limits, f"offset_delta {delta} is outside 0..2", record=2)
+    assert_damaged(wrong, limits, f"offset_delta {delta} is outside 0 to 2", record=2)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

@@ -194,7 +194,7 @@ def test_wrong_templates_are_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'offset'"):
         json_lines(["ofset"])
     decoded = kcodec.decode(build_batch([RecordSpec()]), columns=["offset"])
-    with pytest.raises(ValueError, match="'value' is not there"):
+    with pytest.raises(ValueError, match="'value' is missing"):
         json_lines(["value"]).format(decoded)
     with pytest.raises(ValueError, match="no escape"):
         unescape("\\q")

@@ -82,7 +82,7 @@ static void settle(const Options *options, const DecodeSettings *settings, const
     REQUIRE(aborted_index_build(&index, list, count) == 0);
     if (options->isolation != READ_UNCOMMITTED)
         REQUIRE(decode_control_types(settings, data, 0, batches, table->count) == 0);
-    REQUIRE(visibility_settle(visibility, batches, table->count) == 0);
+    REQUIRE(visibility_resolve(visibility, batches, table->count) == 0);
     visibility_free(visibility);
     aborted_index_free(&index);
 }
@@ -143,7 +143,7 @@ static Answer decode_all(const Options *options, BinaryType type, int threads, c
     REQUIRE(table.end <= size && table.count <= size / LOG_OVERHEAD);
     settle(options, &settings, data, &table, &visibility);
     settings.limit = visibility.limit;
-    DecodeRun run = {.settings = &settings, .data = data, .size = size, .table = table_batches(&table), .damaged = -1,
+    DecodeRun run = {.settings = &settings, .data = data, .size = size, .table = table_batches(&table), .corrupt = -1,
                      .position = INT64_MIN, .last_offset = INT64_MIN};
     Answer answer = {0};
     if (threads > 1 && decode_parallel(&run, table.count, threads)) {

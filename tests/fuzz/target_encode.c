@@ -143,13 +143,13 @@ static void decode_back(const uint8_t *data, int64_t size, int64_t largest, Bina
                                  .max_rows = INT64_MAX, .package = harness_package};
     scan_begin(table);
     REQUIRE(scan_batches(data, size, 0, &settings->limits, 0, INT64_MAX, table) == 0);
-    REQUIRE(table->done && table->damaged < 0 && table->end == size && table->needed == 0);
+    REQUIRE(table->done && table->corrupt < 0 && table->end == size && table->needed == 0);
     for (int64_t at = 0; at < table->count; at++) {
         const BatchHeader *header = &table_batches(table)[at];
         if (header_compression(header) == COMPRESSION_NONE) REQUIRE(header_size(header) <= largest);
-        table_batches(table)[at].fate = FATE_DELIVER;
+        table_batches(table)[at].outcome = OUTCOME_DELIVER;
     }
-    *run = (DecodeRun){.settings = settings, .data = data, .size = size, .table = table_batches(table), .damaged = -1};
+    *run = (DecodeRun){.settings = settings, .data = data, .size = size, .table = table_batches(table), .corrupt = -1};
     REQUIRE(decode_range(run, 0, table->count) == 0 && decode_finish_chunk(run) == 0);
 }
 

@@ -217,13 +217,13 @@ static void decode_and_compare(const uint8_t *data, int64_t size, int check_crcs
     BatchTable table = {0};
     scan_begin(&table);
     REQUIRE(scan_batches(data, size, 0, &settings.limits, 0, INT64_MAX, &table) == 0);
-    REQUIRE(visibility_settle(&visibility, table_batches(&table), table.count) == 0);
-    DecodeRun run = {.settings = &settings, .data = data, .size = size, .table = table_batches(&table), .damaged = -1,
+    REQUIRE(visibility_resolve(&visibility, table_batches(&table), table.count) == 0);
+    DecodeRun run = {.settings = &settings, .data = data, .size = size, .table = table_batches(&table), .corrupt = -1,
                      .position = INT64_MIN, .last_offset = INT64_MIN};
     int failed = decode_range(&run, 0, table.count) != 0;
     REQUIRE(decode_finish_chunk(&run) == 0);
     int is_filtered = start != INT64_MIN || end != INT64_MAX;
-    if (!is_filtered) REQUIRE((failed || table.damaged >= 0) == rows->failed);
+    if (!is_filtered) REQUIRE((failed || table.corrupt >= 0) == rows->failed);
     // what a range rules out by its header is not opened, so damage there is not found
     if (!is_filtered || (!rows->failed && !failed)) require_rows(&run, rows, start, end);
     decode_reset(&run);

@@ -13,25 +13,29 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 draw_docs = importlib.import_module("draw_docs")
+draw_performance = importlib.import_module("draw_performance")
 sys.path.remove(str(ROOT / "tools"))
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: Pages whose examples need a broker.
-ON_A_BROKER = set(
-    re.findall(r'Examples\("([\w-]+\.md)"', Path(__file__).with_name("test_docs_broker.py").read_text("utf-8"))
-)
+ON_A_BROKER = {
+    page
+    for name in ("test_docs_broker.py", "test_docs_get_started.py")
+    for page in re.findall(r'"([\w/-]+\.md)"', Path(__file__).with_name(name).read_text("utf-8"))
+}
 EXAMPLES = [
-    (page.name, number, example)
+    (str(page.relative_to(DOCS)), number, example)
     for page in PAGES
     for number, example in enumerate(EXAMPLE.findall(page.read_text(encoding="utf-8")))
-    if "assert " in example and page.name not in ON_A_BROKER
+    if "assert " in example and str(page.relative_to(DOCS)) not in ON_A_BROKER
 ]
 
 
 def test_what_is_drawn_is_what_the_code_says() -> None:
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    stale = [page.name for page, text in zip(PAGES, texts, strict=True) if draw_docs.drawn_anew(text) != text]
+    stale = [page.name for page, text in zip(PAGES, texts, strict=True) if draw_docs.with_current_parts(text) != text]
     assert stale == [], "run tools/draw_docs.py"
     shown = {name for text in texts for name in re.findall(r"<!-- drawn: ([\w-]+) -->", text)}
     assert {"apis", "other-messages", "errors"} <= shown <= set(draw_docs.DRAWN)
@@ -42,7 +46,7 @@ def test_a_stale_table_is_found() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     stale = text.replace("| 26 | EndTxn | 0-5 |", "| 26 | EndTxn | 0-4 |")
     assert stale != text
-    assert draw_docs.drawn_anew(stale) == text
+    assert draw_docs.with_current_parts(stale) == text
 
 
 @pytest.mark.parametrize(("page", "number", "example"), EXAMPLES)
@@ -108,8 +112,48 @@ def test_a_test_that_is_not_there_is_found() -> None:
     ]
 
 
-def test_the_index_names_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)) == [
-        page.name for page in PAGES if page.name != "README.md"
-    ]
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Return the links of a page that lead nowhere inside the checkout."""
+    wrong = []
+    for found in LINK.finditer(CODE.sub("", text)):
+        link = found[1] or found[2]
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_link_is_found() -> None:
+    text = "[a](producer.md#options) [b](producer.md#no-such) [c](no-such.md) ![d](images/none.svg) `[e](code.md)`"
+    assert broken_links(DOCS / "index.md", text) == ["producer.md#no-such", "no-such.md", "images/none.svg"]
+
+
+def test_the_navigation_names_every_page() -> None:
+    """docs/conf.py makes the table of contents of these lists; pages that a tool writes are added by it."""
+    lists = [DOCS / "index.md", DOCS / "design" / "index.md", DOCS / "reference" / "api" / "index.md"]
+    link = re.compile(r"^- \[[^]]+\]\(([\w/-]+\.md)\)", re.MULTILINE)
+    named = {(page.parent / name).resolve() for page in lists for name in link.findall(page.read_text("utf-8"))}
+    assert named | {DOCS / "index.md", DOCS / "reference" / "error-messages.md"} >= set(PAGES)
+
+
+def test_charts_are_those_of_the_results() -> None:
+    assert draw_performance.stale_charts() == [], "run tools/draw_performance.py"

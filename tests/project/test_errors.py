@@ -114,20 +114,23 @@ def test_errors_of_clients_travel(error: errors.KcodecError) -> None:
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ({}, "value_length 900 but 12 bytes remain"),
-        ({"position": 0}, "batch at byte 0: value_length 900 but 12 bytes remain"),
-        ({"position": 5, "base_offset": -1}, "batch at byte 5 (base_offset -1): value_length 900 but 12 bytes remain"),
-        (PLACE, "batch at byte 1841 (base_offset 512), record 7: value_length 900 but 12 bytes remain"),
-        ({"position": 5, "record": 0}, "batch at byte 5, record 0: value_length 900 but 12 bytes remain"),
-        ({"path": "a.log"}, "a.log: value_length 900 but 12 bytes remain"),
-        ({"path": "a.log", "position": 5}, "a.log: batch at byte 5: value_length 900 but 12 bytes remain"),
+        ({}, "value_length is 900, but 12 bytes remain"),
+        ({"position": 0}, "batch at byte 0: value_length is 900, but 12 bytes remain"),
+        (
+            {"position": 5, "base_offset": -1},
+            "batch at byte 5 (base_offset -1): value_length is 900, but 12 bytes remain",
+        ),
+        (PLACE, "batch at byte 1841 (base_offset 512), record 7: value_length is 900, but 12 bytes remain"),
+        ({"position": 5, "record": 0}, "batch at byte 5, record 0: value_length is 900, but 12 bytes remain"),
+        ({"path": "a.log"}, "a.log: value_length is 900, but 12 bytes remain"),
+        ({"path": "a.log", "position": 5}, "a.log: batch at byte 5: value_length is 900, but 12 bytes remain"),
     ],
 )
 def test_texts_say_where_as_far_as_it_is_known(place: dict[str, Any], text: str) -> None:
-    error = errors.DecodeError("value_length 900 but 12 bytes remain", **place)
+    error = errors.DecodeError("value_length is 900, but 12 bytes remain", **place)
     assert str(error) == text
-    assert error.reason == "value_length 900 but 12 bytes remain"
-    assert error.args == ("value_length 900 but 12 bytes remain",)
+    assert error.reason == "value_length is 900, but 12 bytes remain"
+    assert error.args == ("value_length is 900, but 12 bytes remain",)
 
 
 @pytest.mark.parametrize("error", every(), ids=lambda error: type(error).__name__)

@@ -61,11 +61,13 @@ def test_every_cut_is_a_truncated_error(version: int) -> None:
 def test_a_fault_names_the_field_and_the_byte() -> None:
     content = TreeRequest(words=["", "a" * 9]).encode(0)
     with pytest.raises(
-        TruncatedError, match=r"TreeRequest version 0, words\[1\] at byte \d+: a string takes 9 bytes but 8"
+        TruncatedError, match=r"TreeRequest version 0, words\[1\] at byte \d+: a string takes 9 bytes, but 8"
     ):
         TreeRequest.decode(content[:-5], 0)
     content = TreeRequest(branches=[Branch(), Branch(topic="a", leaves=[Leaf()] * 3)]).encode(0)
-    with pytest.raises(DecodeError, match=r"branches\[1\].topic at byte \d+: null, which it must not be"):
+    with pytest.raises(
+        DecodeError, match=r"branches\[1\].topic at byte \d+: the value is null, which this version does not allow"
+    ):
         TreeRequest.decode(content[:-19] + b"\xff\xff" + content[-17:], 0)
 
 
@@ -80,10 +82,10 @@ def test_a_version_that_is_not_known() -> None:
 def test_a_value_that_a_version_lacks() -> None:
     assert TreeRequest(hint="ignorable").encode(0) == TreeRequest().encode(0)
     assert TreeRequest(added=5).encode(0) == TreeRequest().encode(0)
-    with pytest.raises(EncodeError, match="TreeRequest version 0: added = 6 is not in this version") as caught:
+    with pytest.raises(EncodeError, match="TreeRequest version 0: added = 6 is not part of this version") as caught:
         TreeRequest(added=6).encode(0)
     assert (caught.value.field, caught.value.value) == ("added", 6)
-    with pytest.raises(EncodeError, match=r"extra = .* is not in this version"):
+    with pytest.raises(EncodeError, match=r"extra = .* is not part of this version"):
         TreeRequest(extra=Leaf(index=1)).encode(1)
     assert TreeRequest.decode(TreeRequest().encode(0), 0).added == 5
 
@@ -129,14 +131,16 @@ def test_nulls_where_there_are() -> None:
     assert TreeRequest.decode(content, 2) == message
     with_cursor = TreeRequest(cursor=Leaf(index=3))
     assert TreeRequest.decode(with_cursor.encode(2), 2).cursor == Leaf(index=3)
-    with pytest.raises(DecodeError, match=f"text at byte {TEXT_AT + 2}: null, which it must not be"):
+    with pytest.raises(
+        DecodeError, match=f"text at byte {TEXT_AT + 2}: the value is null, which this version does not allow"
+    ):
         TreeRequest.decode(TreeRequest().encode(0)[:TEXT_AT] + b"\xff\xff" + bytes(99), 0)
 
 
 def test_arrays_are_counted_before_there_is_memory_for_them() -> None:
     before = TreeRequest().encode(0)[: TEXT_AT + 10]
     with pytest.raises(
-        TruncatedError, match=r"numbers at .* an array of 2147483647 elements takes 8589934588 bytes but 8"
+        TruncatedError, match=r"numbers at .* an array of 2147483647 elements takes 8589934588 bytes, but 8"
     ):
         TreeRequest.decode(before + b"\x7f\xff\xff\xff" + bytes(8), 0)
 
@@ -204,9 +208,9 @@ def test_unknown_tagged_fields_are_kept_and_written_again() -> None:
     content = message.encode(2)
     assert TreeRequest.decode(content, 2) == message
     assert TreeRequest.decode(content, 2).encode(2) == content
-    with pytest.raises(EncodeError, match=r"unknown_tagged_fields are not in this version"):
+    with pytest.raises(EncodeError, match=r"unknown_tagged_fields cannot be sent"):
         tree(unknown_tagged_fields=((2, b""),)).encode(1)
-    with pytest.raises(EncodeError, match=r"branches\[0\].leaves\[0\].unknown_tagged_fields are not in this version"):
+    with pytest.raises(EncodeError, match=r"branches\[0\].leaves\[0\].unknown_tagged_fields cannot be sent"):
         tree(branches=[Branch(leaves=[leaf])]).encode(0)
 
 
@@ -225,9 +229,9 @@ def test_a_tagged_field_must_fill_its_size() -> None:
     head = content[:-7]
     for tail, text in [
         ("01 01 05 00000003 00", "epoch at byte .*: 1 bytes are left of the 5 of its tagged field"),
-        ("01 01 03 000003 0000", "epoch at byte .*: a value takes 4 bytes but 3 remain in the tagged field"),
-        ("01 01 04 000003", "the field of tag 1 takes 4 bytes but 3 remain"),
-        ("01 ffffffff7f 00", "a number of 34359738367"),
+        ("01 01 03 000003 0000", "epoch at byte .*: a value takes 4 bytes, but 3 remain in the tagged field"),
+        ("01 01 04 000003", "the field of tag 1 takes 4 bytes, but 3 remain"),
+        ("01 ffffffff7f 00", "the length 34359738367 exceeds"),
         ("01 ffffffffff01 00", "a varint of more than 5 bytes"),
     ]:
         with pytest.raises(DecodeError, match=text):

@@ -209,12 +209,12 @@ MEMBER_ASSIGNMENT = struct.pack(">hh", 7, 1) + b"g" + struct.pack(">h", 1) + b"m
         (
             struct.pack(">h", 3) + b"\x7f\xff",
             None,
-            "ConsumerGroupMetadataKey version 0, group_id at byte 4: a string takes 32767 bytes but 0 remain",
+            "ConsumerGroupMetadataKey version 0, group_id at byte 4: a string takes 32767 bytes, but 0 remain",
         ),
         (
             GROUP_METADATA,
             bytes(4) + bytes(4) + b"\x00\x09proto",
-            "GroupMetadataValue version 0, protocol at byte 10: a string takes 9 bytes but 5 remain",
+            "GroupMetadataValue version 0, protocol at byte 10: a string takes 9 bytes, but 5 remain",
         ),
         (
             GROUP_METADATA,
@@ -229,7 +229,7 @@ MEMBER_ASSIGNMENT = struct.pack(">hh", 7, 1) + b"g" + struct.pack(">h", 1) + b"m
         (
             MEMBER_ASSIGNMENT,
             bytes(2) + b"\xff\xff\xff\xff\x0f",
-            "ConsumerGroupTargetAssignmentMemberValue version 0, topic_partitions at byte 7: a number of 4294967295",
+            "ConsumerGroupTargetAssignmentMemberValue version 0, topic_partitions at byte 7: the length 4294967295",
         ),
     ],
 )
@@ -291,13 +291,13 @@ def test_an_error_names_message_version_and_field() -> None:
     unread = read("__consumer_offsets", struct.pack(">hh", 3, -1), None)
     assert (unread.type, unread.key) == ("ConsumerGroupMetadata", None)
     assert unread.error == (
-        "ConsumerGroupMetadataKey version 0, group_id at byte 4: null, which it must not be in this version"
+        "ConsumerGroupMetadataKey version 0, group_id at byte 4: the value is null, which this version does not allow"
     )
     unknown = read("__consumer_offsets", GROUP_METADATA, b"\x00\x05" + bytes(40))
     assert (unknown.version, unknown.error) == (5, "GroupMetadataValue version 5 is not known, only 0 to 4")
     topic = b"\x01\x02\x00" + b"\x02t" + bytes(16) + b"\x00"
     assert read("__cluster_metadata", None, topic).value == TopicRecord(name="t")
-    assert read("__cluster_metadata", None, topic + b"xx").error == "TopicRecord version 0: 2 bytes follow it"
+    assert read("__cluster_metadata", None, topic + b"xx").error == "TopicRecord version 0: 2 bytes follow the message"
 
 
 def test_unknown_tags_are_kept_and_not_shown() -> None:

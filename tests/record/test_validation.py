@@ -218,7 +218,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any], int, str]] = {
     "too large": (one(), {"max_message_bytes": 67}, 10, "the batch has 68 bytes"),
     "just not too large": (one(), {"max_message_bytes": 68}, 0, ""),
     "larger than a segment": (one(), {"segment_bytes": 67}, 18, "segment.bytes is 67"),
-    "crc": (one(crc=1), {}, 2, "crc 0x00000001 is stored"),
+    "crc": (one(crc=1), {}, 2, "the stored CRC 0x00000001"),
     "count": (one(last_offset_delta=3), {}, 87, "disagrees with"),
     "no records": (empty_batch(), {}, 87, "records_count 0 is not positive"),
     "negative delta": (one(last_offset_delta=-1), {}, 87, "is negative"),

@@ -291,7 +291,7 @@ def raw_records(header: Header, payload: bytes) -> Iterator[RawRecord]:
         try:
             raw = _read_record(cursor)
             if not 0 <= raw.offset_delta <= header.last_offset_delta:
-                reason = f"offset_delta {raw.offset_delta} is outside 0..{header.last_offset_delta}"
+                reason = f"offset_delta {raw.offset_delta} is outside 0 to {header.last_offset_delta}"
                 raise DecodeError("offset_delta_range", reason)
             if header.compression and raw.offset_delta <= before:
                 raise DecodeError("offset_delta_order", f"offset_delta {raw.offset_delta} follows {before}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: ``kcodec COMMAND ...``, also ``python -m kcodec``.
 
-One file a command; COMMANDS is the list of them, and a command's file is imported when it is called: its `parser()`
-declares the options, its `run(options, output)` does the work. Data goes to stdout, messages to stderr. parser.py makes
-argparse suggest, render.py knows tables and colors, output.py how to write.
+COMMANDS lists the commands. Each has a module, which is imported when the command is called: `parser()` declares its
+options, and `run(options, output)` runs it. Data goes to stdout, messages to stderr. parser.py adds suggestions to
+argparse, render.py formats tables and colors, output.py writes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 
 # command, which is also the name of its module below kcodec.cli -> what it does
 COMMANDS = {
-    "dump": "what a file of a Kafka log directory holds: batches, records, indexes, checkpoints",
-    "check": "what is wrong with these files, and what to do about it",
-    "cat": "records of files or a broker, as kcat prints them: any format, internal topics decoded",
-    "convert": "records into a Parquet, Arrow, CSV, JSON lines or cleaned .log file",
-    "consume": "records of a broker, as kcat prints them: as they come, or up to the end; alone or in a group",
-    "produce": "messages from stdin or files into a topic, as kcat sends them; all or nothing if wanted",
-    "restore": "the committed records of a log directory back into topics, each once",
-    "txn": "transactions, in files or of a cluster: what is open, what hangs, and the command that ends it",
-    "topics": "topics of a cluster: list, describe, create, delete, config",
-    "groups": "consumer groups of a cluster: members, offsets, lag, and which transaction holds it back",
-    "offsets": "where topics begin and end; committed offsets of groups: reset (dry run first), delete",
+    "dump": "print the contents of files of a log directory: batches, records, indexes, checkpoints",
+    "check": "report what is wrong with these files, and the remedy",
+    "cat": "print records of files or a broker, with kcat's letters; internal topics are decoded",
+    "convert": "write records to a Parquet, Arrow, CSV, JSON lines or cleaned .log file",
+    "consume": "print records of a topic, with kcat's letters, alone or in a consumer group",
+    "produce": "send messages from stdin or files, with kcat's letters, on request in a transaction",
+    "restore": "write the committed records of a log directory back into topics, exactly once",
+    "txn": "show transactions of files or a cluster: open, hanging, and the command that ends them",
+    "topics": "list, describe, create, delete and configure topics",
+    "groups": "show consumer groups: members, offsets, lag, and the transaction that causes it",
+    "offsets": "show the offsets of topics; reset (after a dry run) and delete those of groups",
 }
 
 
 def main(arguments: Sequence[str] | None = None, output: Output | None = None) -> ExitStatus:
-    """Run one command line and give its exit status. Errors are printed on stderr, not raised; interrupts are."""
+    """Run one command line and return its exit status. Errors are printed on stderr; KeyboardInterrupt is raised."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     output = output or Output()
     try:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, output: Output | None = None) -
 
 
 def _text_of(error: Exception) -> str:
-    """One line: of an OSError of the system the file and the reason."""
+    """Return an error as one line; for an OSError of the system the file and the reason."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     return str(error)
@@ -90,12 +90,12 @@ def _overview() -> str:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """SIGTERM ends the program as Ctrl-C does: nothing half-written is left behind."""
+    """Let SIGTERM end the program as Ctrl-C does, so that no incomplete file is left behind."""
     raise KeyboardInterrupt
 
 
 def run() -> None:
-    """The program: main() with the exit status, where Ctrl-C and a closed pipe end it quietly."""
+    """Run main() and exit with its status. Ctrl-C and a closed pipe end the program without a traceback."""
     output = Output()
     signal.signal(signal.SIGTERM, _interrupt)
     try:

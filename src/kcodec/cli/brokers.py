@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of commands that ask a broker: where it is, and properties by the names of Kafka's clients.
+"""The options of commands that connect to a broker: its address, and client properties by Kafka's names.
 
-`-X name=value` and the lines of `-F FILE` take the names of librdkafka, of Kafka's Java clients, and our own: dots and
-underscores are the same. FILE is a Java properties file, so that those of Kafka's own tools can be used. A password
-belongs into a file, as other users can see the command line. Values are never shown in messages.
+`-X name=value` and the lines of `-F FILE` accept the names of librdkafka, of Kafka's Java clients, and of kcodec; dots
+and underscores are equivalent. FILE is a Java properties file, so that files of Kafka's own tools can be used.
+Passwords belong in a file, as other users can see the command line. Messages never contain values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
         "--bootstrap-server",
         required=is_required,
         metavar="HOST:PORT",
-        help="a broker of the cluster, or several with commas between",
+        help="a broker of the cluster, or several separated by commas",
     )
     parser.add_argument(
         "-X",
@@ -42,18 +42,18 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a client property by librdkafka's or Java's name, as security.protocol=SASL_SSL",
+        help="a client property by its name in librdkafka or Java, such as security.protocol=SASL_SSL",
     )
     parser.add_argument(
         "-F",
         dest="properties_file",
         metavar="FILE",
-        help="such properties in a file, as Kafka's tools take them: NAME=VALUE or NAME: VALUE, one a line",
+        help="a file of such properties, as for Kafka's tools: NAME=VALUE or NAME: VALUE on each line",
     )
 
 
 def broker_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of a client, from those of a command. UsageError for a property that makes no sense."""
+    """Return the options of a client from those of a command. Raise UsageError for an invalid property."""
     from kcodec.client.properties import options_of_property
 
     found: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def broker_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_admin(options: argparse.Namespace) -> Admin:
-    """Admin of the broker that the options name. UsageError for a property that there is not."""
+    """Return an Admin for the broker that the options name. Raise UsageError for an unknown property."""
     from kcodec.client import Admin
 
     try:
@@ -76,7 +76,7 @@ def make_admin(options: argparse.Namespace) -> Admin:
 
 
 def client_options(options: argparse.Namespace, **given: Any) -> dict[str, Any]:
-    """The options of a client for a terminal: what the command gives, and above that what the command line says."""
+    """Return the options of a client for a terminal: those of the command, overridden by the command line."""
     return {**DEFAULTS, **given, **broker_options(options)}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec cat``: the records of a log, or of a topic of a broker, with kcat's letters: what a consumer would get."""
+"""``kcodec cat``: print the records of a log, or of a topic of a broker, as a consumer returns them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kcodec.log.parallel import in_order
 from kcodec.text import TextBytes
 
 DESCRIPTION = (
-    "Prints records as a consumer would get them: by default each value and a newline. FILE is a partition directory, "
-    "a segment, or a log directory with -t; with -b it is topic -t of a broker, always read_committed. The letters are "
-    "kcat's: %s value, %S its size, %k key, %K its size, %T timestamp, %h headers, %t topic, %p partition, %o offset. "
-    "The end of the log ends the output, as kcat's -e. Records of __consumer_offsets, __transaction_state and "
-    "__cluster_metadata are shown as what they say, as JSON."
+    "Prints records as a consumer returns them: by default each value and a newline. FILE is a partition directory, a "
+    "segment, or a log directory with -t. With -b the records are those of topic -t of a broker, always "
+    "read_committed. Format letters are kcat's: %s value, %S its size, %k key, %K its size, %T timestamp, %h headers, "
+    "%t topic, %p partition, %o offset. The command ends at the end of the log, like kcat -e. Records of "
+    "__consumer_offsets, __transaction_state and __cluster_metadata are decoded and printed as JSON."
 )
 EXAMPLES = (
     Example("only what is committed, as JSON", "kcodec cat orders-0 --read-committed -J"),
@@ -40,19 +40,19 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, N, -N (the last N), s@TIME (from), e@TIME (to); may be given twice",
+        help="beginning, end, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
-    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the log: always so")
+    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the log (always the case)")
     add_shape_options(found)
-    found.add_argument("--follow", action="store_true", help="go on with what a broker appends, until Ctrl-C or -c")
+    found.add_argument("--follow", action="store_true", help="continue with appended records, until Ctrl-C or -c")
     add_log_options(found)
     add_broker_options(found, is_required=False)
     return found
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Print every log named; FINDINGS if corruption ended one or was skipped."""
+    """Print every log. Return FINDINGS if corruption ended one or was skipped."""
     if options.count is not None and options.count < 0:
         raise CommandError(f"--count must not be negative, not {options.count}")
     if options.bootstrap_server is not None:
@@ -72,10 +72,12 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _from_broker(options: argparse.Namespace, output: Output) -> ExitStatus:
     if options.files:
-        raise UsageError(f"{options.files[0]}: with -b the topic is named by -t, not a FILE")
+        raise UsageError(f"{options.files[0]}: with -b name the topic with -t, not a FILE")
     if options.follow or options.control:
         raise UsageError(
-            "--follow is `kcodec consume` with -b" if options.follow else "--control is for files: consumers get none"
+            "--follow is for files: with -b use `kcodec consume`"
+            if options.follow
+            else "--control is for files: a consumer receives no control records"
         )
     from kcodec.cli.consume import print_range
 

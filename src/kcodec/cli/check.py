@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec check``: what is wrong with files of a log directory, and what to do about each finding."""
+"""``kcodec check``: report what is wrong with files of a log directory, and the remedy of each finding."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kcodec.log import Finding, LogDirectory
 from kcodec.log.check import TEXT_FILES, file_findings
 
 DESCRIPTION = (
-    "Reads everything and says what is wrong: checksums (a bad one only if the package crc32c finds it, too), lengths, "
-    "records, the order of offsets, gaps in producers' sequences, torn tails, transactions, and whether indexes, "
-    "snapshots and checkpoints agree with the log. Each finding says what to do. Errors and warnings make the exit "
-    "status 1; notices alone do not. A file may be checked by itself, a partition directory, or a whole log directory."
+    "Reads all data and reports what is wrong: checksums (a bad one is confirmed by the package crc32c), lengths, "
+    "records, the order of offsets, gaps in producers' sequences, torn tails, transactions, and indexes, snapshots "
+    "and checkpoints that contradict the log. Each finding names its remedy. The exit status is 1 if there are errors "
+    "or warnings; notices alone leave it at 0. FILE is a single file, a partition directory, or a log directory."
 )
 EXAMPLES = (
     Example("a partition with all its files", "kcodec check orders-0"),
     Example("errors only, as JSON", "kcodec check --json --severity error orders-0"),
-    Example("one file by itself", "kcodec check orders-0/00000000000000000058.txnindex"),
+    Example("a single file", "kcodec check orders-0/00000000000000000058.txnindex"),
 )
 SEVERITIES = ("notice", "warning", "error")
 MEANINGS = {"error": "bad", "warning": "notable", "notice": "quiet"}
@@ -37,13 +37,13 @@ def parser() -> Parser:
     found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
     found.add_json()
     found.add_argument(
-        "--severity", choices=SEVERITIES, default="notice", help="findings of this and above (default: %(default)s)"
+        "--severity", choices=SEVERITIES, default="notice", help="lowest severity to print (default: %(default)s)"
     )
     return found
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Check every file named; FINDINGS for any error or warning, whether shown or not."""
+    """Check every file. Return FINDINGS for any error or warning, printed or not."""
     counts: Counter[str] = Counter()
     for file in options.files:
         for finding in _findings(file, output):

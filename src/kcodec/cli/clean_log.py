@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaned ``.log`` files for ``kcodec convert``: batches of a log without what is not wanted, offsets as they were.
+"""Cleaned ``.log`` files for ``kcodec convert``: the batches of a log that are kept, with unchanged offsets.
 
-A batch of which everything is kept goes through byte for byte. One that is kept in part (a range of offsets, or the log
-start, begins or ends within it) is rewritten, with its own codec and every other field as it was, as the cleaner
-does. Under read_committed the data of aborted transactions goes, and everything from the last stable offset on; end
-markers stay, because committed data is still marked as transactional (one may lie behind the last stable offset though
-its data is before, and then comes along). Without markers committed batches lose that mark
-instead (the CRC is computed again), so that the file needs none. Torn tails and, with on_error "skip", batches with a
-bad CRC are left out.
+A batch that is kept as a whole is copied byte for byte. A batch that is kept in part, because a range of offsets or the
+log start begins or ends within it, is rewritten with its own codec and unchanged fields, as the log cleaner does.
+
+Under read_committed, aborted transactions and everything from the last stable offset on are left out. End-transaction
+markers stay, as committed data is still marked as transactional. A marker can follow the last stable offset although
+its data precedes it; such a marker is copied too. Without markers, committed batches lose the transactional bit and
+get a new CRC instead. Torn tails and, with on_error "skip", batches with a wrong CRC are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class CleanOptions:
-    """What is kept: offsets in [start_offset, end_offset), what is committed, end markers; and what corruption does."""
+    """Which offsets are kept, whether only committed data and markers are, and how to handle corruption."""
 
     start_offset: int | None
     end_offset: int | None
@@ -43,7 +43,7 @@ class CleanOptions:
 
 @dataclass
 class Cleaned:
-    """What was written: batches as they were, rewritten batches, records; and the corruption that was left out."""
+    """The number of batches copied and rewritten, of records, and the corrupt batches that were left out."""
 
     whole_batches: int = 0
     rewritten_batches: int = 0
@@ -53,14 +53,14 @@ class Cleaned:
 
 
 def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Callable[[int, int], None]) -> Cleaned:
-    """Write the cleaned segment, whole or not at all. DecodeError for corruption that is not to be skipped."""
+    """Write the cleaned segment, complete or not at all. Raise DecodeError for corruption that is not skipped."""
     cleaning = _Cleaning(log, options)
     with atomic_file(path) as raw:
         file = io.BufferedWriter(raw, 1 << 20)
         for data in cleaning.batches(progress):
             cleaning.done.size_in_bytes += len(data)
             if cleaning.done.size_in_bytes > LARGEST_SEGMENT_BYTES:
-                raise CommandError(f"{path}: Kafka's segments end below 2 GiB: take a range with --offsets")
+                raise CommandError(f"{path}: a segment must be smaller than 2 GiB: select a range with --offsets")
             file.write(data)
         file.flush()
     return cleaning.done
@@ -149,7 +149,7 @@ class _Cleaning:
             if not records:
                 return None
             is_cut, count = len(records) < len(every), len(records)
-            data = memoryview(_written_anew(records, whole)) if is_cut else data
+            data = memoryview(_rewritten(records, whole)) if is_cut else data
         self.done.records += count
         self.done.whole_batches += not is_cut
         self.done.rewritten_batches += is_cut
@@ -158,8 +158,8 @@ class _Cleaning:
         return data
 
 
-def _written_anew(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes:
-    """What is left of a batch, with its own codec; of one of the old formats in the format of today."""
+def _rewritten(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes:
+    """Return a batch of the remaining records, with the same codec; magic 0 and 1 become magic 2."""
     if batch.magic == 2:
         return kcodec.encode_batch(records, like=batch)
     is_stamped = batch.timestamp_type == kcodec.TimestampType.LOG_APPEND_TIME

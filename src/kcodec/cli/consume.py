@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec consume``: records of a broker with kcat's letters, as they come or up to the end; alone or in a group."""
+"""``kcodec consume``: print records of a broker, with kcat's letters, alone or in a consumer group."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from kcodec.offsets import TopicPartition
 
 DESCRIPTION = (
-    "Prints records as they are written to a topic, from its beginning or from -o on, until Ctrl-C, -c, or with -e its "
-    "end. The letters are kcat's. Aborted records, and those of open transactions, are left out: -X "
-    "isolation.level=read_uncommitted shows them. With -G it is a member of a group, which shares out the partitions "
-    "of the TOPICs and keeps the offsets. What internal topics hold is shown as JSON."
+    "Prints records of a topic, from its beginning or from -o, until Ctrl-C, until -c records, or with -e until the "
+    "end of the topic. Format letters are kcat's. Records of aborted and open transactions are left out; -X "
+    "isolation.level=read_uncommitted shows them. With -G the command joins a consumer group, which assigns "
+    "partitions of the TOPICs and stores the offsets. Records of internal topics are decoded and printed as JSON."
 )
 EXAMPLES = (
-    Example("the last ten, then what comes", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),
-    Example("all there is, as JSON", "kcodec consume -b localhost:9092 -t orders -e -J"),
+    Example("the last ten, then new records", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),
+    Example("all records, as JSON", "kcodec consume -b localhost:9092 -t orders -e -J"),
     Example("as a member of a group", "kcodec consume -b localhost:9092 -G billing orders"),
 )
 POLL_SECONDS = 0.5
@@ -36,28 +36,30 @@ POLL_SECONDS = 0.5
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("consume", DESCRIPTION, EXAMPLES)
-    found.add_argument("topics", nargs="*", metavar="TOPIC", help="with -G: these topics; ^... is a regular expression")
+    found.add_argument("topics", nargs="*", metavar="TOPIC", help="with -G: the topics; ^... is a regular expression")
     add_broker_options(found)
-    found.add_argument("-t", "--topic", metavar="TOPIC", help="without a group: this topic")
-    found.add_argument("-p", "--partition", type=int, metavar="N", help="this partition (default: all of the topic)")
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="without a group: the topic")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: all)")
     found.add_repeatable(
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); may be given twice",
+        help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
     found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")
     add_shape_options(found)
-    found.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
-    found.add_argument("-u", "--unbuffered", action="store_true", help="write each batch at once: always so without -e")
-    found.add_argument("-G", "--group", metavar="GROUP", help="as a member of this group, which keeps the offsets")
-    add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue behind it (skip)")
+    found.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
+    found.add_argument(
+        "-u", "--unbuffered", action="store_true", help="write each batch immediately (always the case without -e)"
+    )
+    found.add_argument("-G", "--group", metavar="GROUP", help="join this consumer group, which stores the offsets")
+    add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue after it (skip)")
     return found
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Print records; FINDINGS if corruption ended it or was skipped."""
+    """Print records. Return FINDINGS if corruption ended the command or was skipped."""
     if options.count is not None and options.count < 0:
         raise UsageError(f"--count must not be negative, not {options.count}")
     is_stored = "stored" in options.offset
@@ -66,9 +68,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         _check_group(options, offsets)
         return _Following(options, output).in_group(options.topics)
     if options.topics:
-        raise UsageError(f"{options.topics[0]}: TOPICs are for a group (-G); without one name the topic with -t")
+        raise UsageError(f"{options.topics[0]}: TOPICs need a group (-G); without a group name the topic with -t")
     if is_stored and "group_id" not in reader_options(options):
-        raise UsageError("-o stored needs a group that stored them: -X group.id=GROUP, or -G to be its member")
+        raise UsageError("-o stored needs a group: -X group.id=GROUP, or -G to join it")
     is_bounded = options.exit or offsets.end_timestamp is not None
     if is_bounded and not is_stored:
         return print_range(options, output)
@@ -81,9 +83,11 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
     if not options.topics:
         raise UsageError("-G GROUP needs TOPICs (see kcodec consume --help)")
     if options.partition is not None:
-        raise UsageError("-p is not for a group, which shares out the partitions")
+        raise UsageError("-p cannot be used with -G: the group assigns the partitions")
     if any(place not in ("beginning", "end", "stored") for place in options.offset):
-        raise UsageError("a group goes on at its stored offsets: -o may only say where it begins, beginning or end")
+        raise UsageError(
+            "with -G the stored offsets are used: -o can only be beginning or end, for partitions without one"
+        )
     assert offsets.start is None
 
 
@@ -138,7 +142,7 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
     status = printer.ended(records.counts.skipped_batches)
     if options.count is None and getattr(options, "quiet", True) is False:
         ends = ", ".join(f"{place} at {one.end}" for place, one in records.offsets.items())
-        output.say(f"kcodec: the end is reached: {ends}")
+        output.say(f"kcodec: reached the end: {ends}")
     return status
 
 
@@ -178,7 +182,7 @@ class _Printer:
         """All was printed."""
         self._output.flush()
         if skipped:
-            self._output.say(f"kcodec: corrupt batches that were skipped: {skipped}")
+            self._output.say(f"kcodec: corrupt batches skipped: {skipped}")
             return ExitStatus.FINDINGS
         return ExitStatus.OK
 

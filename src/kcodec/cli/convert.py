@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec convert``: records into a file of another kind, whole or not at all, at constant memory."""
+"""``kcodec convert``: write records to a file of another format, complete or not at all, with constant memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log
 
 DESCRIPTION = (
-    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer would get them; or into "
-    "a cleaned .log file, where batches stay byte for byte what they were unless a range of offsets cuts them, offsets "
-    "stay, and --read-committed leaves out what was aborted or is open. The output appears whole or not at all: it is "
-    "written under another name in its folder and renamed at the end, over a file that is there. Timestamps are "
-    "milliseconds in UTC; key and value are bytes, in CSV and JSON lines by the rules of kcodec.text."
+    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer returns them; or into a "
+    "cleaned .log file. A cleaned file keeps offsets and the bytes of each batch, except of batches that a range of "
+    "offsets cuts; --read-committed leaves out aborted and open transactions. The output file appears complete or not "
+    "at all: it is written under a temporary name in the same directory, then renamed, replacing an existing file. "
+    "Timestamps are milliseconds in UTC. Keys and values are bytes, in CSV and JSON lines by the rules of "
+    "kcodec.text."
 )
 EXAMPLES = (
     Example("a partition as Parquet", "kcodec convert orders-0 -o orders.parquet"),
@@ -29,7 +30,7 @@ EXAMPLES = (
         "three columns, committed only",
         "kcodec convert orders-0 --read-committed --columns offset,key,value -o orders.csv",
     ),
-    Example("a segment of what is committed", "kcodec convert orders-0 --read-committed -o clean.log"),
+    Example("a segment of committed data", "kcodec convert orders-0 --read-committed -o clean.log"),
 )
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -41,7 +42,7 @@ def parser() -> Parser:
     found.add_argument(
         "-o", "--output", type=Path, required=True, metavar="OUT", help=f"the file to write: {', '.join(FORMATS)}"
     )
-    found.add_argument("--format", choices=sorted(set(FORMATS.values())), help="needed if the name of OUT lacks it")
+    found.add_argument("--format", choices=sorted(set(FORMATS.values())), help="format of OUT (default: its suffix)")
     found.add_argument(
         "--columns",
         type=names,
@@ -50,11 +51,19 @@ def parser() -> Parser:
         help=f"of {', '.join(COLUMNS)}; or all (default: {','.join(DEFAULT_COLUMNS)})",
     )
     found.add_argument(
-        "--offsets", type=offset_range, default=(None, None), metavar="A:B", help="offsets from A on, below B"
+        "--offsets",
+        type=offset_range,
+        default=(None, None),
+        metavar="A:B",
+        help="offsets from A up to, but not including, B",
     )
-    found.add_argument("--compression", choices=COMPRESSIONS, help="of Parquet and Arrow files (default: zstd, none)")
     found.add_argument(
-        "--without-markers", action="store_true", help="of .log files: committed data as plain batches, no end markers"
+        "--compression", choices=COMPRESSIONS, help="codec of Parquet and Arrow files (default: zstd, none)"
+    )
+    found.add_argument(
+        "--without-markers",
+        action="store_true",
+        help="for .log files: write committed data as plain batches without end-transaction markers",
     )
     add_log_options(found)
     return found
@@ -68,9 +77,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     if kind == "log":
         return _clean(logs, options, output)
     if options.without_markers:
-        raise CommandError(
-            "--without-markers is for .log files: other files hold no markers unless --control asks for them"
-        )
+        raise CommandError("--without-markers is for .log files: other files contain markers only with --control")
     conversion = _Conversion(logs, options, output)
     wanted = SinkOptions(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
 
@@ -101,11 +108,13 @@ def _reported(
 def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
     """A cleaned segment of the one log named."""
     if len(logs) != 1:
-        raise CommandError(f"a .log file holds one partition, but {len(logs)} are named: choose with -t and -p")
+        raise CommandError(f"a .log file holds one partition, got {len(logs)}: select one with -t and -p")
     if options.columns is not DEFAULT_COLUMNS or options.compression is not None or options.control:
-        raise CommandError("--columns, --compression and --control are not for .log files: batches stay as they are")
+        raise CommandError(
+            "--columns, --compression and --control are not for .log files, which keep batches unchanged"
+        )
     if options.without_markers and not options.read_committed:
-        raise CommandError("--without-markers needs --read-committed: aborted data would look committed")
+        raise CommandError("--without-markers needs --read-committed: aborted data would appear committed")
     start, end = options.offsets
     wanted = CleanOptions(start, end, isolation_of(options), not options.without_markers, options.on_error)
     progress = Progress(output, "cleaning")

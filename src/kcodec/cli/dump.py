@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec dump``: what a file of a log directory holds, whatever its suffix.
+"""``kcodec dump``: print the contents of files of a log directory.
 
-Segments are shown by dump_segment.py. Indexes, snapshots, checkpoints and the other small files are a table, or JSON of
-the same names; a log directory is a row a partition, from names and checkpoints, and no log is read.
+dump_segment.py prints segments. Indexes, snapshots, checkpoints and the other small files are printed as a table, or as
+JSON with the same names. A log directory is printed with one row per partition, from names and checkpoints; no log is
+read.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from kcodec.log import LogDirectory, checkpoints, indexes, open_log_directory, s
 from kcodec.log.segment import SEGMENT_NAME, is_last_segment
 
 DESCRIPTION = (
-    "Shows what files of a Kafka log directory hold: the batches of segments (.log, .checkpoint), with --records their "
-    "records, too; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots (.snapshot), and of "
-    "the text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). A partition "
-    "directory stands for its segments; of a log directory the partitions are listed. Every CRC is checked; a corrupt "
-    "batch is shown, reported on stderr, and skipped."
+    "Prints the contents of files of a Kafka log directory: the batches of segments (.log, .checkpoint), with "
+    "--records also their records; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots "
+    "(.snapshot), and of text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). For "
+    "a partition directory its segments are printed, for a log directory its partitions are listed. Every CRC is "
+    "checked; a corrupt batch is printed, reported on stderr, and skipped."
 )
 EXAMPLES = (
     Example("the batches of a partition", "kcodec dump orders-0"),
     Example("two records, as JSON", "kcodec dump --records --json --offsets 0:2 orders-0/00000000000000000000.log"),
-    Example("who was producing when the segment rolled", "kcodec dump orders-0/00000000000000000042.snapshot"),
+    Example("the producers at the time the segment was rolled", "kcodec dump orders-0/00000000000000000042.snapshot"),
 )
 # A file that the broker is about to swap in, or to delete, is of the kind of its name without that.
 ON_THEIR_WAY = (".swap", ".cleaned", ".deleted")
@@ -55,12 +56,18 @@ def parser() -> Parser:
     """The options of the command."""
     found = Parser("dump", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or directory")
-    found.add_argument("-r", "--records", action="store_true", help="the records below each batch")
-    found.add_json("one JSON object a line instead of a table")
+    found.add_argument("-r", "--records", action="store_true", help="print the records below each batch")
+    found.add_json("one JSON object per line instead of a table")
     found.add_argument(
-        "--offsets", type=offset_range, default=(None, None), metavar="A:B", help="offsets from A on and below B"
+        "--offsets",
+        type=offset_range,
+        default=(None, None),
+        metavar="A:B",
+        help="offsets from A up to, but not including, B",
     )
-    found.add_argument("--threads", type=int, default=2, metavar="N", help="threads that decode (default: %(default)s)")
+    found.add_argument(
+        "--threads", type=int, default=2, metavar="N", help="number of threads that decode (default: %(default)s)"
+    )
     return found
 
 
@@ -84,7 +91,7 @@ def _dump(place: DumpedFile, options: argparse.Namespace, output: Output) -> Exi
     if place.kind in ("log", "checkpoint"):
         return dump_segment.dump(place.path, options, output, is_active=place.is_active)
     if options.records:
-        raise CommandError(f"{place.path}: files of kind {place.kind} hold no records: leave --records away")
+        raise CommandError(f"{place.path}: files of kind {place.kind} contain no records: omit --records")
     return _dump_file(place, options, output)
 
 
@@ -113,7 +120,7 @@ def files_at(path: Path) -> list[DumpedFile]:
     if path.is_dir():
         segments = sorted(file for file in path.iterdir() if SEGMENT_NAME.fullmatch(file.name) and file.is_file())
         if not segments:
-            raise CommandError(f"{path}: no segment is there (20 digits and .log, as Kafka names them)")
+            raise CommandError(f"{path}: the directory has no segment (20 digits and .log)")
         return [DumpedFile(file, "log", file is segments[-1]) for file in segments]
     if not path.exists():
         raise CommandError(f"{path}: no such file or directory")
@@ -135,7 +142,7 @@ def is_log_directory(path: Path) -> bool:
 def _dump_directories(options: argparse.Namespace, output: Output) -> ExitStatus:
     """The log directories named."""
     if options.records or options.offsets != (None, None):
-        raise CommandError("--records and --offsets are for one partition: name its directory")
+        raise CommandError("--records and --offsets need a partition: name its directory")
     for number, path in enumerate(options.files):
         directory = open_log_directory(path)
         if len(options.files) > 1 and not options.json:
@@ -208,10 +215,10 @@ def _index(read: Callable[[Path], Any], entry: type) -> Callable[[Path], _Rows]:
         notes = []
         if index.preallocated_entries:
             notes.append(
-                f"{index.preallocated_entries} entries of zeros follow: the file of a live segment, not trimmed yet"
+                f"{index.preallocated_entries} entries of zeros follow: the index of an active segment is not trimmed"
             )
         if index.remaining_bytes:
-            notes.append(f"{index.remaining_bytes} bytes of a cut entry follow")
+            notes.append(f"{index.remaining_bytes} bytes of an incomplete entry follow")
         return _rows_of(entry, index, *notes)
 
     return read_rows

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments for ``kcodec dump``: the batches as a table, or each with its records below it.
 
-A record's line holds offset, timestamp, sequence, sizes of key and value (-1: null), key, value and headers by the rule
-"escaped" of kcodec.text; the sizes make it unambiguous. A control record says what it means instead of key and value.
-
-`dump` shows files, not what a consumer would get: nothing is filtered, a corrupt batch is shown and passed over as far
-as its own length can be believed.
+The line of a record has offset, timestamp, sequence, sizes of key and value (-1: null), and key, value and headers by
+the rule "escaped" of kcodec.text; the sizes make it unambiguous. For a control record its meaning replaces key and
+value. `dump` filters nothing. A corrupt batch is printed and skipped if its length is plausible.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as text for ``cat`` and ``consume``: kcat's letters, JSON, and the content of internal topics; what -o means.
+"""Records as text for ``cat`` and ``consume``: kcat's letters, JSON, and internal topics; and the offsets of -o.
 
 Format strings: %s value, %S its size, %k key, %K its size (-1: null), %T timestamp in ms, %h headers, %t topic,
 %p partition, %o offset, %% a percent sign; \\\\n \\\\r \\\\t \\\\0 \\\\xNN and \\\\\\\\ in any string.
@@ -72,16 +72,18 @@ def template_of_delimiters(key: str | None, message: str, null: bytes) -> TextTe
 
 
 def add_shape_options(parser: argparse.ArgumentParser) -> None:
-    """What a record looks like."""
+    """Add the options for the format of a record."""
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("-J", "--json", action="store_true", help="one JSON object a line")
+    shape.add_argument("-J", "--json", action="store_true", help="one JSON object per line")
     shape.add_argument("-f", "--format", metavar="FORMAT", help="a format string")
-    shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="the key and this before each value")
-    parser.add_argument(
-        "-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each value (default: \\n)"
+    shape.add_argument(
+        "-K", "--key-delimiter", metavar="DELIMITER", help="print the key and this delimiter before each value"
     )
-    parser.add_argument("-Z", "--null", action="store_true", help="NULL for a null key or value (default: nothing)")
-    parser.add_argument("--raw", action="store_true", help="records of internal topics as bytes, not decoded")
+    parser.add_argument(
+        "-D", "--delimiter", default="\\n", metavar="DELIMITER", help="delimiter after each value (default: \\n)"
+    )
+    parser.add_argument("-Z", "--null", action="store_true", help="text for a null key or value (default: empty)")
+    parser.add_argument("--raw", action="store_true", help="print records of internal topics as bytes, not decoded")
 
 
 class RecordText:

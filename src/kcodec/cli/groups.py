@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec groups``: consumer groups of a cluster: members, committed offsets, lag, and what holds it back."""
+"""``kcodec groups``: show consumer groups of a cluster: members, committed offsets, lag and its causes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     _DescribedLag = tuple[str, TopicPartition, PartitionLag, GroupMember | None]
 
 DESCRIPTION = (
-    "Consumer groups of a cluster. list: all of them. describe: committed offset and lag in each partition, who reads "
-    "it, and which transaction holds the last stable offset back; --members: its members instead. delete: groups "
-    "without members, with their offsets. Offsets are set by kcodec offsets."
+    "Shows consumer groups of a cluster. list: all groups. describe: the committed offset and lag of each partition, "
+    "the member that reads it, and the transaction that blocks the last stable offset; with --members the members "
+    "instead. delete: delete groups without members, and their offsets. Offsets are set with kcodec offsets."
 )
 EXAMPLES = (
-    Example("how far it is behind, and who reads what", "kcodec groups describe -b localhost:9092 billing"),
+    Example("the lag of a group, and its members", "kcodec groups describe -b localhost:9092 billing"),
     Example("groups that have no members", "kcodec groups list -b localhost:9092 --state Empty"),
-    Example("a group and its offsets go", "kcodec groups delete -b localhost:9092 billing"),
+    Example("delete a group and its offsets", "kcodec groups delete -b localhost:9092 billing"),
 )
 LAG_COLUMNS = ("group", "topic", "partition", "committed", "end", "lag", "stable_lag", "client", "note")
 # Groups of consumers; share and streams groups have no such offsets.
@@ -39,12 +39,16 @@ CONSUMER_TYPES = {None, "classic", "consumer"}
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("groups", DESCRIPTION, EXAMPLES, ACTIONS)
-    found.add_argument("groups", nargs="*", metavar="GROUP", help="which; describe without any: all")
+    found.add_argument("groups", nargs="*", metavar="GROUP", help="groups (describe: default all)")
     add_broker_options(found)
     found.add_json()
-    found.add_argument("--members", action="store_true", help="describe: members in place of offsets")
-    found.add_repeatable("--state", metavar="STATE", help="list: only these, as Stable, Empty (Kafka 2.6)")
-    found.add_repeatable("--type", metavar="TYPE", help="list: only classic, or consumer (Kafka 3.8)")
+    found.add_argument("--members", action="store_true", help="describe: print members instead of offsets")
+    found.add_repeatable(
+        "--state", metavar="STATE", help="list: only groups in this state, such as Stable or Empty (Kafka 2.6)"
+    )
+    found.add_repeatable(
+        "--type", metavar="TYPE", help="list: only groups of this type, classic or consumer (Kafka 3.8)"
+    )
     return found
 
 
@@ -89,7 +93,7 @@ def _lags(
 ) -> tuple[dict[TopicPartition, PartitionLag], ExitStatus]:
     """Of all partitions that it has an offset in, or reads. A share group has no offsets, and so no lag."""
     if group.type == "share":
-        output.say(f"{group.group_id}: a share group commits no offsets; --members shows who reads what")
+        output.say(f"{group.group_id}: a share group commits no offsets; --members shows its members")
         return {}, ExitStatus.OK
     read = {partition for member in group.members for partition in member.partitions}
     places = sorted(read | set(admin.list_group_offsets(group.group_id)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logs that a path on the command line means, and the range of offsets to read of each."""
+"""The logs that a path on the command line selects, and the range of offsets to read from each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
     """Which log, and what of it: the options of every command that reads records."""
-    parser.add_argument("-t", "--topic", help="of a log directory: this topic")
-    parser.add_argument("-p", "--partition", type=int, metavar="N", help="this partition (default: all of the topic)")
-    parser.add_argument("--read-committed", action="store_true", help="leave out what is aborted or not yet committed")
-    parser.add_argument("--control", action="store_true", help="control records, too")
-    text = "end with exit status 1 (raise, stop), or continue behind it (skip)"
+    parser.add_argument("-t", "--topic", help="topic of a log directory")
+    parser.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: all)")
+    parser.add_argument("--read-committed", action="store_true", help="leave out aborted and open transactions")
+    parser.add_argument("--control", action="store_true", help="include control records")
+    text = "end with exit status 1 (raise, stop), or continue after it (skip)"
     add_on_error(parser, ("raise", "stop", "skip"), text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec offsets``: where partitions begin and end, and the committed offsets of groups: set and forgotten."""
+"""``kcodec offsets``: show the offsets of partitions, and set or delete the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
 
 DESCRIPTION = (
-    "Offsets. list TOPIC...: where partitions begin and end, for read_committed readers, too; --at: the first offset "
-    "at or after a time. reset GROUP [TOPIC...]: set the committed offsets of a group without members; it says what "
-    "would be done, and does it with --execute. delete GROUP TOPIC...: forget them. A TOPIC may be topic:0,3."
+    "Shows and sets offsets. list TOPIC...: the first and last offsets of partitions, also the last stable offset; "
+    "with --at the first offset at or after a time. reset GROUP [TOPIC...]: set the committed offsets of a group "
+    "without members; without --execute the command only prints the changes. delete GROUP TOPIC...: delete committed "
+    "offsets. A TOPIC can select partitions: topic:0,3."
 )
 EXAMPLES = (
-    Example("where a topic begins and ends", "kcodec offsets list -b localhost:9092 orders"),
-    Example("what a reset would do", "kcodec offsets reset -b localhost:9092 billing orders --to earliest"),
-    Example("do it", "kcodec offsets reset -b localhost:9092 billing orders --to s@2026-01-01 --execute"),
+    Example("the first and last offsets of a topic", "kcodec offsets list -b localhost:9092 orders"),
+    Example(
+        "the changes that a reset would make", "kcodec offsets reset -b localhost:9092 billing orders --to earliest"
+    ),
+    Example("make them", "kcodec offsets reset -b localhost:9092 billing orders --to s@2026-01-01 --execute"),
 )
 ENDS = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
 ENDS_LISTED = (("earliest", "read_uncommitted"), ("latest", "read_committed"), ("latest", "read_uncommitted"))
@@ -50,20 +53,26 @@ class Change(NamedTuple):
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("offsets", DESCRIPTION, EXAMPLES, ACTIONS)
-    found.add_argument("names", nargs="*", metavar="[GROUP] TOPIC", help="list: topics; else a group, and topics")
+    found.add_argument(
+        "names", nargs="*", metavar="[GROUP] TOPIC", help="list: topics; reset and delete: a group, and topics"
+    )
     add_broker_options(found)
     found.add_json()
-    found.add_argument("--at", type=_time, metavar="TIME", help="list: first offset at or after it (ms or a date)")
     found.add_argument(
-        "--to", metavar="OFFSET", help="reset: earliest, latest, N, or s@TIME (first record at or after it)"
+        "--at", type=_time, metavar="TIME", help="list: the first offset at or after this time (ms or a date)"
     )
-    found.add_argument("--shift", type=int, metavar="N", help="reset: by N offsets, forward or (negative) backward")
-    found.add_argument("--ago", type=_duration, metavar="TIME", help="reset: to what came in 90s, 15m, 2h, 7d ago")
     found.add_argument(
-        "--from-file", metavar="FILE", help="reset: from lines topic,partition,offset, as reset --csv writes them"
+        "--to", metavar="OFFSET", help="reset: to earliest, latest, N, or s@TIME (the first record at or after it)"
     )
-    found.add_argument("--csv", action="store_true", help="reset: write such lines")
-    found.add_argument("--execute", action="store_true", help="reset: do it")
+    found.add_argument("--shift", type=int, metavar="N", help="reset: by N offsets, backward if negative")
+    found.add_argument(
+        "--ago", type=_duration, metavar="TIME", help="reset: to the first record of the last 90s, 15m, 2h or 7d"
+    )
+    found.add_argument(
+        "--from-file", metavar="FILE", help="reset: from a file of lines topic,partition,offset, as written by --csv"
+    )
+    found.add_argument("--csv", action="store_true", help="reset: print such lines")
+    found.add_argument("--execute", action="store_true", help="reset: make the changes")
     return found
 
 
@@ -85,7 +94,7 @@ def _time(text: str) -> int:
 def _duration(text: str) -> int:
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: 90s, 15m, 2h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 2h or 7d")
     return int(found[1]) * UNITS_MS[found[2]]
 
 
@@ -102,7 +111,7 @@ def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
         try:
             found += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
         except ValueError:
-            raise CommandError(f"{name!r} names no partitions: expected topic:0,3") from None
+            raise CommandError(f"{name!r} names no partitions: expected for example topic:0,3") from None
     return found
 
 
@@ -150,7 +159,7 @@ def _check_reset(options: argparse.Namespace) -> None:
             raise CommandError(f"--to {options.to}: expected earliest, latest, an offset, or s@TIME")
         timestamp_of(options.to[2:])
     if options.from_file is not None and options.names[1:]:
-        raise CommandError("--from-file names the partitions: leave the topics out")
+        raise CommandError("--from-file names the partitions: omit the topics")
 
 
 def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -162,7 +171,7 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     _warn_of_members(admin, group_id, output)
     if not options.execute:
         output.flush()
-        output.say("nothing was changed; with --execute it is")
+        output.say("nothing was changed; --execute makes the changes")
         return ExitStatus.OK
     wanted = {change.partition: OffsetAndMetadata(change.offset) for change in changes}
     done, status = partial_results(lambda: admin.alter_group_offsets(group_id, wanted), output)
@@ -223,7 +232,7 @@ def _of_file(path: str) -> dict[TopicPartition, int]:
             raise CommandError(f"{path}: line {number}: expected topic,partition,offset")
         found[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
     if not found:
-        raise CommandError(f"{path}: no offsets are in it")
+        raise CommandError(f"{path}: the file has no offsets")
     return found
 
 
@@ -258,7 +267,7 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
         who = shlex.quote(group_id)
         output.flush()
         count = len(group.members)
-        members = "1 member, who has" if count == 1 else f"{count} members, who have"
+        members = "1 member, which has" if count == 1 else f"{count} members, which have"
         output.say(
             f"kcodec: group {group_id!r} has {members} to be stopped before its offsets can be set "
             f"(kcodec groups describe --members {who})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing: data to stdout in large pieces, messages and the progress bar to stderr; and the exit status."""
+"""Output of a command: data to stdout in large chunks, messages and the progress bar to stderr, the exit status."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""argparse with suggestions, and the options that commands share."""
+"""argparse with suggestions, and the options that several commands have."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kcodec.cli.output import Output
 
 
 class CommandError(Exception):
-    """What a command cannot do with what it was given: the text says why, and the way round."""
+    """A command cannot be run with its arguments: the text says why, and the remedy."""
 
 
 class UsageError(CommandError):
-    """A wrong call: the text says what, and what may have been meant."""
+    """The command line is invalid: the text says where, and may suggest a correction."""
 
 
 class Example(NamedTuple):
-    """A line of `--help` that a test runs: what it does, and the call."""
+    """An example in `--help`, which a test runs: what it does, and the command."""
 
     summary: str
     call: str
@@ -55,13 +55,13 @@ class Parser(argparse.ArgumentParser):
         )
         self._known_actions = actions
         if actions:
-            self.add_argument("action", metavar="|".join(actions), help="what to do")
+            self.add_argument("action", metavar="|".join(actions), help="the action")
 
     def add_repeatable(self, *flags: str, **options: Any) -> None:
         """Add an option that may be given more than once; its value is a list."""
         self.add_argument(*flags, action="append", default=[], **options)
 
-    def add_json(self, text: str = "one JSON object a line") -> None:
+    def add_json(self, text: str = "one JSON object per line") -> None:
         """Add -J."""
         self.add_argument("-J", "--json", action="store_true", help=text)
 
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("-"):
                 options = [option for option in self._option_string_actions if len(option) > 2 or len(name) == 2]
                 raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
-            raise UsageError(f"one argument too many: {argument!r} (see {self.prog} --help)")
+            raise UsageError(f"unexpected argument {argument!r} (see {self.prog} --help)")
         if self._known_actions and known.action not in self._known_actions:
             suggestion = nearest(known.action, self._known_actions)
             raise UsageError(f"unknown action {known.action!r}{suggestion} (see {self.prog} --help)")
@@ -99,17 +99,17 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def offset_range(text: str) -> tuple[int | None, int | None]:
-    """A:B, A: or :B, offsets from A on and below B; a single offset is that one alone."""
+    """Return the range of A:B, A:, :B or A: offsets from A up to, but not including, B; A alone is one offset."""
     first, colon, last = text.partition(":")
     try:
         start = int(first) if first else None
         end = (int(last) if last else None) if colon else int(first) + 1
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no range of offsets: A:B, A:, :B or A, for example 100:200"
+            f"{text!r} is not a range of offsets: expected A:B, A:, :B or A, for example 100:200"
         ) from None
     if (start is not None and start < 0) or (end is not None and end < 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: offsets are not negative")
+        raise argparse.ArgumentTypeError(f"{text!r}: offsets cannot be negative")
     if start is not None and end is not None and end < start:
         raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
     return start, end
@@ -119,5 +119,5 @@ def names(text: str) -> tuple[str, ...]:
     """Names with commas between."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
-        raise argparse.ArgumentTypeError("no name is given")
+        raise argparse.ArgumentTypeError("expected at least one name")
     return found

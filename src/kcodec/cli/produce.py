@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec produce``: messages from stdin or files into a topic, with kcat's letters."""
+"""``kcodec produce``: send messages from stdin or files to a topic, with kcat's letters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from kcodec.client import Producer
 
 DESCRIPTION = (
-    "Sends messages: lines of stdin, or each FILE as one message, or with -l the lines of a FILE. The letters are "
-    "kcat's. With -J the input is what kcodec cat -J writes, so that one cat copies to another topic: keys, values, "
-    "headers, nulls and timestamps. Every message is acknowledged by all in-sync replicas before the command ends with "
-    "0, and repeats of the network's making are removed. With --transactional-id read_committed consumers see all of "
-    "the input or nothing."
+    "Sends messages to a topic: the lines of stdin, each FILE as one message, or with -l the lines of a FILE. The "
+    "letters are kcat's. With -J the input is the output of kcodec cat -J, so that keys, values, headers, nulls and "
+    "timestamps can be copied to another topic. The command ends with status 0 after all in-sync replicas have "
+    "acknowledged every message; retries do not create duplicates. With --transactional-id read_committed consumers "
+    "see all of the input or none of it."
 )
 EXAMPLES = (
     Example("lines as key:value", "kcodec produce -b localhost:9092 -t orders -K : -l orders.txt"),
-    Example("as kcodec cat -J wrote it", "kcodec produce -b localhost:9092 -t orders -J -l orders.jsonl"),
+    Example("output of kcodec cat -J", "kcodec produce -b localhost:9092 -t orders -J -l orders.jsonl"),
     Example("all or nothing", "kcodec produce -b localhost:9092 -t orders -l orders.txt --transactional-id nightly"),
 )
 CLOSE_SECONDS = 2.0
@@ -38,30 +38,40 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("produce", DESCRIPTION, EXAMPLES)
-    found.add_argument("files", nargs="*", metavar="FILE", help="each is one message (with -l one file of many)")
+    found.add_argument(
+        "files", nargs="*", metavar="FILE", help="each file is one message (with -l: one file, each line a message)"
+    )
     add_broker_options(found)
-    found.add_argument("-t", "--topic", metavar="TOPIC", help="where to; with -J a line may name its own")
-    found.add_argument("-p", "--partition", type=int, metavar="N", help="this one (default: the key decides)")
-    found.add_argument("-l", "--lines", action="store_true", help="messages are the lines of FILE")
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="the topic; with -J a line can name its own")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: selected by the key)")
+    found.add_argument("-l", "--lines", action="store_true", help="each line of FILE is a message")
     shape = found.add_mutually_exclusive_group()
-    shape.add_argument("-J", "--json", action="store_true", help="JSON lines, as kcodec cat -J writes them")
-    shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="what stands between key and value")
-    found.add_argument("-D", "--delimiter", default="\\n", metavar="DELIMITER", help="behind each message (\\n)")
-    found.add_argument("-k", "--key", metavar="KEY", help="of all messages that bring none")
+    shape.add_argument("-J", "--json", action="store_true", help="JSON lines, as written by kcodec cat -J")
+    shape.add_argument("-K", "--key-delimiter", metavar="DELIMITER", help="delimiter between key and value")
+    found.add_argument(
+        "-D", "--delimiter", default="\\n", metavar="DELIMITER", help="delimiter after each message (default: \\n)"
+    )
+    found.add_argument("-k", "--key", metavar="KEY", help="key of messages without one")
     found.add_repeatable(
         "-H",
         "--header",
         type=name_and_value,
         metavar="NAME=VALUE",
-        help="of all messages, before their own; may be given more than once",
+        help="header of all messages, before their own; can be repeated",
     )
-    found.add_argument("-Z", "--null", action="store_true", help="an empty value, or key, is null")
-    found.add_argument("-z", "--compression", choices=CODECS, default="none", help="of the batches (none)")
+    found.add_argument("-Z", "--null", action="store_true", help="send an empty value, or key, as null")
+    found.add_argument(
+        "-z", "--compression", choices=CODECS, default="none", help="codec of the batches (default: none)"
+    )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N messages")
-    found.add_argument("-T", "--tee", action="store_true", help="write the values to stdout, too")
-    found.add_argument("--keep-partitions", action="store_true", help="with -J: each to the partition its line names")
-    found.add_argument("--transactional-id", metavar="ID", help="one transaction for all of the input")
-    found.add_argument("--commit-every", type=int, metavar="N", help="a transaction for each N messages instead")
+    found.add_argument("-T", "--tee", action="store_true", help="also write the values to stdout")
+    found.add_argument(
+        "--keep-partitions", action="store_true", help="with -J: keep the partition that each line names"
+    )
+    found.add_argument("--transactional-id", metavar="ID", help="send all input in one transaction")
+    found.add_argument(
+        "--commit-every", type=int, metavar="N", help="commit a transaction after every N messages instead"
+    )
     return found
 
 
@@ -86,11 +96,11 @@ def _check(options: argparse.Namespace) -> None:
     if options.topic is None and not options.json:
         raise UsageError("-t TOPIC is missing (see kcodec produce --help)")
     if options.lines and len(options.files) != 1:
-        raise UsageError("-l takes one FILE (see kcodec produce --help)")
+        raise UsageError("-l needs exactly one FILE (see kcodec produce --help)")
     if options.json and options.files and not options.lines:
-        raise UsageError("-J with a FILE needs -l: its lines are the messages")
+        raise UsageError("-J with a FILE needs -l, as each line is a message")
     if options.keep_partitions and not options.json:
-        raise UsageError("--keep-partitions is for -J, where lines name partitions")
+        raise UsageError("--keep-partitions needs -J, as lines name the partitions")
     for name, least in (("count", 0), ("commit_every", 1), ("partition", 0)):
         given = getattr(options, name)
         if given is not None and given < least:
@@ -120,7 +130,7 @@ def _with_defaults(messages: Iterator[InputMessage], options: argparse.Namespace
     for message in islice(messages, options.count):
         topic = options.topic if options.topic is not None else message.topic
         if topic is None:
-            raise CommandError(f"{message.place}: it names no topic, and -t is not given")
+            raise CommandError(f"{message.place}: the message has no topic; add one, or pass -t")
         yield message._replace(
             topic=topic,
             key=key if message.key is None else message.key,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``kcodec produce`` reads: messages between delimiters, whole files, or JSON lines as ``kcodec cat -J`` writes.
+"""The input of ``kcodec produce``: delimited messages, whole files, or JSON lines as written by ``kcodec cat -J``.
 
-A JSON line has any of topic, key, value, headers, timestamp, partition; what else `cat` writes is passed over. Bytes
+A JSON line has any of topic, key, value, headers, timestamp, partition; other fields of `cat` are ignored. Bytes
 are null, a string, or {"base64": "..."}; headers are [{"key": ..., "value": ...}, ...].
 """
 
@@ -62,7 +62,7 @@ def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
             yield from whole
             waiting = bytearray(rest)
         if len(waiting) > MAX_MESSAGE_BYTES:
-            raise CommandError(f"a message is longer than {MAX_MESSAGE_BYTES} bytes: is the delimiter the right one?")
+            raise CommandError(f"a message is longer than {MAX_MESSAGE_BYTES} bytes: check the delimiter (-D)")
     if waiting:
         yield bytes(waiting)
 
@@ -87,7 +87,7 @@ def whole_files(paths: list[str]) -> Iterator[InputMessage]:
     """Each file as one message."""
     for path in paths:
         if Path(path).stat().st_size > MAX_MESSAGE_BYTES:
-            raise CommandError(f"{path}: larger than {MAX_MESSAGE_BYTES} bytes; -l sends its lines")
+            raise CommandError(f"{path}: the file is larger than {MAX_MESSAGE_BYTES} bytes; use -l to send its lines")
         yield InputMessage(path, Path(path).read_bytes())
 
 
@@ -104,12 +104,12 @@ def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator
 
 def _of_json(place: str, given: Any, keeps_partition: bool) -> InputMessage:
     if not isinstance(given, dict):
-        raise TypeError(f"a JSON object is expected, not {_shown(given)}")
+        raise TypeError(f"expected a JSON object, got {_shown(given)}")
     for name in given:
         if name not in JSON_FIELDS and name not in ("control_type", "coordinator_epoch"):
             raise ValueError(f"unknown field {name!r}; possible: {', '.join(JSON_FIELDS)}")
     if given.get("is_control"):
-        raise ValueError("a control record cannot be produced: leave --control out of cat")
+        raise ValueError("a control record cannot be produced: omit --control of kcodec cat")
     timestamp = _integer(given, "timestamp")
     partition = _integer(given, "partition") if keeps_partition else None
     topic = given.get("topic")

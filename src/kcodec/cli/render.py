@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things look: aligned tables, times, JSON lines. It is a contract, held by golden tests."""
+"""The format of the output: aligned tables, times, JSON lines. Scripts rely on it; golden tests check it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Item = TypeVar("Item")
 
 
 class Cell(NamedTuple):
-    """A cell with a meaning, which a colour may repeat but never carries alone."""
+    """A cell with a meaning, which its text expresses and a color repeats."""
 
     text: str
     meaning: str
 
 
 def time_text(timestamp: int | None) -> str:
-    """2026-11-21T09:30:00.000Z of milliseconds; the number where no such date is, - where there is none at all."""
+    """Return milliseconds as 2026-11-21T09:30:00.000Z; the number if no such date exists, "-" for None."""
     if timestamp is None:
         return "-"
     if timestamp == -1 or not LEAST_TIME <= timestamp <= MOST_TIME:
@@ -41,7 +41,7 @@ def time_text(timestamp: int | None) -> str:
 
 
 def duration_text(milliseconds: int) -> str:
-    """0.250 s, 42 s, 14 min, 3 h 20 min, 5 d 3 h."""
+    """Return a duration as 0.250 s, 42 s, 14 min, 3 h 20 min or 5 d 3 h."""
     seconds = milliseconds / 1000
     if abs(seconds) < 10:
         return f"{seconds:.3f} s"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec restore``: the committed records of a log directory back into topics, each once, whatever is killed when.
+"""``kcodec restore``: write the committed records of a log directory back into topics, exactly once.
 
-First the plan: what is to be written where, found out before anything is written. Then each chunk of a partition is a
-transaction, and the source offset behind it is committed in the same transaction, as an offset of a group. So a restore
-that is run again goes on behind what was committed, and one that is still running is fenced by it: both use one
-transactional id.
+All sources are read and all targets are checked before anything is written. Then each chunk of a partition is written
+in a transaction, which also commits the source offset after the chunk as an offset of a consumer group. A restore that
+is run again continues after the last committed chunk, and fences an earlier one that is still running, as both use the
+same transactional id.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from kcodec.client import Admin, Producer
 
 DESCRIPTION = (
-    "Writes the committed records of a log directory, or of partition directories, into topics: keys, values, headers, "
-    "timestamps and partitions stay, offsets are new. Everything is read first, so corruption stops it before anything "
-    "is written. An interrupted restore continues when the same command is run again, and writes no record twice. In "
-    "the end the records are counted."
+    "Writes the committed records of a log directory, or of partition directories, into topics. Keys, values, "
+    "headers, timestamps and partitions are kept; offsets are new. All data is read before anything is written, so "
+    "that corruption stops the command early. An interrupted restore continues when the same command is run again, "
+    "and writes no record twice. At the end the records in the topics are counted."
 )
 EXAMPLES = (
-    Example("what would be done", "kcodec restore backup -b localhost:9092 --create --dry-run"),
-    Example("one topic, made as it was", "kcodec restore backup -b localhost:9092 -t orders --create"),
-    Example("next to the old one", "kcodec restore orders-0 -b localhost:9092 --map orders=copy --create"),
+    Example("the plan, without writing", "kcodec restore backup -b localhost:9092 --create --dry-run"),
+    Example("one topic, which is created", "kcodec restore backup -b localhost:9092 -t orders --create"),
+    Example("into a topic of another name", "kcodec restore orders-0 -b localhost:9092 --map orders=copy --create"),
 )
 MAX_ROWS = 65_536
 MAX_REQUEST_BYTES = 100 * 1024 * 1024
@@ -52,39 +52,47 @@ def parser() -> Parser:
     found = Parser("restore", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="DIR", help="a log directory, or partition directories")
     add_broker_options(found)
-    found.add_repeatable("-t", "--topic", help="only this topic; may be given more than once")
+    found.add_repeatable("-t", "--topic", help="only this topic; can be repeated")
     found.add_repeatable(
         "--map",
         type=name_and_value,
         metavar="OLD=NEW",
-        help="into a topic of another name; may be given more than once",
+        help="write a topic into one of another name; can be repeated",
     )
-    found.add_argument("--create", action="store_true", help="make topics that are missing, with as many partitions")
-    found.add_argument("--partitions", type=int, metavar="N", help="--create: number of partitions, if more are needed")
-    found.add_argument("--replication-factor", type=int, metavar="N", help="--create: copies (the broker's default)")
+    found.add_argument(
+        "--create", action="store_true", help="create missing topics, with the number of partitions of the source"
+    )
+    found.add_argument(
+        "--partitions", type=int, metavar="N", help="--create: number of partitions, if it must be larger"
+    )
+    found.add_argument(
+        "--replication-factor", type=int, metavar="N", help="--create: replication factor (default: the broker's)"
+    )
     found.add_repeatable(
         "-c",
         "--config",
         type=name_and_value,
         metavar="NAME=VALUE",
-        help="--create: a setting of the topic; may be given more than once",
+        help="--create: a setting of the topic; can be repeated",
     )
-    found.add_argument("--append", action="store_true", help="write into topics that hold records already")
-    found.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
+    found.add_argument("--append", action="store_true", help="write into topics that already have records")
+    found.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
     found.add_argument(
-        "--chunk", type=int, default=MAX_ROWS, metavar="N", help=f"records in one transaction ({MAX_ROWS})"
+        "--chunk", type=int, default=MAX_ROWS, metavar="N", help=f"records per transaction (default: {MAX_ROWS})"
     )
     found.add_argument(
         "--name",
         metavar="NAME",
-        help="of the transactional id and the group that keep the progress (default: made of the path of DIR)",
+        help="name of the transactional id and the group that store the progress (default: derived from DIR)",
     )
-    add_on_error(found, ("raise", "skip"), "write nothing and end with exit status 1 (raise), or leave it out (skip)")
+    add_on_error(
+        found, ("raise", "skip"), "write nothing and end with exit status 1 (raise), or leave the batch out (skip)"
+    )
     return found
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Restore; FINDINGS at corruption, or where the counts differ in the end."""
+    """Restore. Return FINDINGS for corruption, or if the numbers of records differ at the end."""
     if options.partitions is not None and options.partitions < 1:
         raise UsageError(f"--partitions must be at least 1, not {options.partitions}")
     if options.chunk < 1:
@@ -94,7 +102,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     try:
         plan = plan_of(options, output)
     except DecodeError as error:
-        output.say(f"kcodec: {error}; nothing was written. --on-error skip leaves corrupt batches out")
+        output.say(f"kcodec: {error}; nothing was written. use --on-error skip to leave corrupt batches out")
         return ExitStatus.FINDINGS
     prepare_topics(plan, options, output)
     if options.dry_run:
@@ -172,7 +180,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
     targets = [part.target for part in plan.parts]
     for part in plan.parts:
         if targets.count(part.target) > 1:
-            raise CommandError(f"two sources go into {part.target}: name another topic with --map")
+            raise CommandError(f"two sources have the target {part.target}: name another topic with --map")
     progress = Progress(output, "reading")
     total, done = sum(part.log.size_in_bytes for part in plan.parts), 0
     for part in plan.parts:
@@ -181,7 +189,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
         progress(done, total)
     progress.end()
     if plan.skipped_batches:
-        output.say(f"kcodec: corrupt batches that are left out: {plan.skipped_batches}")
+        output.say(f"kcodec: corrupt batches left out: {plan.skipped_batches}")
     return plan
 
 
@@ -199,7 +207,7 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
             topics = [name for name in opened.topics if not name.startswith("__")]
             found += [opened[name, number] for name in topics for number in opened.topics[name]]
         elif opened.topic is None or opened.partition is None:
-            raise CommandError(f"{file}: its name must contain topic and partition, as orders-0 does")
+            raise CommandError(f"{file}: the name must contain topic and partition, such as orders-0")
         else:
             found.append(opened)
     known = {log.topic or "" for log in found}
@@ -207,7 +215,7 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
         if name not in known:
             raise CommandError(f"unknown topic {name!r}{nearest(name, sorted(known))}")
     if not found:
-        raise CommandError(f"{options.files[0]}: there are no partitions of topics (internal ones are not restored)")
+        raise CommandError(f"{options.files[0]}: no partition was found (internal topics are not restored)")
     return (log for log in found if not options.topic or log.topic in options.topic)
 
 
@@ -253,10 +261,12 @@ def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> N
         for topic, count in needed.items():
             if topic in there and there[topic].num_partitions < count:
                 have = there[topic].num_partitions
-                raise CommandError(f"topic {topic} has {have} partitions, and {count} are needed")
+                raise CommandError(f"topic {topic} has {have} partitions, but {count} are needed")
         plan.new = {topic for topic in needed if topic not in there}
         if plan.new and not options.create:
-            raise CommandError(f"topic {min(plan.new)} does not exist: --create makes it, --map names another")
+            raise CommandError(
+                f"topic {min(plan.new)} does not exist: create it with --create, or name another with --map"
+            )
         if plan.new:
             made = [
                 NewTopic(
@@ -314,7 +324,7 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
             owner, _, begun = found.metadata.partition("; from offset ")
             if owner != f"restored from {part.source}" or not begun.split(" ")[0].isdecimal():
                 raise CommandError(
-                    f"{part.target}: group {plan.name} keeps the progress of something else: {found.metadata!r}"
+                    f"{part.target}: group {plan.name} stores the progress of something else: {found.metadata!r}"
                 )
             part.begun = int(begun.split(" ")[0])
             part.next_offset = max(part.next_offset, found.offset)
@@ -399,7 +409,7 @@ def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
 
 
 def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Count what a consumer gets of the targets, from where the restore began to write."""
+    """Count the records that a consumer reads from the targets, from the offset where the restore began."""
     found: dict[TopicPartition, int] = {}
     for topic in dict.fromkeys(part.target.topic for part in plan.parts):
         parts = [part for part in plan.parts if part.target.topic == topic]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ``kcodec convert`` writes: each appears whole, by a rename, or not at all."""
+"""Files that ``kcodec convert`` writes: each appears complete, by a rename, or not at all."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def format_of(path: Path) -> str:
     """The format that a file's name says; CommandError if it says none."""
     if path.suffix not in FORMATS:
         raise CommandError(
-            f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; or say --format"
+            f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; or pass --format"
         )
     return FORMATS[path.suffix]
 
@@ -78,9 +78,9 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
     """
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise CommandError(f"{path}: the folder {folder} does not exist")
+        raise CommandError(f"{path}: the directory {folder} does not exist")
     if path.is_dir():
-        raise CommandError(f"{path} is a directory: name a file")
+        raise CommandError(f"{path} is a directory: expected the name of a file")
     scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
     # As open() makes files, with the permissions that the umask leaves.
     with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
@@ -135,7 +135,7 @@ class _TextSink:
 @contextlib.contextmanager
 def _text_sink(lines: Callable[..., TextTemplate], file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
     if wanted.compression not in (None, "none"):
-        raise CommandError("--compression is for Parquet and Arrow files: compress text with a tool of its own")
+        raise CommandError("--compression is for Parquet and Arrow files: compress text files with another tool")
     if lines is csv_lines:
         file.write((",".join(wanted.columns) + "\n").encode())
     yield _TextSink(file, lines, wanted.columns)
@@ -197,7 +197,7 @@ def _parquet_sink(file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
 def _arrow_sink(file: IO[bytes], wanted: SinkOptions) -> Iterator[Sink]:
     pyarrow = needed_pyarrow("Parquet and Arrow files need")
     if wanted.compression not in (None, "none", "lz4", "zstd"):
-        raise CommandError(f"Arrow files cannot be compressed by {wanted.compression}: possible are none, lz4, zstd")
+        raise CommandError(f"--compression of Arrow files must be none, lz4 or zstd, not {wanted.compression}")
     compression = None if wanted.compression in (None, "none") else wanted.compression
     options = pyarrow.ipc.IpcWriteOptions(compression=compression)
     with pyarrow.ipc.new_file(file, pyarrow.schema(wanted.schema), options=options) as writer:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition's transactions as a picture in text: offsets from left to right, a line for each producer and epoch.
+"""The transactions of a partition as text: offsets from left to right, one line per producer and epoch.
 
     ├──◆ committed    ├▒▒✕ aborted    ├──▶ open    ┊ last_stable_offset    ┃ high_watermark
 
-The shape shows the outcome, and the color repeats it. Where a column stands for many offsets an end covers what begins
-there, and else the later covers the earlier.
+The shape shows the outcome, and the color repeats it. If a column stands for several offsets, the end of a transaction
+hides the beginning of another, and a later transaction hides an earlier one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def draw(log: Log, width: int, output: Output) -> None:
     if not lanes:
         rows.append("(no transaction)".ljust(margin) + _shown(_lane([], scale, stable), output))
     if len(lanes) > MOST_LANES:
-        rows.append(f"... and {len(lanes) - MOST_LANES} producers more")
+        rows.append(f"... and {len(lanes) - MOST_LANES} more producers")
     rows.append(" " * margin + LEGEND)
     output.write(("\n".join(row.rstrip() for row in rows) + "\n").encode("utf-8", "surrogateescape"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec topics``: the topics of a cluster."""
+"""``kcodec topics``: list, describe, create, delete and configure topics."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
 
 DESCRIPTION = (
-    "The topics of a cluster. list: all of them. describe: partitions, leaders, replicas; config: settings, those set "
-    "for the topic or with --all the others, too; --set and --unset change them. create and delete do what they say; "
-    "create comes back when the topic can be written to."
+    "Shows and changes topics of a cluster. list: all topics. describe: partitions, leaders and replicas. config: the "
+    "settings of a topic, with --all also the default ones; --set and --unset change them. create: create topics, and "
+    "wait until they can be written to. delete: delete topics."
 )
 EXAMPLES = (
     Example("a topic of six partitions", "kcodec topics create -b localhost:9092 orders --partitions 6"),
-    Example("who leads what, and what is out of sync", "kcodec topics describe -b localhost:9092 orders"),
-    Example("keep a week", "kcodec topics config -b localhost:9092 orders --set retention.ms=604800000"),
+    Example("leaders, and replicas that are out of sync", "kcodec topics describe -b localhost:9092 orders"),
+    Example("keep records for a week", "kcodec topics config -b localhost:9092 orders --set retention.ms=604800000"),
 )
 
 
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("topics", DESCRIPTION, EXAMPLES, ACTIONS)
-    found.add_argument("topics", nargs="*", metavar="TOPIC", help="which; list and describe without any: all")
+    found.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (list and describe: default all)")
     add_broker_options(found)
     found.add_json()
-    found.add_argument("--internal", action="store_true", help="list, describe: internal topics, too")
-    found.add_argument("--partitions", type=int, metavar="N", help="create: their number (default: the broker's)")
-    found.add_argument("--replication-factor", type=int, metavar="N", help="create: replicas (default: the broker's)")
+    found.add_argument("--internal", action="store_true", help="list, describe: include internal topics")
+    found.add_argument(
+        "--partitions", type=int, metavar="N", help="create: number of partitions (default: the broker's)"
+    )
+    found.add_argument(
+        "--replication-factor", type=int, metavar="N", help="create: replication factor (default: the broker's)"
+    )
     found.add_repeatable(
         "-c",
         "--config",
@@ -44,10 +48,10 @@ def parser() -> Parser:
         metavar="NAME=VALUE",
         help="create: a setting of the topic",
     )
-    found.add_argument("--validate-only", action="store_true", help="create, config: try whether it would work")
-    found.add_repeatable("--set", type=name_and_value, metavar="NAME=VALUE", help="config: change this")
-    found.add_repeatable("--unset", metavar="NAME", help="config: back to the default")
-    found.add_argument("--all", action="store_true", help="config: defaults, too")
+    found.add_argument("--validate-only", action="store_true", help="create, config: only check whether it is possible")
+    found.add_repeatable("--set", type=name_and_value, metavar="NAME=VALUE", help="config: set a setting")
+    found.add_repeatable("--unset", metavar="NAME", help="config: reset a setting to its default")
+    found.add_argument("--all", action="store_true", help="config: include settings at their default")
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec txn``: transactions, in files as a list or a picture, or, with -b, as brokers know them (txn_broker.py)."""
+"""``kcodec txn``: show the transactions in files, or with -b those of a cluster (txn_broker.py)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
 DESCRIPTION = (
-    "Transactions: which are open, which one holds the last stable offset back, so that read_committed consumers wait "
-    "for it, and the command that ends it. In files (partition directories, segments, a whole log directory): list, or "
-    "timeline for a picture, offsets from left to right, a line for each producer (--svg FILE for a web page). "
-    "With -b, of a cluster: list of the "
-    "transactional ids; describe ID...; find-hanging: what no coordinator will ever end (KIP-664), in internal topics, "
-    "too; strays: open, but without writes, as when the owner of a shared handle died; abort: an ID, which fences its "
-    "producers, or by --topic, --partition and --start-offset what hangs there."
+    "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
+    "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
+    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). "
+    "With -b for a cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end (KIP-664), in internal topics too; "
+    "strays: open transactions without writes, for example after the owner of a shared handle failed; abort: either "
+    "an ID, which fences its producers, or a hanging transaction by --topic, --partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
-    Example("a picture of them, for a web page", "kcodec txn timeline orders-0 --svg orders-0.svg"),
-    Example("what hangs in a cluster", "kcodec txn find-hanging -b localhost:9092"),
+    Example("the same as a timeline for a web page", "kcodec txn timeline orders-0 --svg orders-0.svg"),
+    Example("hanging transactions of a cluster", "kcodec txn find-hanging -b localhost:9092"),
 )
 TEXT_WIDTH, SVG_WIDTH = 100, 960
 OF_FILES = ("list", "timeline")
@@ -49,21 +48,21 @@ MEANINGS = {"open": "notable", "committed": "good", "aborted": "bad"}
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("txn", DESCRIPTION, EXAMPLES, ACTIONS)
-    found.add_argument("names", nargs="*", metavar="FILE|ID", help="files, or with -b transactional ids")
+    found.add_argument("names", nargs="*", metavar="FILE|ID", help="files; with -b transactional ids")
     add_broker_options(found, is_required=False)
     found.add_json()
     found.add_argument(
         "--state",
         action="append",
         metavar="STATE",
-        help="list: only these; open, committed, aborted; with -b Ongoing ...",
+        help="list: only this state: open, committed or aborted; with -b Ongoing ...",
     )
-    found.add_argument("--now", metavar="TIME", help="the time that ages are counted to (default: this machine's)")
+    found.add_argument("--now", metavar="TIME", help="the time that ages are relative to (default: now)")
     found.add_argument(
         "--width",
         type=int,
         metavar="N",
-        help=f"width of the picture: characters (default: {TEXT_WIDTH}) or, with --svg, pixels (default: {SVG_WIDTH})",
+        help=f"timeline: width in characters (default: {TEXT_WIDTH}), with --svg in pixels (default: {SVG_WIDTH})",
     )
     found.add_argument("--svg", metavar="FILE", help="timeline: write the picture of one partition as SVG to FILE")
     txn_broker.add_options(found)
@@ -74,10 +73,10 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Do the action; FINDINGS where something hangs, was left behind, or could not be read."""
     if options.bootstrap_server is not None:
         if options.action not in txn_broker.ACTIONS:
-            raise UsageError(f"{options.action} is for files: leave -b out, or name a partition directory")
+            raise UsageError(f"{options.action} is for files: omit -b, or name a partition directory")
         return txn_broker.run(options, output)
     if options.action not in OF_FILES:
-        raise UsageError(f"{options.action} asks a broker: -b HOST:PORT is missing")
+        raise UsageError(f"{options.action} needs a broker: pass -b HOST:PORT")
     if not options.names:
         raise UsageError("the following arguments are required: FILE, or -b HOST:PORT (see kcodec txn --help)")
     return _of_files(options, output)

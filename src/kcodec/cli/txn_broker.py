@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec txn`` with -b: transactions as coordinators and partition leaders know them (KIP-664)."""
+"""``kcodec txn`` with -b: transactions as coordinators and partition leaders report them (KIP-664)."""
 
 from __future__ import annotations
 
@@ -37,28 +37,45 @@ MINUTE_MS = 60_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Those that need -b."""
     group = parser.add_argument_group("with -b")
-    group.add_argument("-t", "--topic", metavar="TOPIC", help="find-hanging, abort: this topic")
-    group.add_argument("-p", "--partition", type=int, metavar="N", help="find-hanging, abort: this partition of it")
-    group.add_argument("--broker-id", type=int, metavar="ID", help="find-hanging: what this broker has a replica of")
+    group.add_argument("-t", "--topic", metavar="TOPIC", help="find-hanging, abort: the topic")
+    group.add_argument("-p", "--partition", type=int, metavar="N", help="find-hanging, abort: the partition")
+    group.add_argument(
+        "--broker-id", type=int, metavar="ID", help="find-hanging: partitions with a replica on this broker"
+    )
     group.add_argument(
         "--max-transaction-timeout",
         type=float,
         metavar="MINUTES",
-        help="find-hanging: younger ones may yet end (default: the longest that the brokers allow)",
+        help="find-hanging: minimum age (default: the longest transaction timeout that brokers allow)",
     )
-    group.add_argument("--start-offset", type=int, metavar="N", help="abort: where the transaction begins")
+    group.add_argument("--start-offset", type=int, metavar="N", help="abort: first offset of the transaction")
     for name in ("producer-id", "producer-epoch", "coordinator-epoch"):
         group.add_argument(
             f"--{name}",
             type=int,
             metavar="N",
-            help="abort, with brokers before 2.8: all three in place of --start-offset",
+            help="abort, with brokers before 2.8: all three instead of --start-offset",
         )
-    group.add_argument("--force", action="store_true", help="abort: also what its coordinator still knows")
-    group.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="strays: time without a write (60)")
-    group.add_argument("--handles", metavar="FILE", help="strays: only of these handles, one JSON a line; -: stdin")
-    group.add_argument("--longer-than", type=float, metavar="SECONDS", help="list: open for at least this (Kafka 3.8)")
-    group.add_argument("--pattern", metavar="REGEX", help="list: ids that match as a whole (Kafka 4.1)")
+    group.add_argument(
+        "--force", action="store_true", help="abort: even if its coordinator still manages the transaction"
+    )
+    group.add_argument(
+        "--idle", type=float, default=60.0, metavar="SECONDS", help="strays: seconds without a write (default: 60)"
+    )
+    group.add_argument(
+        "--handles",
+        metavar="FILE",
+        help="strays: only transactions of these handles, one JSON object per line; -: stdin",
+    )
+    group.add_argument(
+        "--longer-than",
+        type=float,
+        metavar="SECONDS",
+        help="list: only transactions open for at least this duration (Kafka 3.8)",
+    )
+    group.add_argument(
+        "--pattern", metavar="REGEX", help="list: only ids that match this regular expression as a whole (Kafka 4.1)"
+    )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -295,7 +312,7 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
             try:
                 handle = TransactionHandle.from_json(line)
             except (ValueError, TypeError, KeyError) as error:
-                raise CommandError(f"{path}, line {number}: no transaction handle: {error}") from error
+                raise CommandError(f"{path}, line {number}: not a transaction handle: {error}") from error
             yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
 
 

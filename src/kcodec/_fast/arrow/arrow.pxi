@@ -135,13 +135,14 @@ cdef object _stream_capsule(_Layout layout, object source, int column):
 
 
 def stream_capsule(columns, binary_type, iterator, spark_layout=False, framing=None):
-    """An ``arrow_array_stream`` capsule over an iterator of DecodedRecords, drawn as the consumer asks.
+    """Return an ``arrow_array_stream`` capsule over an iterator of DecodedRecords, which is read as the consumer
+    requests.
 
-    What the iterator raises becomes the stream's error, with its text.
+    An exception of the iterator becomes the error of the stream, with its text.
     """
     return _stream_capsule(_Layout(columns, binary_type, spark_layout, True, framing), iter(iterator), -1)
 
 
 def schema_of(columns, binary_type="binary", spark_layout=False, framing=None):
-    """The ColumnsSchema of results with these columns."""
+    """Return the schema of results with these columns."""
     return ColumnsSchema(_Layout(columns, binary_type, spark_layout, True, framing))

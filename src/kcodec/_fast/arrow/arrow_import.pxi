@@ -63,8 +63,8 @@ cdef int _validate_column(object column, object name) except -1:
         column.validate()
     except ValueError as error:  # pyarrow.ArrowInvalid
         place = "the Arrow data" if name is None else f"column {name!r}"
-        raise EncodeError(f"{place} is invalid: {error}; look for what wrote it, or drop the column", field=name,
-                          value=None) from error
+        raise EncodeError(f"{place} is invalid: {error}; check the program that created it, or drop the column",
+                          field=name, value=None) from error
     return 0
 
 
@@ -104,8 +104,8 @@ cdef class _ArrowSource:
         if has_stream:
             self.capsules = source.__arrow_c_stream__()
             self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
-            if self.stream.release == NULL:  # moved to whoever took it
-                raise ValueError("the Arrow stream has been read before: it gives its rows once")
+            if self.stream.release == NULL:  # moved to its consumer
+                raise ValueError("the Arrow stream was read before: it can be read only once")
             if self.stream.get_schema(self.stream, &self.own_schema):
                 raise self._stream_error()
             self.schema = &self.own_schema
@@ -114,7 +114,7 @@ cdef class _ArrowSource:
             self.schema = <ImportedSchema *>PyCapsule_GetPointer(self.capsules[0], b"arrow_schema")
             self.array = <ImportedArray *>PyCapsule_GetPointer(self.capsules[1], b"arrow_array")
             if self.schema.release == NULL or self.array.release == NULL:
-                raise ValueError("the Arrow array has been read before: its capsules give it once")
+                raise ValueError("the Arrow array was read before: its capsules can be read only once")
             self.has_single = True
         return 0
 
@@ -172,7 +172,7 @@ cdef class _ArrowSource:
 
 
 cdef object _contradiction(str what, str field):
-    reason = "invalid Arrow data: lengths, buffers and last offset contradict each other; look for what wrote it"
+    reason = "invalid Arrow data: lengths, buffers and last offset contradict each other; check what created it"
     return EncodeError(f"{what} {reason}", field=field, value=None)
 
 
@@ -224,13 +224,13 @@ cdef class _ArrowRows:
         """Which child is which column. ValueError for a column that means nothing here."""
         cdef int64_t at
         if strcmp(source.schema.format, b"+s") != 0:
-            raise ValueError(f"an Arrow table or struct array is needed, not {source.format_of(source.schema)}")
+            raise ValueError(f"expected an Arrow table or struct array, got {source.format_of(source.schema)}")
         for at in range(source.schema.n_children):
             self.check_column(source.schema.children[at].name, at)
         if self.places[COLUMN_KEY] < 0 and self.places[COLUMN_VALUE] < 0:
-            raise ValueError("there is neither a column 'key' nor a column 'value'")
+            raise ValueError("the Arrow data has neither a column 'key' nor a column 'value'")
         if self.places[COLUMN_TIMESTAMP] < 0 and self.default_timestamp is None:
-            raise EncodeError("there is no column 'timestamp': add it, or give all records one by timestamp=",
+            raise EncodeError("the Arrow data has no column 'timestamp': add it, or pass timestamp= for all records",
                               field="timestamp", value=None)
         return 0
 
@@ -241,7 +241,7 @@ cdef class _ArrowRows:
             column = _input_columns[number]
             if name != NULL and strcmp(name, column_name(column)) == 0:
                 if self.places[column] >= 0:
-                    raise ValueError(f"column {_static_text(name)!r} is there twice")
+                    raise ValueError(f"column {_static_text(name)!r} occurs twice")
                 self.places[column] = at
                 return 0
         found = "" if name == NULL else name.decode("utf-8", "replace")
@@ -275,19 +275,19 @@ cdef class _ArrowRows:
         if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
             raise ValueError(f"the Arrow array is invalid: it has {array.length} rows from row {array.offset} on")
         if array.n_children != source.schema.n_children:
-            raise ValueError(f"the Arrow array has {array.n_children} columns, its schema {source.schema.n_children}")
+            raise ValueError(f"the Arrow array has {array.n_children} columns, its schema has {source.schema.n_children}")
         if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
             for at in range(array.offset, array.offset + array.length):
                 if input_is_null(<const uint8_t *>array.buffers[0], at):
                     row = at - array.offset
-                    raise ValueError(f"row {row} of the Arrow table is null as a whole: fill or drop it")
+                    raise ValueError(f"row {row} of the Arrow table is null: fill or drop it")
         for number in range(INPUT_COLUMNS):
             column = _input_columns[number]
             at = self.places[column]
             if at >= 0 and array.children[at].length < array.offset + array.length:
                 found = array.children[at].length - array.offset
                 name = _static_text(column_name(column))
-                raise ValueError(f"column {name!r} has {found} rows, the Arrow table {array.length}")
+                raise ValueError(f"column {name!r} has {found} rows, but the Arrow table has {array.length}")
         return 0
 
     cdef int bind_column(self, _ArrowSource source, int column, int64_t at) except -1:
@@ -336,10 +336,10 @@ cdef class _ArrowRows:
 
 
 def check_arrow_columns(source, columns):
-    """Raise EncodeError, with column and row, unless the offsets of every row are within these columns. Internal.
+    """Raise EncodeError, with column and row, if an offset of a row points outside of its column. Internal.
 
-    source: a table or stream; columns: names out of key, value and headers. For programs that hand rows of a table to
-    other code before encode() sees them.
+    source: A table or stream. columns: Names among key, value and headers. For code that passes rows of a table on
+    before encode() checks them.
     """
     cdef _ArrowSource arrow = _arrow_source_of(source, columns)
     cdef BinaryInput binary

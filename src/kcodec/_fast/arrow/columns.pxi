@@ -54,12 +54,12 @@ cdef class _Layout:
             possible += FRAMING_COLUMNS
         for name in self.columns:
             if framing is None and name in FRAMING_COLUMNS:
-                raise ValueError(f'column {name!r} comes with framing="confluent" alone')
+                raise ValueError(f'column {name!r} needs framing="confluent"')
             if name not in possible:
                 raise _choice_error("column", name, possible)
             column = _COLUMN_IDS[name]
             if self.chunk.wanted >> <int>column & 1:
-                raise ValueError(f"column {name!r} is asked for twice")
+                raise ValueError(f"column {name!r} is requested twice")
             self.chunk.wanted |= 1u << <int>column
             self.order.columns[self.order.count] = column
             self.order.count += 1
@@ -169,14 +169,14 @@ cdef object _cell_at(const Chunk *chunk, int column, int64_t row, _HeaderNames n
 
 
 cdef class Column:
-    """One column of a result: a sequence of Python values, and an Arrow stream of arrays."""
+    """A column of a result: a sequence of Python values that exports itself as an Arrow stream."""
 
     cdef readonly str name
     cdef DecodedRecords decoded
     cdef int column
 
     def __init__(self):
-        raise TypeError("Column comes from DecodedRecords.column()")
+        raise TypeError("Column cannot be created directly: call DecodedRecords.column()")
 
     def __len__(self):
         return len(self.decoded)
@@ -195,7 +195,7 @@ cdef class Column:
                 if at < rows.count:
                     return _cell_at(rows.chunk, self.column, rows.first + at, _HeaderNames.__new__(_HeaderNames))
                 at -= rows.count
-        raise IndexError(f"row {index} of column {self.name!r}, which has {len(self)}")
+        raise IndexError(f"row {index} is out of range: column {self.name!r} has {len(self)} rows")
 
     def __iter__(self):
         cdef _Rows rows

@@ -5,7 +5,7 @@ cdef int64_t _int64(object value, str name) except? -1:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not INT64_MIN <= value <= INT64_MAX:
-        raise ValueError(f"{name} {value} is no 64-bit number")
+        raise ValueError(f"{name} must be a 64-bit number, not {value}")
     return value
 
 
@@ -46,9 +46,9 @@ cdef class AbortedTransaction:
 
 
 cdef class AbortedTransactions:
-    """Many of them, sorted once for look-up: give this to a Decoder that reads window after window.
+    """Aborted transactions, sorted once: for a Decoder that reads several chunks of a file.
 
-    entries: AbortedTransaction, or (producer_id, first_offset[, last_offset]) in any order.
+    entries: AbortedTransaction values, or (producer_id, first_offset[, last_offset]) tuples, in any order.
     """
 
     cdef AbortedIndex index

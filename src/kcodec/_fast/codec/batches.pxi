@@ -9,16 +9,15 @@ cdef object _readable_size(int64_t size):
 
 
 cdef class RecordBatch:
-    """The header of one record batch, and the way to its records. Frozen.
+    """The header of one record batch, with methods that read its records. Immutable.
 
-    Fields as Kafka names them (DefaultRecordBatch); base_timestamp is the field as stored, delete_horizon_ms that field
-    where attribute bit 6 says so, else None. position: byte in the input or file; path: the file, or None.
-    The CRC is checked by records() and ensure_valid(), not before.
+    The fields have Kafka's names (DefaultRecordBatch). records() and ensure_valid() check the CRC; reading a field does
+    not.
 
-    With magic 0 and 1 every message is a batch, a compressed one with messages inside (AbstractLegacyRecordBatch). It
-    stores its last offset alone: base_offset of a compressed one is read out of it when asked for (of one that cannot
-    be opened it is the stored one), records_count is None, what those formats know nothing of is -1, False or None. Of
-    a compressed message whose offset is 0 (old producers) last_offset is 0, whatever is inside.
+    In magic 0 and 1 every message is a batch, and a compressed message contains others (AbstractLegacyRecordBatch). The
+    format stores the last offset only: base_offset of a compressed message is found by decompressing it, and is the
+    stored offset if that fails. records_count is None, and fields that the format lacks are -1, False or None. If a
+    compressed message has offset 0 (old producers), last_offset is 0, whatever it contains.
     """
 
     cdef BatchHeader header
@@ -28,7 +27,7 @@ cdef class RecordBatch:
 
     @property
     def base_offset(self):
-        """Offset of the first record there ever was in it; with magic 0 and 1 of the first that is there."""
+        """Offset of the first record the batch was written with; in magic 0 and 1 of the first record it still has."""
         if not header_is_wrapper(&self.header):
             return self.header.base_offset
         if self.opened_base_offset is None:
@@ -42,7 +41,7 @@ cdef class RecordBatch:
 
     @property
     def batch_length(self):
-        """Bytes after this field."""
+        """Number of bytes after this field."""
         return self.header.batch_length
 
     @property
@@ -52,17 +51,17 @@ cdef class RecordBatch:
 
     @property
     def magic(self):
-        """Version of the format: 2, or 0 or 1, which old logs hold."""
+        """Version of the format: 2, or 0 and 1 in old logs."""
         return self.header.magic
 
     @property
     def crc(self):
-        """CRC-32C as stored, over the bytes from the attributes on; with magic 0 and 1 CRC-32, from the magic on."""
+        """Stored checksum: CRC-32C from the attributes on; in magic 0 and 1 CRC-32 from the magic on."""
         return self.header.crc
 
     @property
     def attributes(self):
-        """The 16 bits as stored; with magic 0 and 1 they are 8."""
+        """Attribute bits as stored: 16, in magic 0 and 1 8."""
         return self.header.message_attributes if header_is_legacy(&self.header) else self.header.attributes
 
     @property
@@ -72,12 +71,12 @@ cdef class RecordBatch:
 
     @property
     def base_timestamp(self):
-        """The field as stored, in ms: base of the deltas, or the delete horizon. With magic 0 and 1 the only one."""
+        """Stored field in ms: base of the timestamps, or the delete horizon. In magic 0 and 1 the timestamp."""
         return self.header.max_timestamp if header_is_legacy(&self.header) else self.header.base_timestamp
 
     @property
     def max_timestamp(self):
-        """In ms; with LogAppendTime the timestamp of all records. -1 with magic 0."""
+        """Largest timestamp in ms; with LogAppendTime the timestamp of all records. -1 in magic 0."""
         return self.header.max_timestamp
 
     @property
@@ -97,20 +96,20 @@ cdef class RecordBatch:
 
     @property
     def records_count(self):
-        """Records in it now; None with magic 0 and 1, as Kafka's countOrNull: opening tells."""
+        """Number of records now; None in magic 0 and 1, where only reading counts them (Kafka: countOrNull)."""
         return None if header_is_legacy(&self.header) else self.header.records_count
 
     @property
     def position(self):
-        """Byte in the input or file."""
+        """Byte of the input or file at which the batch begins."""
         return self.header.position
 
     def __init__(self):
-        raise TypeError("RecordBatch comes from kcodec.batches() or a log")
+        raise TypeError("RecordBatch cannot be created directly: call kcodec.batches(), or read a log")
 
     @property
     def last_offset(self):
-        """base_offset + last_offset_delta, kept by compaction. With magic 0 and 1 the offset as stored."""
+        """base_offset + last_offset_delta, which compaction does not change. In magic 0 and 1 the stored offset."""
         return <object>self.header.base_offset + self.header.last_offset_delta
 
     @property
@@ -120,7 +119,7 @@ cdef class RecordBatch:
 
     @property
     def last_sequence(self):
-        """Of the last record there ever was; after 2147483647 comes 0. -1 without sequences."""
+        """Sequence number of the last record the batch was written with; 0 follows 2147483647. -1 without sequences."""
         return sequence_after(self.header.base_sequence, self.header.last_offset_delta)
 
     @property
@@ -130,18 +129,18 @@ cdef class RecordBatch:
 
     @property
     def compression(self):
-        """Compression, or the plain number of an id that is unknown."""
+        """Compression of the records, or the number of an unknown codec."""
         cdef int codec = header_compression(&self.header)
         return Compression(codec) if codec <= 4 else codec
 
     @property
     def timestamp_type(self):
-        """TimestampType of all its records."""
+        """TimestampType of all records."""
         return TimestampType(header_timestamp_type(&self.header))
 
     @property
     def delete_horizon_ms(self):
-        """When the cleaner may drop its markers and tombstones (KIP-534), or None."""
+        """Time in ms from which the log cleaner may remove markers and tombstones (KIP-534); None if it is not set."""
         return self.header.base_timestamp if self.header.attributes & ATTRIBUTE_DELETE_HORIZON else None
 
     @property
@@ -156,7 +155,7 @@ cdef class RecordBatch:
 
     @property
     def data(self):
-        """The raw batch as a memoryview. TruncatedError if its bytes are not (or no longer) all there."""
+        """Bytes of the batch as a memoryview. Raise TruncatedError if they are not, or no longer, complete."""
         cdef int64_t size = header_size(&self.header)
         if self.loader is not None:
             raw = memoryview(self.loader()).cast("B")
@@ -164,7 +163,7 @@ cdef class RecordBatch:
             raw = memoryview(self.source).cast("B") if self.source is not None else memoryview(b"")
         if len(raw) < size:
             raise TruncatedError(
-                f"{size} bytes are needed but {len(raw)} are there", needed=size, available=len(raw),
+                f"the batch has {size} bytes, but only {len(raw)} are available", needed=size, available=len(raw),
                 position=self.position, base_offset=self.header.base_offset, path=self.path,
             )
         return raw[:size]
@@ -185,13 +184,13 @@ cdef class RecordBatch:
             computed = header_computed_crc(&self.header, source.data())
         if computed != self.header.crc:
             raise CorruptBatchError(
-                f"crc {self.header.crc:#010x} is stored but the bytes have {computed:#010x}",
+                f"the stored CRC {self.header.crc:#010x} does not match the CRC of the bytes, {computed:#010x}",
                 stored_crc=self.header.crc, computed_crc=computed, position=self.position,
                 base_offset=self.header.base_offset, path=self.path,
             )
 
     def decode(self, **options):
-        """Decode this batch alone: decode() with the same options, limits and place in errors."""
+        """Decode this batch alone, with the options of decode(). Errors name its position."""
         try:
             decoded = decode(self.data, limits=options.pop("limits", self.limits), **options)
         except DecodeError as error:
@@ -204,7 +203,7 @@ cdef class RecordBatch:
         return decoded
 
     def records(self):
-        """An iterator of its records, after a check of the CRC; of a control batch its control records."""
+        """Check the CRC and return an iterator over the records; those of a control batch are control records."""
         return self.decode(control_records="include").records()
 
     def _with_loader(self, loader):
@@ -260,10 +259,11 @@ def _rebuild_batch(raw, position, path, limits):
 
 
 def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
-    """The RecordBatch whose header begins at data[0], byte `position` of a file; None if its header is cut.
+    """Return the RecordBatch whose header begins at data[0], byte `position` of a file; None if the header is
+    incomplete.
 
-    The records need not be there: then ``.data`` is a TruncatedError until a loader is given. DecodeError for
-    structure.
+    The records may be missing: ``.data`` then raises TruncatedError until a loader is given. Raise DecodeError if the
+    header is invalid.
     """
     cdef _Source source = _Source(data)
     cdef BatchHeader header
@@ -281,11 +281,11 @@ def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
 
 
 cdef class RecordBatches:
-    """The batches in a bytes-like object, a lazy sequence: nothing is copied, nothing decompressed.
+    """The batches in a bytes-like object, a lazy sequence. Nothing is copied or decompressed.
 
-    len() and iteration walk the headers as far as needed; a structure that is none is a DecodeError when it is
-    reached. A cut last batch ends the sequence: remaining_bytes are there of it, bytes_needed it takes whole (0:
-    nothing is cut).
+    len() and iteration read the headers as far as needed. An invalid header raises DecodeError when it is reached. An
+    incomplete last batch ends the sequence: remaining_bytes of it are in the data, and bytes_needed is its size (0 if
+    the data ends with a whole batch).
     """
 
     cdef _Source source
@@ -339,7 +339,7 @@ cdef class RecordBatches:
             self._walk_to(INT64_MAX - 1)
             place += len(self.found)
         if place < 0 or not self._walk_to(min(place, INT64_MAX - 1)):
-            raise IndexError(f"batch {index} of {len(self.found)}")
+            raise IndexError(f"batch index {index} is out of range: there are {len(self.found)} batches")
         return self.found[place]
 
     def __iter__(self):
@@ -350,24 +350,24 @@ cdef class RecordBatches:
 
     @property
     def remaining_bytes(self):
-        """Bytes behind the last whole batch."""
+        """Number of bytes after the last whole batch."""
         self._walk_to(INT64_MAX - 1)
         return self.source.size() - self.walked
 
     @property
     def bytes_needed(self):
-        """The size of the cut batch at the end as far as it is known, 0 if nothing is cut."""
+        """Size of the incomplete batch at the end as far as it is known; 0 without one."""
         self._walk_to(INT64_MAX - 1)
         return self.needed
 
     def to_numpy(self):
-        """The header table as a numpy structured array, a row a batch."""
+        """Return the header table as a numpy structured array, one row per batch."""
         from kcodec.record.header_table import to_numpy
 
         return to_numpy(self)
 
     def to_arrow(self):
-        """The header table as a pyarrow Table, a row a batch."""
+        """Return the header table as a pyarrow Table, one row per batch."""
         from kcodec.record.header_table import to_arrow
 
         return to_arrow(self)
@@ -386,9 +386,9 @@ cdef class RecordBatches:
 
 
 def batches(data, *, limits=DEFAULT_LIMITS):
-    """The batches in a bytes-like object, lazily; see RecordBatches.
+    """Return the batches in a bytes-like object as a lazy sequence, RecordBatches.
 
-    Raises TypeError for what is not bytes-like; DecodeError, when it is reached, for a structure that is none.
+    Raise TypeError if `data` is not bytes-like. A batch with an invalid header raises DecodeError when it is reached.
 
     >>> len(batches(b""))
     0

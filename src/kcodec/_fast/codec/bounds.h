@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading bytes that nobody vouches for: big-endian loads, and the Reader whose every read is checked against its end.
+// Reading untrusted bytes: big-endian loads, and the Reader whose every read is checked against its end.
 // The optimistic loop of records.c reads ahead of its checks, but only where it has proved room; whatever looks odd
 // there is read again through this Reader, which decides and names the fault.
 #ifndef KCODEC_BOUNDS_H

@@ -2,10 +2,10 @@
 # RecordBatchBuilder: one batch, record after record, as a producer or broker fills it.
 
 cdef class RecordBatchBuilder:
-    """Fills one batch record by record (MemoryRecordsBuilder). One caller at a time: a second is a RuntimeError.
+    """Builds one batch, record by record (MemoryRecordsBuilder).
 
-    Options are those of encode(). size_in_bytes counts before compression, header included. After close() nothing can
-    be appended.
+    The options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
+    appended after close(). Raise RuntimeError if two threads call it at the same time.
 
     >>> builder = RecordBatchBuilder(timestamp=0)
     >>> builder.append(b"key", b"value"), builder.append(None, b"more")
@@ -40,11 +40,11 @@ cdef class RecordBatchBuilder:
         """Begin to use writer and reader; leave() is due. What a header or a number runs may call the builder again,
         and another thread may while close() compresses."""
         if self.writer is None:
-            raise TypeError("the RecordBatchBuilder was not made: its __init__ did not run")
+            raise TypeError("the RecordBatchBuilder is not initialized: its __init__ did not run")
         _enter(&self.in_use, self)
         if self.built is not None:
             use_end(&self.in_use)
-            raise ValueError("the builder is closed: its batch is made")
+            raise ValueError("the builder is closed: nothing can be appended")
         return 0
 
     cdef int leave(self) except -1:
@@ -53,8 +53,9 @@ cdef class RecordBatchBuilder:
         return 0
 
     def has_room_for(self, key, value, headers=()):
-        """Whether such a record surely fits: its size is reckoned at the most it can take, 36 bytes beside its fields,
-        10 more with framing, 10 for each header."""
+        """Return whether a record fits for certain.
+
+        Its size is estimated from above: its fields, 36 bytes, 10 for each header, and 10 with framing."""
         self.enter()
         try:
             return self.size_in_bytes + self.most_bytes(key, value, headers) <= self.writer.settings.max_batch_bytes
@@ -73,9 +74,12 @@ cdef class RecordBatchBuilder:
         return size
 
     def append(self, key, value, headers=(), timestamp=None, offset=None, *, key_schema_id=None, value_schema_id=None):
-        """Append a record; its offset delta is returned. timestamp: ms, or the builder's. offset: the next, or later.
+        """Append a record and return its offset delta.
 
-        EncodeError if it does not fit (ask has_room_for), or makes no record; the batch is as it was.
+        timestamp: Milliseconds since 1970; None: the builder's timestamp.
+        offset:    Offset of the record, at least the next one; None: the next one.
+
+        Raise EncodeError, and leave the batch unchanged, if the record does not fit (see has_room_for) or is invalid.
         """
         self.enter()
         try:
@@ -93,7 +97,7 @@ cdef class RecordBatchBuilder:
         reader.take(key, value, headers, timestamp, offset)
         if key_schema_id is not None or value_schema_id is not None:
             if not self.writer.framed:
-                raise EncodeError("schema ids are written with framing='confluent' only", field="framing", value=None)
+                raise EncodeError("schema ids need framing='confluent'", field="framing", value=None)
             reader.take_schema_ids(key_schema_id, value_schema_id)
         result = writer_append(writer, &reader.fields, reader.row, &fault)
         if result == APPEND_FULL:
@@ -104,12 +108,12 @@ cdef class RecordBatchBuilder:
 
     @property
     def records_count(self):
-        """Records so far."""
+        """Number of records so far."""
         return self.writer.writer.count
 
     @property
     def size_in_bytes(self):
-        """Bytes so far, header included, before compression."""
+        """Number of bytes so far, header included, before compression."""
         cdef BatchWriter *writer = &self.writer.writer
         return writer.length if writer.is_open else max(writer.finished, <int64_t>BATCH_OVERHEAD)
 
@@ -119,7 +123,7 @@ cdef class RecordBatchBuilder:
         return self.built is not None
 
     def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional):
-        """Who sends it; may be said, and said anew, until close() (ProducerBatch.setProducerState)."""
+        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState)."""
         self.enter()
         cdef _Writer writer = self.writer
         try:
@@ -130,7 +134,10 @@ cdef class RecordBatchBuilder:
             self.leave()
 
     def close(self):
-        """The batch; b"" if it has no record; called again, the same. EncodeError if its producer state is none."""
+        """Return the batch; b"" if it has no records. A second call returns the same bytes.
+
+        Raise EncodeError if the producer state is invalid.
+        """
         if self.built is None:
             self.enter()
             try:
@@ -149,7 +156,7 @@ cdef class RecordBatchBuilder:
         return 0
 
     def __reduce__(self):
-        raise TypeError("a RecordBatchBuilder is neither copied nor pickled: close() gives its batch")
+        raise TypeError("a RecordBatchBuilder cannot be copied or pickled: close() returns its batch")
 
     def __repr__(self):
         state = "closed" if self.is_closed else "open"

@@ -15,7 +15,7 @@ cdef int _compression_level(object codec, object level) except? -1000000:
     number = int(codec)
     if number not in _LEVELS:
         if level is not None:
-            raise ValueError(f"compression {str(codec)!r} has no levels: leave compression_level out")
+            raise ValueError(f"compression {str(codec)!r} has no levels: omit compression_level")
         return 0
     default, least, most = _LEVELS[number]
     if level is None:
@@ -24,7 +24,7 @@ cdef int _compression_level(object codec, object level) except? -1000000:
         raise TypeError(f"compression_level must be an int, not {type(level).__name__}")
     if not least <= level <= most or (number == COMPRESSION_GZIP and level == 0):
         possible = "1 to 9, or -1" if number == COMPRESSION_GZIP else f"{least} to {most}"
-        raise ValueError(f"compression_level {level} of {str(codec)!r} is none: {possible} are possible")
+        raise ValueError(f"compression_level of {str(codec)!r} must be {possible}, not {level}")
     return level
 
 

@@ -6,7 +6,7 @@ cdef tuple _KINDS_OF_TIME = (TimestampType.NO_TIMESTAMP_TYPE, TimestampType.CREA
 
 
 cdef class RecordCursor:
-    """An iterator over the Records of a result. ``take(count)`` gives the next ones as a list, at less a record."""
+    """An iterator over the records of a result. ``take(count)`` returns several at once, at less cost."""
 
     cdef _Layout layout
     cdef list parts
@@ -22,7 +22,7 @@ cdef class RecordCursor:
     cdef int in_use                  # of what Python calls; FetchedRecords has its own
 
     def __init__(self):
-        raise TypeError("RecordCursor comes from DecodedRecords.records()")
+        raise TypeError("RecordCursor cannot be created directly: call DecodedRecords.records()")
 
     def __iter__(self):
         return self
@@ -41,7 +41,7 @@ cdef class RecordCursor:
             use_end(&self.in_use)
 
     def take(self, count):
-        """A list of the next `count` Records; fewer only where there are no more."""
+        """Return a list of the next `count` records; fewer only at the end."""
         cdef int64_t most = _int64(count, "count")
         _enter(&self.in_use, self)
         try:

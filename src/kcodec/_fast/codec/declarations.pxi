@@ -85,8 +85,8 @@ cdef extern from "_fast/codec/header.h" nogil:
         ATTRIBUTE_TRANSACTIONAL
         ATTRIBUTE_CONTROL
         ATTRIBUTE_DELETE_HORIZON
-        FATE_DELIVER
-        FATE_SKIPPED
+        OUTCOME_DELIVER
+        OUTCOME_SKIPPED
         CONTROL_ABORT
         CONTROL_COMMIT
         CONTROL_UNREADABLE
@@ -99,7 +99,7 @@ cdef extern from "_fast/codec/header.h" nogil:
         uint32_t crc
         int32_t batch_length, partition_leader_epoch, last_offset_delta, base_sequence, records_count, transaction
         int16_t attributes, producer_epoch, control_type
-        uint8_t magic, fate, message_attributes
+        uint8_t magic, outcome, message_attributes
 
     ctypedef struct Limits:
         int64_t max_batch_bytes, max_decompressed_bytes
@@ -139,7 +139,7 @@ cdef extern from "_fast/codec/crc32.h" nogil:
 cdef extern from "_fast/codec/scan.h" nogil:
     ctypedef struct BatchTable:
         Buffer memory
-        int64_t count, end, needed, damaged, stopped_base_offset
+        int64_t count, end, needed, corrupt, stopped_base_offset
         int done, stopped
         Fault fault
 
@@ -330,7 +330,7 @@ cdef extern from "_fast/codec/visibility.h" nogil:
     void aborted_index_free(AbortedIndex *index)
     void visibility_initialise()
     void visibility_free(Visibility *visibility)
-    int visibility_settle(Visibility *visibility, BatchHeader *table, int64_t count)
+    int visibility_resolve(Visibility *visibility, BatchHeader *table, int64_t count)
 
 cdef extern from "_fast/codec/decode.h" nogil:
     # `Counts` is what Python sees; the C structure goes by another name here
@@ -368,7 +368,7 @@ cdef extern from "_fast/codec/decode.h" nogil:
         int64_t open_first_batch, last_rows, last_bytes
         CCounts counts
         int64_t position, last_offset
-        int64_t stop_at_bytes, done, damaged
+        int64_t stop_at_bytes, done, corrupt
         Fault fault
 
     int decode_range(DecodeRun *run, int64_t begin, int64_t end)

@@ -55,7 +55,7 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
     for (int64_t at = 0; at < count; at++) {
         BatchHeader *header = &table[at];
         Fault fault;
-        if (!header_is_control(header) || header->producer_id < 0 || header->fate == FATE_SKIPPED) continue;
+        if (!header_is_control(header) || header->producer_id < 0 || header->outcome == OUTCOME_SKIPPED) continue;
         if (header_check(header, &fault)) continue;  // refused when its turn comes
         if (!decompressor && !(decompressor = decompressor_acquire(settings->package))) return -1;
         if (read_control_type(decompressor, settings, data, origin, header, &header->control_type, &fault))
@@ -79,7 +79,7 @@ static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_
     for (int64_t at = begin; at < end && bytes < CHUNK_BYTES && *rows < ESTIMATE_MOST_ROWS; at++) {
         const BatchHeader *header = &run->table[at];
         stored += header_size(header);
-        if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
+        if (header->outcome != OUTCOME_DELIVER || header->records_count < 0) continue;
         int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
         bytes += grown;
         *rows += header->records_count < grown / LEAST_RECORD ? header->records_count : grown / LEAST_RECORD;
@@ -163,7 +163,7 @@ void decode_reset(DecodeRun *run) {
     chunk_release(run->open);
     run->open = NULL;
     memset(&run->counts, 0, sizeof run->counts);
-    run->damaged = -1;
+    run->corrupt = -1;
 }
 
 // --------------------------------------------------------------------------------------------------------- one batch
@@ -259,7 +259,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
 }
 
 static int is_fused(const DecodeSettings *settings, const BatchHeader *header) {
-    return settings->check_crcs && header->fate == FATE_DELIVER && !header_compression(header) && header->magic == 2 &&
+    return settings->check_crcs && header->outcome == OUTCOME_DELIVER && !header_compression(header) && header->magic == 2 &&
            header->records_count > 0 && records_length(header) >= (int64_t)FUSE_CRC_FROM * header->records_count;
 }
 
@@ -271,7 +271,7 @@ static int check_rising(const DecodeRun *run, const BatchHeader *header, Fault *
 static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, int64_t end, Fault *fault) {
     const DecodeSettings *settings = run->settings;
     BatchHeader *header = &run->table[at];
-    if (header->fate == FATE_SKIPPED) {
+    if (header->outcome == OUTCOME_SKIPPED) {
         run->counts.batches++;
         run->counts.skipped_batches++;
         return 0;
@@ -287,11 +287,11 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
         int16_t type;
         if (read_control_type(decompressor, settings, run->data, run->origin, header, &type, fault)) return -1;
     }
-    switch (header->fate) {
-        case FATE_UNDECIDED: run->counts.undecided += header->records_count; break;
-        case FATE_OUT_OF_RANGE: run->counts.out_of_range += header->records_count; break;
-        case FATE_CONTROL: run->counts.control += header->records_count; break;
-        case FATE_ABORTED: run->counts.aborted += header->records_count; break;
+    switch (header->outcome) {
+        case OUTCOME_BEYOND_LIMIT: run->counts.undecided += header->records_count; break;
+        case OUTCOME_OUT_OF_RANGE: run->counts.out_of_range += header->records_count; break;
+        case OUTCOME_CONTROL: run->counts.control += header->records_count; break;
+        case OUTCOME_ABORTED: run->counts.aborted += header->records_count; break;
         default:
             if (run->open && !chunk_has_room(run, header)) {
                 if (decode_finish_chunk(run)) {
@@ -316,7 +316,7 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
 
 int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     Decompressor *decompressor = decompressor_acquire(run->settings->package);
-    run->damaged = -1;
+    run->corrupt = -1;
     if (!decompressor) return fault_set(&run->fault, FAULT_NO_MEMORY, "context", 0, 0);
     int result = 0;
     int64_t at = begin, stop = run->stop_at_bytes ? run->finished_bytes + run->stop_at_bytes : INT64_MAX;
@@ -324,7 +324,7 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
         result = decode_one(run, decompressor, at, end, &run->fault);
         if (result) {
             place_fault(&run->fault, &run->table[at]);
-            run->damaged = at;
+            run->corrupt = at;
         }
     }
     run->done = at;
@@ -443,7 +443,7 @@ int decode_worth_threads(const BatchHeader *table, int64_t count) {
     int64_t work = 0, batches = 0, small = 0;
     for (int64_t at = 0; at < count; at++) {
         const BatchHeader *header = &table[at];
-        if (header->fate != FATE_DELIVER || header->records_count < 0) continue;
+        if (header->outcome != OUTCOME_DELIVER || header->records_count < 0) continue;
         int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
         work += grown * work_of[header_compression(header)];
         batches++;
@@ -456,7 +456,7 @@ int decode_parallel(DecodeRun *run, int64_t count, int threads) {
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     Team team = {.count = threads};
     team.workers = calloc((size_t)threads, sizeof(Worker));
-    run->damaged = -1;
+    run->corrupt = -1;
     if (!team.workers) return fault_set(&run->fault, FAULT_NO_MEMORY, "threads", 0, 0);
     run->fault.code = FAULT_NONE;
     for (int at = 0; at < threads; at++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run over a table of batches whose fate is settled: CRC of every batch, decompression and columns of those that are
+// The run over a table of batches whose outcome is known: CRC of every batch, decompression and columns of those that are
 // delivered. Runs without the GIL, on one thread or on several that take batches from each other.
 #ifndef KCODEC_DECODE_H
 #define KCODEC_DECODE_H
@@ -54,20 +54,20 @@ typedef struct {
     int64_t finished_bytes;           // output of the chunks finished so far
     int64_t stop_at_bytes;            // decode_range returns once it has finished as many: input may grow a hundredfold
     int64_t done;                     // decode_range: the batch it would have gone on with
-    int64_t damaged;                  // index of the batch that was refused, -1: none
+    int64_t corrupt;                  // index of the batch that was refused, -1: none
     Fault fault;                      // why
 } DecodeRun;
 
-// Decodes table[begin..end), or as far as stop_at_bytes lets it. Stops at the first damaged batch with -1, everything before it delivered.
+// Decodes table[begin..end), or as far as stop_at_bytes lets it. Stops at the first corrupt batch with -1, everything before it delivered.
 int decode_range(DecodeRun *run, int64_t begin, int64_t end);
-// The same on `threads` threads. After damage the run is reset and nothing is delivered: the caller runs it again on one,
+// The same on `threads` threads. After corruption the run is reset and nothing is delivered: the caller runs it again on one,
 // unless run->fault is a Python exception, such as an interrupt, which the caller raises.
 int decode_parallel(DecodeRun *run, int64_t count, int threads);
 // Closes the open chunk. -1: fault (record is a row of the chunk's).
 int decode_finish_chunk(DecodeRun *run);
 void decode_reset(DecodeRun *run);    // drops all chunks and counts
 
-// CRC and header fields of one batch; what every batch has to pass, whatever its fate.
+// CRC and header fields of one batch; what every batch has to pass, whatever its outcome.
 int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *header, int check_crcs, Fault *fault);
 
 // Reads the type of every control batch that has a producer id. -1: no memory.

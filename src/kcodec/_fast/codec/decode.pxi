@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# decode(): one call over bytes. The policy of damage is here; the work is in decode.c.
+# decode(): one call over bytes. The policy of corruption is here; the work is in decode.c.
 
 cdef enum:
     ON_ERROR_RAISE
     ON_ERROR_STOP
     ON_ERROR_SKIP
-    MOST_TURNS = 64  # of settling again under "skip"; after these the next damage ends the data, as under "stop"
+    # How often transactions are resolved again under "skip"; then the next corruption ends the data, as under "stop".
+    MOST_TURNS = 64
     SLAB = 128   # batches that one thread takes through all steps together
 
 cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": ON_ERROR_SKIP}
@@ -36,7 +37,7 @@ cdef bint _includes_control(object control_records) except -1:
 
 
 cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const BatchHeader *header, const Fault *fault):
-    """Where a reader can go on behind a damaged batch: the last offset + 1, if the CRC is right or the next header
+    """Where a reader can go on behind a corrupt batch: the last offset + 1, if the CRC is right or the next header
     agrees with it; else None. A wrapper of offset 0 does not tell."""
     cdef BatchHeader next_header
     cdef Fault ignored
@@ -52,7 +53,7 @@ cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const Batch
 
 
 cdef class _Decoding:
-    """One decode() call: its settings, its table of batches, the run over it, and what was found damaged."""
+    """One decode() call: its settings, its table of batches, the run over it, and what was found corrupt."""
 
     cdef DecodeSettings settings
     cdef DecodeRun run
@@ -64,8 +65,8 @@ cdef class _Decoding:
     cdef bytes topic
     cdef int64_t given_limit
     cdef int on_error, threads
-    cdef int64_t end                 # batches from here on are behind the damage
-    cdef int64_t error_at            # index of the first damaged batch, -1: none
+    cdef int64_t end                 # batches from here on are behind the corruption
+    cdef int64_t error_at            # index of the first corrupt batch, -1: none
     cdef Fault error_fault
     cdef object error_next_offset
     cdef int64_t skipped_at          # the batch goes_on_behind was asked about last, -1: none yet
@@ -74,7 +75,7 @@ cdef class _Decoding:
     def __cinit__(self):
         self.error_at = -1
         self.skipped_at = -1
-        self.run.damaged = -1
+        self.run.corrupt = -1
 
     def __dealloc__(self):
         decode_reset(&self.run)
@@ -82,7 +83,7 @@ cdef class _Decoding:
         visibility_free(&self.visibility)
 
     cdef int note(self, int64_t index, const Fault *fault) except -1:
-        """Remembers damage if it is the first in the order of batches."""
+        """Remembers corruption if it is the first in the order of batches."""
         if fault.code == FAULT_NO_MEMORY or fault.code == FAULT_PYTHON:
             raise _error_of(fault)
         if self.error_at < 0 or index < self.error_at:
@@ -92,18 +93,18 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on behind a damaged batch, or None."""
+        """Where a reader can go on behind a corrupt batch, or None."""
         cdef BatchHeader *header = table_batches(&self.table) + index
-        if index >= self.table.count or header.fate == FATE_SKIPPED:
+        if index >= self.table.count or header.outcome == OUTCOME_SKIPPED:
             return None
         return _offset_behind(&self.run, &self.settings, header, fault)
 
     cdef bint goes_on_behind(self, int64_t index):
-        """on_error="skip": whether a provable batch stands where the damaged one's length leads."""
+        """on_error="skip": whether a provable batch stands where the corrupt one's length leads."""
         cdef BatchHeader *batches = table_batches(&self.table)
         cdef BatchHeader found
         cdef int64_t before = index - 1, above = INT64_MIN
-        while before >= 0 and batches[before].fate == FATE_SKIPPED and before != self.skipped_at:
+        while before >= 0 and batches[before].outcome == OUTCOME_SKIPPED and before != self.skipped_at:
             before -= 1
         if before >= 0:
             above = self.skipped_above if before == self.skipped_at else header_last_offset(&batches[before])
@@ -112,7 +113,7 @@ cdef class _Decoding:
         return header_is_provable(self.run.data, self.run.size, batches[index].position + header_size(&batches[index]),
                                   above, &self.settings.limits, &found)
 
-    cdef int begin_settling(self) except -1:
+    cdef int begin_resolving(self) except -1:
         cdef int64_t at
         cdef BatchHeader *header
         self.skipped_at = -1
@@ -120,8 +121,8 @@ cdef class _Decoding:
         self.run.position = self.settings.start_offset
         for at in range(self.table.count):
             header = table_batches(&self.table) + at
-            if header.fate != FATE_SKIPPED:
-                header.fate = FATE_DELIVER
+            if header.outcome != OUTCOME_SKIPPED:
+                header.outcome = OUTCOME_DELIVER
             if header_is_legacy(header):
                 header.reached_offset = header.base_offset
         visibility_free(&self.visibility)
@@ -129,29 +130,29 @@ cdef class _Decoding:
         self.visibility.limit = self.given_limit
         return 0
 
-    cdef int settle(self, int64_t begin) noexcept nogil:
-        """Gives the batches from `begin` on their fate. -1: no memory."""
+    cdef int resolve(self, int64_t begin) noexcept nogil:
+        """Gives the batches from `begin` on their outcome. -1: no memory."""
         cdef BatchHeader *batches = table_batches(&self.table) + begin
         cdef int64_t count = self.end - begin
         if self.visibility.isolation != READ_UNCOMMITTED and decode_control_types(
             &self.settings, self.run.data, 0, batches, count
         ):
             return -1
-        if visibility_settle(&self.visibility, batches, count):
+        if visibility_resolve(&self.visibility, batches, count):
             return -1
         self.settings.limit = self.visibility.limit
         return 0
 
-    cdef bint stops_at_damage(self) except -1:
+    cdef bint stops_at_corruption(self) except -1:
         """After decode_range refused a batch: notes it; False if "skip" may pass it over, and has."""
-        cdef int64_t damaged = self.run.damaged
-        if damaged < 0:
+        cdef int64_t corrupt = self.run.corrupt
+        if corrupt < 0:
             raise _error_of(&self.run.fault)
-        self.note(damaged, &self.run.fault)
-        if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(damaged):
-            self.end = damaged
+        self.note(corrupt, &self.run.fault)
+        if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(corrupt):
+            self.end = corrupt
             return True
-        table_batches(&self.table)[damaged].fate = FATE_SKIPPED
+        table_batches(&self.table)[corrupt].outcome = OUTCOME_SKIPPED
         self.run.counts.batches += 1
         self.run.counts.skipped_batches += 1
         return False
@@ -183,7 +184,7 @@ cdef class _Decoding:
         """Decodes the table from `begin` on, then slab after slab, all without the GIL: with other threads at work, to
         take it again between slabs would cost more than the decoding.
 
-        0: done; 1: run.damaged was refused; -1: no memory.
+        0: done; 1: run.corrupt was refused; -1: no memory.
         """
         cdef BatchHeader *batches
         while True:
@@ -191,45 +192,45 @@ cdef class _Decoding:
                 return 1
             if self.table.done:
                 return 0
-            if self.error_at < 0 and self.table.damaged < 0 and self.table.count:
+            if self.error_at < 0 and self.table.corrupt < 0 and self.table.count:
                 # nothing will look further back than the last batch: the table begins again with it
                 batches = table_batches(&self.table)
                 batches[0] = batches[self.table.count - 1]
                 self.table.count = 1
             begin = self.table.count
-            if self.scan(SLAB) or self.settle(begin):
+            if self.scan(SLAB) or self.resolve(begin):
                 return -1
 
     cdef int in_one_go(self) except -1:
-        """Scan, settle and decode some batches at a time, while their headers are still near: what one thread does
+        """Scan, resolve and decode some batches at a time, while their headers are still near: what one thread does
         where no batch decides about one before it.
         """
         cdef int64_t begin = 0
         cdef int state
-        self.begin_settling()
+        self.begin_resolving()
         while True:
             with nogil:
                 state = self.advance(begin)
             if state < 0:
                 raise MemoryError("no memory for the table of batches")
-            if state == 0 or self.stops_at_damage():
+            if state == 0 or self.stops_at_corruption():
                 return self.finish_chunk()
-            begin = self.run.damaged + 1
+            begin = self.run.corrupt + 1
 
     cdef int table_first(self) except -1:
-        """Settle all batches of the table, then decode them, on threads where it pays."""
+        """Resolve all batches of the table, then decode them, on threads where it pays."""
         cdef int failed
         cdef int64_t begin = 0
-        self.begin_settling()
+        self.begin_resolving()
         decode_reset(&self.run)
         with nogil:
-            failed = self.settle(0)
+            failed = self.resolve(0)
             if not failed and self.threads > 1 and decode_worth_threads(self.run.table, self.end):
                 failed = decode_parallel(&self.run, self.end, self.threads)
                 if failed and self.run.fault.code == FAULT_PYTHON:
                     begin = -2
                 elif failed:
-                    decode_reset(&self.run)  # again on one thread, which knows what came before the damage
+                    decode_reset(&self.run)  # again on one thread, which knows what came before the corruption
                 else:
                     begin = self.end
             elif failed:
@@ -241,19 +242,19 @@ cdef class _Decoding:
         while begin < self.end:
             with nogil:
                 failed = decode_range(&self.run, begin, self.end)
-            if not failed or self.stops_at_damage():
+            if not failed or self.stops_at_corruption():
                 break
-            begin = self.run.damaged + 1
+            begin = self.run.corrupt + 1
         return self.finish_chunk()
 
     cdef int64_t skipped_so_far(self):
         cdef int64_t at, count = 0
         for at in range(self.end):
-            count += table_batches(&self.table)[at].fate == FATE_SKIPPED
+            count += table_batches(&self.table)[at].outcome == OUTCOME_SKIPPED
         return count
 
     cdef int check_all(self) except -1:
-        """Forgets all damage found so far but that of structure, and finds what CRC and header fields tell."""
+        """Forgets all corruption found so far but that of structure, and finds what CRC and header fields tell."""
         cdef int64_t at
         cdef Fault fault
         cdef BatchHeader *batches = table_batches(&self.table)
@@ -261,7 +262,7 @@ cdef class _Decoding:
         self.skipped_at = -1
         self.end = self.table.count
         for at in range(self.table.count):
-            batches[at].fate = FATE_SKIPPED if batches[at].magic == MAGIC_UNREADABLE else FATE_DELIVER
+            batches[at].outcome = OUTCOME_SKIPPED if batches[at].magic == MAGIC_UNREADABLE else OUTCOME_DELIVER
         for at in range(self.table.count):
             if batches[at].magic == MAGIC_UNREADABLE or not decode_check_batch(
                 self.run.data, 0, &batches[at], self.settings.check_crcs, &fault
@@ -271,7 +272,7 @@ cdef class _Decoding:
             if self.on_error != ON_ERROR_SKIP or not self.goes_on_behind(at):
                 self.end = at
                 break
-            batches[at].fate = FATE_SKIPPED
+            batches[at].outcome = OUTCOME_SKIPPED
         return 0
 
     cdef int execute(self) except -1:
@@ -287,7 +288,7 @@ cdef class _Decoding:
             self.visibility.isolation == READ_COMMITTED_BY_MARKERS
             or (self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP)
         ):
-            # Batches that then proved damaged had a say in what was settled. Again without those that a look at the
+            # Batches that then proved corrupt were part of what was resolved. Again without those that a look at the
             # header tells, and again for each turn that finds more in the records.
             if together:
                 scan_begin(&self.table)
@@ -300,8 +301,8 @@ cdef class _Decoding:
                 if turns > MOST_TURNS:  # bytes made for it could ask for a turn a batch
                     self.on_error = ON_ERROR_STOP
                 self.table_first()
-        if self.table.damaged >= 0 and self.table.damaged <= self.end:
-            self.note(self.table.damaged, &self.table.fault)
+        if self.table.corrupt >= 0 and self.table.corrupt <= self.end:
+            self.note(self.table.corrupt, &self.table.fault)
         return 0
 
     cdef object reached_offset(self):
@@ -316,7 +317,7 @@ cdef class _Decoding:
         while at >= 0:
             header = table_batches(&self.table) + at
             at -= 1
-            if header.fate == FATE_SKIPPED:
+            if header.outcome == OUTCOME_SKIPPED:
                 continue
             reached = header_reached(header)
             answer = reached if answer is None else max(answer, reached)
@@ -405,7 +406,7 @@ cdef bytes _name_source(DecodeSettings *settings, object topic, object partition
         settings.topic_length = len(name)
     if partition is not None:
         if not 0 <= partition <= 0x7FFFFFFF:
-            raise ValueError(f"partition {partition} is none: 0 to 2147483647 are")
+            raise ValueError(f"partition must be between 0 and 2147483647, not {partition}")
         settings.partition = partition
         settings.has_partition = True
     return name
@@ -415,27 +416,35 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
            last_stable_offset=None, start_offset=None, end_offset=None, control_records="skip", on_error="raise",
            check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", threads=1, framing=None,
            verify_crc=None):
-    """Decode the record batches in a bytes-like object, as a Fetch response or a ``.log`` file has them, to columns.
+    """Decode the record batches in a bytes-like object to columns.
 
-    columns:              names out of ``kcodec.COLUMNS`` but topic and partition; only these are built.
-    isolation_level:      "read_committed" leaves out aborted records (KIP-98; Kafka: CompletedFetch).
-    aborted_transactions: what a broker said, AbortedTransaction in any order (``[]`` included); None: nobody said, and
-                          the end markers inside `data` settle every transaction. Undecided records are left out.
-    last_stable_offset:   under read_committed, records from here on are undecided.
-    start_offset, end_offset: records in [start_offset, end_offset), a plain filter on each record.
-    control_records:      "skip", or "include": markers of every fate below the limit, key and value as stored.
-    on_error:             "raise"; "stop": the records before the damage, and `.error`; "skip": go on behind a damaged
-                          batch where its own length leads to a batch that can be proved.
-    check_crcs:           the CRC-32C of every whole batch, also of those that are ruled out.
-    limits:               DecodeLimits.   binary_type: "binary", "large_binary" or "binary_view" for key and value.
-    framing:              "confluent": a key or value that begins with a zero byte and a schema id (int32) gives the id
-                          to the nullable columns key_schema_id and value_schema_id, which come with the default
-                          columns, and the rest to its own. Whatever begins otherwise stays whole, its id null.
-    threads:              batches side by side; the records and their order are the same.
-    verify_crc:           deprecated name of check_crcs.
+    `data` holds batches as a Fetch response or a ``.log`` file does.
 
-    Returns DecodedRecords. Raises DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError) with the
-    records before the damage in ``.decoded``; ValueError or TypeError for an argument that is none.
+    columns:              Names from ``kcodec.COLUMNS``, except topic and partition. Only these columns are built.
+    isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
+                          CompletedFetch).
+    aborted_transactions: AbortedTransaction values in any order, as a Fetch response names them; ``[]`` means that
+                          there are none. With None the end-transaction markers inside `data` decide, and records of a
+                          transaction without a marker in `data` are left out.
+    last_stable_offset:   Under read_committed, records from this offset on are left out.
+    start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
+    control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key
+                          and value as stored.
+    on_error:             "raise" raises the first error. "stop" returns the records before the corruption, and the
+                          error as `.error`. "skip" continues after a corrupt batch if its length leads to a batch whose
+                          header and CRC are valid.
+    check_crcs:           Whether to check the CRC-32C of every whole batch, including those that are filtered out.
+    limits:               DecodeLimits: bounds on the size of a batch before and after decompression.
+    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view".
+    framing:              "confluent" splits the prefix of Schema Registry serializers (a zero byte and an int32 schema
+                          id) from keys and values. The ids are returned in the nullable columns key_schema_id and
+                          value_schema_id, which are then among the default columns. Other keys and values stay
+                          unchanged, with a null id.
+    threads:              Number of threads. The records and their order do not depend on it.
+    verify_crc:           Deprecated name of check_crcs.
+
+    Return DecodedRecords. Raise DecodeError (CorruptBatchError, UnsupportedError, LimitExceededError), whose
+    ``.decoded`` holds the records before the corruption. Raise ValueError or TypeError if an argument is invalid.
 
     >>> decode(b"").counts
     Counts(batches=0, skipped_batches=0, records=0, aborted=0, control=0, undecided=0, out_of_range=0)

@@ -2,10 +2,16 @@
 # What decode() gives back.
 
 cdef class Counts:
-    """How much was walked, and what became of it. Frozen.
+    """Numbers of batches and records that were read, by outcome. Immutable.
 
-    batches (skipped ones included) and skipped_batches count batches; records, aborted, control, undecided and
-    out_of_range count records, each once (by records_count where a batch was not opened).
+    batches, skipped_batches: Number of batches read, and how many of them on_error="skip" passed over.
+    records:      Records returned.
+    aborted:      Records of aborted transactions.
+    control:      Control records that were left out.
+    undecided:    Records beyond the last stable offset, or of a transaction whose marker was not found.
+    out_of_range: Records outside of start_offset and end_offset.
+
+    Each record counts once. In a batch that was not decompressed the header's records_count is counted.
     """
 
     cdef readonly int64_t batches, skipped_batches, records, aborted, control, undecided, out_of_range
@@ -46,18 +52,22 @@ _MANY_CHUNKS = "{} needs one chunk but there are {}: go through .chunks, or use 
 
 
 class ManyChunksError(ValueError, AttributeError):
-    """One chunk was asked for and there are more."""
+    """A method that needs the rows in one chunk was called on a result with several chunks."""
 
 
 cdef class DecodedRecords:
-    """The records of a decode() call, as columns. Frozen.
+    """The records of a decode() call, as columns. Immutable.
 
-    counts, next_offset (where a reader goes on; None if nothing says), remaining_bytes (of a cut last batch, or from
-    the damage on), bytes_needed (the size of that cut batch as far as it is known, else 0), error (the first
-    DecodeError under on_error "stop" or "skip"), topic and partition (of what a consumer fetched; None elsewhere).
+    counts:          Counts of the batches and records that were read.
+    next_offset:     Offset at which a reader continues; None if it is unknown.
+    remaining_bytes: Bytes after the last whole batch: an incomplete batch, or everything from the corruption on.
+    bytes_needed:    Size of that incomplete batch as far as it is known; 0 otherwise.
+    error:           The first DecodeError, with on_error="stop" or "skip".
+    topic, partition: Where a consumer fetched the records; None elsewhere.
 
-    Feed it to anything that takes Arrow (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
-    ``records()``, or take a ``column(name)``. Chunks are cut at about 32 MB; with threads there may be one a thread.
+    Pass it to any library that accepts Arrow data (``pyarrow.table(decoded)``, ``polars.DataFrame(decoded)``), iterate
+    over ``records()``, or take one ``column(name)``. A chunk has at most about 32 MB; several threads return at least
+    one chunk each.
     """
 
     cdef _Layout _layout
@@ -69,7 +79,7 @@ cdef class DecodedRecords:
     cdef readonly object topic, partition
 
     def __init__(self):
-        raise TypeError("DecodedRecords comes from kcodec.decode()")
+        raise TypeError("DecodedRecords cannot be created directly: call kcodec.decode()")
 
     def __len__(self):
         return self._rows
@@ -95,25 +105,25 @@ cdef class DecodedRecords:
 
     @property
     def columns(self):
-        """The names of the columns, in the order asked for."""
+        """Names of the columns, in the order requested."""
         return self._layout.columns
 
     @property
     def schema(self):
-        """An object with ``__arrow_c_schema__``: ``pyarrow.schema(decoded.schema)``."""
+        """Schema for Arrow libraries: ``pyarrow.schema(decoded.schema)``."""
         return ColumnsSchema(self._layout)
 
     @property
     def chunks(self):
-        """A tuple of DecodedRecords of one chunk each; counts and offsets are those of the whole."""
+        """The chunks, each as DecodedRecords; counts and offsets are those of the whole result."""
         return tuple(_decoded_of(self._layout, [part], self) for part in self._parts)
 
     def records(self):
-        """An iterator of Record, a RecordCursor."""
+        """Return an iterator over the records, a RecordCursor."""
         return _cursor_of(self)
 
     def column(self, name):
-        """One column; ValueError if it was not asked for."""
+        """Return one column. Raise ValueError if it was not requested."""
         if name not in self._layout.columns:
             raise _choice_error("column", name, self._layout.columns)
         cdef Column column = Column.__new__(Column)
@@ -123,15 +133,16 @@ cdef class DecodedRecords:
         return column
 
     def to_numpy(self, name):
-        """A fixed-width column as a numpy array; no copy except of bool. timestamp becomes datetime64[ms].
+        """Return a fixed-width column as a numpy array; timestamp becomes datetime64[ms].
 
-        ValueError for a column that is not fixed-width, that holds nulls, or when there is more than one chunk.
+        No bytes are copied, except for booleans. Raise ValueError if the column has variable width, contains nulls, or
+        has more than one chunk.
         """
         import numpy
 
         self.column(name)
         if name not in _NUMPY_TYPES:
-            raise ValueError(f"column {name!r} has no fixed width: numpy cannot hold it, take it by Arrow")
+            raise ValueError(f"column {name!r} has no fixed width, which numpy cannot hold: use Arrow")
         joined = _joined_parts(self._parts)
         if len(joined) != 1:
             raise ManyChunksError(_MANY_CHUNKS.format("to_numpy", len(joined)))
@@ -140,7 +151,7 @@ cdef class DecodedRecords:
         cdef int64_t nulls
         chunk_validity(rows.chunk, column, &nulls)
         if nulls:
-            raise ValueError(f"column {name!r} holds nulls: numpy cannot hold them, take it by Arrow")
+            raise ValueError(f"column {name!r} contains nulls, which numpy cannot hold: use Arrow")
         cdef _ColumnMemory memory = _ColumnMemory.__new__(_ColumnMemory)
         cdef int64_t row
         if column_width(column) == 0:
@@ -195,7 +206,7 @@ cdef tuple _comparable(DecodedRecords decoded):
 
 
 cdef class ColumnsSchema:
-    """The schema of a result, for anything that takes ``__arrow_c_schema__``."""
+    """Arrow schema of a result, for every library that accepts ``__arrow_c_schema__``."""
 
     cdef _Layout _layout
 

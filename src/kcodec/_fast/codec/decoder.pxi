@@ -2,14 +2,18 @@
 # Decoder: windows of a file in, chunks out. What kcodec.log and kcodec.spark stream with.
 
 cdef class Decoder:
-    """Decodes a file window by window at constant memory.
+    """Decodes a file chunk by chunk with constant memory.
 
-    Arguments as of decode(); under read_committed aborted_transactions must be given, each with its last_offset, so
-    that no window needs to know another. topic, partition: for the columns of these names. path: named in errors.
-    max_rows: a chunk ends before it would have more. spark_layout: timestamps in microseconds, NULL for no headers,
-    every field nullable. keep_position: as Java's consumer, from start_offset on each record and batch moves a
-    position on, and records below it count as out_of_range. above_offset: every base offset must be above it and
-    above the last offset before, else DecodeError.
+    The arguments are those of decode(). Under read_committed aborted_transactions are required, each with its
+    last_offset, so that a chunk can be decoded without the following ones.
+
+    topic, partition: For the columns of these names.
+    path:             File name for errors.
+    max_rows:         Maximum number of rows of a chunk.
+    spark_layout:     Timestamps in microseconds, NULL if a record has no headers, nullable columns.
+    keep_position:    As Java's consumer: a position advances from start_offset with each record and batch, and records
+                      below it count as out_of_range.
+    above_offset:     Every base offset must be above it and above the last offset before, else DecodeError is raised.
     """
 
     cdef DecodeSettings settings
@@ -41,10 +45,11 @@ cdef class Decoder:
         self.visibility.limit = INT64_MAX
         if _is_committed(isolation_level):
             if aborted_transactions is None:
-                raise ValueError("read_committed by windows needs aborted_transactions: settle them first")
+                raise ValueError("isolation_level='read_committed' of a Decoder needs aborted_transactions: it does not read "
+                                 "ahead")
             self.aborted = _as_aborted(aborted_transactions)
             if self.aborted.index.open_ended_count:
-                raise ValueError("aborted_transactions by windows need their last_offset: no later window can tell")
+                raise ValueError("aborted_transactions of a Decoder need their last_offset: it does not read ahead")
             self.visibility.isolation = READ_COMMITTED_BY_LIST
             self.visibility.aborted = &self.aborted.index
             self.visibility.limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
@@ -66,26 +71,29 @@ cdef class Decoder:
 
     @property
     def counts(self):
-        """Counts of all that was fed."""
+        """Counts of all data passed to feed()."""
         return _counts_of(&self.run.counts)
 
     @property
     def next_offset(self):
-        """last_offset + 1 of the last whole batch walked; None before the first."""
+        """last_offset + 1 of the last whole batch read; None before the first."""
         return self.next_offset_
 
     @property
     def schema(self):
-        """ColumnsSchema of the chunks."""
+        """Schema of the chunks."""
         return ColumnsSchema(self.layout)
 
     def feed(self, data, position=0):
-        """Decode every whole batch in `data`, which begins at byte `position` of the file. Returns the bytes consumed.
+        """Decode every whole batch in `data`, which begins at byte `position` of the file. Return the number of bytes
+        used.
 
-        The rest is a cut batch of `bytes_needed` bytes (61 or less while its length is unknown), or, where bytes_needed
-        is 0, batches not done yet because there is much to take(): do, and feed the rest. DecodeError on damage,
-        with its place in the file; the batches before it are kept, and feeding may go on behind it. RuntimeError while
-        another call decodes.
+        The remaining bytes are an incomplete batch of `bytes_needed` bytes (at most 61 while its length is unknown). If
+        bytes_needed is 0, they are batches that wait until take() was called: call it, and feed the remaining bytes
+        again.
+
+        Raise DecodeError, with the position in the file, if a batch is corrupt; the batches before it are kept, and
+        feeding can continue after it. Raise RuntimeError while another call decodes.
         """
         cdef _Source source = _Source(data)
         cdef int64_t origin = position
@@ -100,7 +108,7 @@ cdef class Decoder:
         cdef int64_t walked
         cdef int failed
         if self.layout is None:
-            raise TypeError("the Decoder was not made: its __init__ did not run to its end")
+            raise TypeError("the Decoder is not initialized: its __init__ did not finish")
         self.run.data = source.data()
         self.run.size = source.size()
         self.run.origin = origin
@@ -119,13 +127,13 @@ cdef class Decoder:
                 failed = decode_control_types(&self.settings, self.run.data, origin, batches, self.table.count)
             if failed:
                 raise MemoryError("no memory for a context")
-        if visibility_settle(&self.visibility, batches, self.table.count):
+        if visibility_resolve(&self.visibility, batches, self.table.count):
             raise MemoryError("no memory for transactions")
         with nogil:
             failed = decode_range(&self.run, 0, self.table.count)
         if self.layout.chunk.binary_type == BINARY_VIEW and decode_finish_chunk(&self.run):
-            failed = -1  # views of one window only, damaged or not: the next has another owner
-        walked = self.run.damaged if failed else self.run.done
+            failed = -1  # views of one window only, corrupt or not: the next has another owner
+        walked = self.run.corrupt if failed else self.run.done
         if walked > 0:
             self.next_offset_ = <object>header_reached(&batches[walked - 1]) + 1
         self.settings.owner = NULL
@@ -134,7 +142,7 @@ cdef class Decoder:
         if walked < self.table.count:  # a chunk is finished: the caller takes it before there are more
             self.bytes_needed = 0
             return batches[walked].position - origin
-        if self.table.damaged >= 0:
+        if self.table.corrupt >= 0:
             raise _error_of(&self.table.fault, self.path)
         return self.table.end
 
@@ -153,8 +161,9 @@ cdef class Decoder:
         return <object>header_last_offset(header) + 1
 
     def take(self, flush=False):
-        """The finished chunks, a list of DecodedRecords of at most max_rows rows; `flush` ends the open one too.
-        RuntimeError while another call decodes."""
+        """Return the finished chunks, a list of DecodedRecords with at most max_rows rows each.
+
+        flush: End the unfinished chunk and return it as well. Raise RuntimeError while another call decodes."""
         _enter(&self.in_use, self)
         try:
             return self.take_chunks(bool(flush))

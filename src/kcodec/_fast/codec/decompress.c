@@ -116,10 +116,10 @@ static int by_gzip(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
 
 static int by_zstd(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
     ZstdBound bound;
-    int damaged = zstd_bound(call->data, call->size, &bound, fault);
+    int corrupt = zstd_bound(call->data, call->size, &bound, fault);
     if (bound.claimed > call->limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", bound.claimed, call->limit);
-    if (damaged) return -1;
+    if (corrupt) return -1;
     if (contexts.system_zstd) return by_system_zstd(call, bound.bound, out, fault);
     return by_package(call, COMPRESSION_ZSTD, bound.bound, bound.frames, arena, out, fault);
 }

@@ -46,7 +46,7 @@ void decompressor_release(Decompressor *self);
 void decompressor_initialise(void);
 
 // The switch for the system's libzstd; the answer, whether it is used from now on. By version: from 1.5.6 on, as older ones
-// make other bytes than today's of some damaged frames that carry no checksum, where today's and Java's refuse them.
+// make other bytes than today's of some corrupt frames that carry no checksum, where today's and Java's refuse them.
 enum { SYSTEM_ZSTD_NEVER, SYSTEM_ZSTD_ALWAYS, SYSTEM_ZSTD_BY_VERSION, SYSTEM_ZSTD_LEAST_VERSION = 10506 };
 int decompressor_use_system_zstd(int when);
 int decompressor_uses_system_zstd(void);

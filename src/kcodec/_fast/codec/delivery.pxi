@@ -52,7 +52,7 @@ cdef class RecordIterator:
         self.delivery = _delivery_before_the_first()
 
     def __reduce__(self):
-        raise TypeError("an iteration belongs to its consumer and cannot be pickled")
+        raise TypeError("an iterator over a consumer cannot be pickled")
 
     def __iter__(self):
         return self
@@ -95,7 +95,7 @@ cdef class AsyncRecordIterator:
         return 0
 
     def __reduce__(self):
-        raise TypeError("an iteration belongs to its consumer and cannot be pickled")
+        raise TypeError("an iterator over a consumer cannot be pickled")
 
     def __aiter__(self):
         return self
@@ -105,7 +105,7 @@ cdef class AsyncRecordIterator:
 
     def __await__(self):
         if self.waiting is not None:
-            raise RuntimeError("poll is under way: one task polls a consumer, and none of the functions it calls")
+            raise RuntimeError("poll() is running: only one task may poll a consumer, and callbacks may not")
         return self
 
     def __iter__(self):

@@ -14,7 +14,7 @@ typedef int (*CompressFunction)(void *context, int codec, const uint8_t *data, i
                                 int64_t *length, Fault *fault);
 
 typedef struct {
-    BatchHeader header;        // the fields that are settled beforehand; attributes with all bits
+    BatchHeader header;        // the fields that are known beforehand; attributes with all bits
     int64_t max_batch_bytes;   // of a whole batch before compression
     int has_base_offset;       // the first batch begins at header.base_offset, whatever its first record's offset
     int has_base_timestamp;    // deltas refer to header.base_timestamp: the delete horizon, or a batch to be written alike

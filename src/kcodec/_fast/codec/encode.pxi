@@ -5,10 +5,9 @@ DEFAULT_MAX_BATCH_BYTES = 1_048_576  # batch.size and max.message.bytes are of t
 
 
 cdef class EncodedBatches:
-    """Batches as bytes: anything that takes a buffer takes this (``sock.sendall``, ``file.write``, ``bytes``). Frozen.
+    """Encoded batches, for everything that accepts a buffer (``sock.sendall``, ``file.write``, ``bytes``). Immutable.
 
-    len() is in bytes. batches: the headers, as kcodec.batches gives them. records_count: records in all of them.
-    next_sequence: the base_sequence of what this producer sends next, -1 without sequences.
+    len() is the number of bytes.
     """
 
     cdef Buffer memory
@@ -16,7 +15,7 @@ cdef class EncodedBatches:
     cdef int32_t next_sequence_
 
     def __init__(self):
-        raise TypeError("EncodedBatches comes from kcodec.encode()")
+        raise TypeError("EncodedBatches cannot be created directly: call kcodec.encode()")
 
     def __dealloc__(self):
         buffer_release(&self.memory, self.size)
@@ -32,17 +31,17 @@ cdef class EncodedBatches:
 
     @property
     def batches(self):
-        """RecordBatches over these bytes."""
+        """Headers of the batches, as RecordBatches."""
         return batches(self, limits=DecodeLimits(LARGEST_LIMIT, LARGEST_LIMIT))
 
     @property
     def records_count(self):
-        """Records in all batches."""
+        """Number of records in all batches."""
         return self.records_count_
 
     @property
     def next_sequence(self):
-        """After the last record; after 2147483647 comes 0. -1 without sequences."""
+        """base_sequence of this producer's next batch; 0 follows 2147483647. -1 without sequences."""
         return self.next_sequence_
 
     def __eq__(self, other):
@@ -79,23 +78,24 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
            timestamp_type="CreateTime", producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False,
            partition_leader_epoch=-1, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES, framing=None,
            skip_useless_compression=False):
-    """Record batches of magic 2 from rows or Arrow data, as Kafka's own writer makes them; the order of rows is kept.
+    """Encode rows or Arrow data as record batches of magic 2, as Kafka's own writer does. The order of rows is kept.
 
-    source: rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose trailing fields may be left
-    out; or anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` and columns of the names decode() gives
-    (offset, timestamp, key, value, headers; key and value binary, string, a view, fixed size or a dictionary of these).
-    Other columns of decode() and of Spark's Kafka source follow from the batch and are passed over.
+    source: An iterable of rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose last fields may
+            be missing; or an object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` whose columns have the names
+            that decode() uses: offset, timestamp, key, value, headers. key and value are binary or string columns of
+            any Arrow layout. Other columns of decode() and of Spark's Kafka source are ignored, as the batch determines
+            them.
+    compression, compression_level: Codec, and its level in Kafka's numbering (KIP-390).
+    base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are
+                     kept, including gaps.
+    timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
+    max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
+    framing:         "confluent" writes the columns key_schema_id and value_schema_id, where they are not null, as the
+                     prefix of Schema Registry serializers.
+    skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
 
-    compression, compression_level: Kafka's numbers, for lz4 too, where 9 is the fast compressor (KIP-390).
-    base_offset: of the first batch; None: the first record's own offset, or 0. Records with offsets keep them, gaps
-    and all.
-    timestamp: in ms, for records without one; with ``timestamp_type="LogAppendTime"`` for all of them.
-    max_batch_bytes: of a batch before compression; a record that does not fit into one alone is an EncodeError.
-    framing: "confluent" puts the columns key_schema_id and value_schema_id, where not null, before the payload.
-    skip_useless_compression: a batch that compression would not make smaller is left uncompressed.
-
-    Raises EncodeError for values that make no batch a broker takes, ValueError and TypeError for what cannot be a
-    source or an option.
+    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold, and ValueError or TypeError if an
+    argument is invalid.
 
     >>> encoded = encode([(b"key", b"value")], timestamp=1_700_000_000_000)
     >>> encoded
@@ -121,15 +121,19 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
                  timestamp=None, timestamp_type=None, producer_id=None, producer_epoch=None, base_sequence=None,
                  is_transactional=None, partition_leader_epoch=None, max_batch_bytes=DEFAULT_LIMITS.max_batch_bytes,
                  framing=None, skip_useless_compression=False):
-    """Exactly one batch, every header field of it at hand; what is not given is as in `like`, or as encode() has it.
+    """Encode exactly one batch, with control over every header field.
 
-    like: a RecordBatch. Its records, all or what compaction leaves of them, give the same bytes again where it is not
-    compressed. last_offset: what the batch stands for although its last records may be gone. delete_horizon_ms:
-    KIP-534. Without records it is an empty batch, as the cleaner retains one for its sequence
-    (DefaultRecordBatch.writeEmptyHeader); that needs `like` or last_offset. is_control_batch: the records are control
-    records, key and value as stored.
+    Fields that are not given are those of `like`, or the defaults of encode().
 
-    Raises EncodeError as encode() does, and where the records do not fit into one batch.
+    like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
+                       it is not compressed.
+    last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
+                       batch is empty, as the log cleaner keeps one for its sequence
+                       (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
+    delete_horizon_ms: Time in ms (KIP-534).
+    is_control_batch:  The records are control records, key and value as stored.
+
+    Raise EncodeError as encode() does, and if the records do not fit into one batch.
     """
     cdef _Writer writer = _Writer()
     cdef BatchHeader *header = &writer.settings.header
@@ -139,7 +143,7 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
         if not isinstance(like, RecordBatch):
             raise TypeError(f"like must be a RecordBatch, not {type(like).__name__}")
         if like.magic != 2:
-            raise EncodeError(f"a batch of magic {like.magic} is only read: kcodec writes magic 2", field="magic",
+            raise EncodeError(f"a batch of magic {like.magic} cannot be encoded: kcodec writes magic 2", field="magic",
                               value=like.magic)
         header[0] = (<RecordBatch>like).header
         _field_in(like.base_offset, "base_offset", 0, INT64_MAX - 1)
@@ -218,13 +222,16 @@ def _stamped(rows, times):
 
 def encode_end_transaction_marker(control_type, *, producer_id, producer_epoch, coordinator_epoch, timestamp,
                                   base_offset=0, partition_leader_epoch=-1):
-    """The control batch that ends a transaction (EndTransactionMarker), 78 bytes.
+    """Return the control batch that ends a transaction (EndTransactionMarker), 78 bytes.
 
-    control_type: ControlType.COMMIT or ABORT, also as "COMMIT", 1. timestamp: in ms. Raises EncodeError, ValueError.
+    control_type: ControlType.COMMIT or ABORT, or its name or number.
+    timestamp:    Milliseconds since 1970.
+
+    Raise EncodeError or ValueError if an argument is invalid.
     """
     kind = _kafka_enum(ControlType, {}, "control_type", control_type)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
-        raise EncodeError(f"{kind.label} ends no transaction: COMMIT and ABORT do", field="control_type", value=kind)
+        raise EncodeError(f"control_type must be COMMIT or ABORT, not {kind.label}", field="control_type", value=kind)
     epoch = _field_in(coordinator_epoch, "coordinator_epoch", -0x80000000, 0x7FFFFFFF)
     _field_in(producer_id, "producer_id", 0, INT64_MAX)
     _field_in(producer_epoch, "producer_epoch", 0, 0x7FFF)

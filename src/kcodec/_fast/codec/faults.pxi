@@ -2,38 +2,40 @@
 # Fault -> Python exception, the one place that knows texts and classes.
 
 _TEXTS = {
-    FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the least a batch can have",
-    FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; raise the limit if that is real",
-    FAULT_MAGIC: "magic {found} is not supported, only 0, 1 and 2 are",
-    FAULT_CRC: "crc {found:#010x} is stored but the bytes have {expected:#010x}",
-    FAULT_COMPRESSION_ID: "compression id {found} is unknown, the highest is {expected}",
+    FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the minimum of a batch",
+    FAULT_BATCH_LENGTH_LIMIT: "{field} {found} exceeds max_batch_bytes {expected}; "
+                              "raise the limit if the batch is that large",
+    FAULT_MAGIC: "magic {found} is not supported; expected 0, 1 or 2",
+    FAULT_CRC: "the stored CRC {found:#010x} does not match the CRC of the bytes, {expected:#010x}",
+    FAULT_COMPRESSION_ID: "compression id {found} is unknown; expected 0 to {expected}",
     FAULT_FIELD_NEGATIVE: "{field} {found} is negative",
-    FAULT_OFFSET_OVERFLOW: "last_offset_delta {found} leads beyond the largest offset",
+    FAULT_OFFSET_OVERFLOW: "last_offset_delta {found} makes the last offset exceed 64 bits",
     FAULT_BASE_OFFSET_ORDER: "{field} {found} is not above {expected}, the last offset before it",
-    FAULT_COUNT_TOO_BIG: "records_count {found} but {expected} bytes of records, which cannot hold as many",
+    FAULT_COUNT_TOO_BIG: "records_count is {found}, but {expected} bytes cannot hold that many records",
     FAULT_BYTES_LEFT: "{found} bytes are left after the {expected} records of records_count",
-    FAULT_VARINT_CUT: "{field} is cut by the end of the record",
+    FAULT_VARINT_CUT: "{field} is incomplete: the record ends within it",
     FAULT_VARINT_LONG: "{field} is a varint of more than {expected} bytes",
-    FAULT_LENGTH_BEYOND: "{field} {found} but {expected} bytes remain",
+    FAULT_LENGTH_BEYOND: "{field} is {found}, but {expected} bytes remain",
     FAULT_LENGTH_NEGATIVE: "{field} {found} is negative",
-    FAULT_RECORD_LENGTH_MISMATCH: "record_length {found} but its fields take {expected}",
-    FAULT_OFFSET_DELTA_RANGE: "offset_delta {found} is outside 0..{expected}, the last_offset_delta",
-    FAULT_OFFSET_DELTA_ORDER: "offset_delta {found} is not above the one before, {expected}, in a compressed batch",
-    FAULT_MESSAGE_TOO_SMALL: "{field} {found} in a compressed message is below {expected}, the least it takes",
-    FAULT_MESSAGE_MAGIC: "magic {found} is not supported inside a compressed message, only 0 and 1 are",
-    FAULT_MESSAGE_CRC: "crc {found:#010x} is stored in a message inside a compressed one but the bytes have "
-                       "{expected:#010x}",
+    FAULT_RECORD_LENGTH_MISMATCH: "record_length is {found}, but the fields take {expected} bytes",
+    FAULT_OFFSET_DELTA_RANGE: "offset_delta {found} is outside 0 to {expected}, the last_offset_delta",
+    FAULT_OFFSET_DELTA_ORDER: "offset_delta {found} is not above the previous one, {expected}, in a compressed batch",
+    FAULT_MESSAGE_TOO_SMALL: "{field} {found} in a compressed message is below {expected}, the minimum",
+    FAULT_MESSAGE_MAGIC: "magic {found} is not supported inside a compressed message; expected 0 or 1",
+    FAULT_MESSAGE_CRC: "the CRC {found:#010x} stored in a message inside a compressed message does not match the CRC "
+                       "of the bytes, {expected:#010x}",
     FAULT_MESSAGE_COMPRESSED: "a message inside a compressed message is itself compressed (compression id {found})",
-    FAULT_WRAPPER_NULL: "a compressed message has no value, so no messages inside",
-    FAULT_WRAPPER_EMPTY: "a compressed message holds no whole message in its {found} decompressed bytes",
-    FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, the relative one of the last "
-                          "message inside, and not 0",
-    FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes, at least {expected} are needed (-1: null)",
+    FAULT_WRAPPER_NULL: "a compressed message has no value, so it contains no messages",
+    FAULT_WRAPPER_EMPTY: "a compressed message contains no whole message in its {found} decompressed bytes",
+    FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, the relative offset of the "
+                          "last message inside, and is not 0",
+    FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes (-1: null), expected at least {expected}",
     FAULT_CONTROL_KEY_VERSION: "{field} {found} is negative",
     FAULT_TIMESTAMP_OVERFLOW: "timestamp {found} ms at offset {expected} does not fit into microseconds",
-    FAULT_COMPRESSED_CUT: "the {field} stream is cut",
-    FAULT_COMPRESSED_BAD: "the {field} stream is damaged: {detail}",
-    FAULT_DECOMPRESSED_LIMIT: "{field} stream of {found} bytes or more exceeds max_decompressed_bytes {expected}",
+    FAULT_COMPRESSED_CUT: "the {field} stream is incomplete",
+    FAULT_COMPRESSED_BAD: "the {field} stream is corrupt: {detail}",
+    FAULT_DECOMPRESSED_LIMIT: "{field} stream of {found} bytes or more exceeds max_decompressed_bytes {expected}; "
+                              "raise the limit if the data is that large",
 }
 
 

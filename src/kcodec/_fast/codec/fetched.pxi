@@ -8,19 +8,22 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
                  isolation_level="read_committed", aborted_transactions=(), last_stable_offset=None, end_offset=None,
                  on_error="raise", check_crcs=CHECK_CRCS, limits=DEFAULT_LIMITS, binary_type="binary", framing=None,
                  spark_layout=False, verify_crc=None):
-    """Decode what a Fetch brought of one partition, by the rule of Java's consumer (Kafka: CompletedFetch; KIP-98).
+    """Decode the records of one partition in a Fetch response, as Java's consumer does (Kafka: CompletedFetch; KIP-98).
 
-    topic, partition:     where it comes from: for the columns of these names, and for Record.
-    start_offset:         the position. Each record and batch moves it on; records below it are passed over.
-    aborted_transactions: as the answer has them, in any order: (producer_id, first_offset). Taken up once a batch
-                          reaches first_offset, held until that producer's ABORT marker or the end of the data. None,
-                          as brokers answer under read_uncommitted, is an empty list.
-    spark_layout:         timestamps in microseconds, NULL for no headers, every column nullable, as Spark expects.
-    Otherwise as decode(). A cut last batch is normal; next_offset is the position afterwards, behind markers, aborted
-    records and empty batches. Without records the result holds no rows, in one Arrow batch.
+    topic, partition:     Where the records come from: for the columns of these names, and for Record.
+    start_offset:         Position of the consumer. Records below it are left out.
+    aborted_transactions: (producer_id, first_offset) pairs as in the response, in any order. A pair applies from its
+                          first_offset to the producer's ABORT marker or the end of the data. None, which brokers send
+                          under read_uncommitted, is an empty list.
+    spark_layout:         As Spark expects: timestamps in microseconds, NULL if a record has no headers, nullable
+                          columns.
 
-    Returns DecodedRecords. Raises DecodeError with the records before the damage in ``.decoded``; ValueError or
-    TypeError for an argument that is none.
+    The other arguments are those of decode(). The last batch of a response may be incomplete; that is not an error.
+    next_offset is the position afterwards, after markers, aborted records and empty batches. A result without records
+    has one empty chunk.
+
+    Return DecodedRecords. Raise DecodeError, whose ``.decoded`` holds the records before the corruption. Raise
+    ValueError or TypeError if an argument is invalid.
     """
     cdef _Decoding work = _Decoding.__new__(_Decoding)
     cdef DecodedRecords decoded
@@ -73,13 +76,13 @@ cdef _Layout _fetch_layout(object columns, object binary_type, object framing, b
 
 
 cdef class FetchedRecords:
-    """What a Fetch brought of one partition, given a few records or a chunk at a time; the rule is decode_fetch()'s.
+    """The records of one partition in a Fetch response, decoded step by step as decode_fetch() does.
 
-    Decoded as it is asked for: memory for a chunk and a batch, whatever compressed batches grow to. Arguments as of
-    decode_fetch(); columns are those of take_decoded(), take() needs offset among them.
+    Memory is used for one chunk and one batch, whatever the decompressed size of the response is. The arguments are
+    those of decode_fetch(). take() needs the column offset.
 
-    is_done: all was given; then `position` is behind markers, aborted records and empty batches, and `error` the
-    DecodeError that ended it, if one did (or what else kept it from going on).
+    is_done: Whether all records were returned. Then `position` is after markers, aborted records and empty batches, and
+             `error` is the exception that ended decoding early, if there was one.
     """
 
     cdef RecordSteps steps
@@ -111,26 +114,26 @@ cdef class FetchedRecords:
         self.error = None
 
     def __reduce__(self):
-        raise TypeError("what was fetched cannot be pickled; take its records")
+        raise TypeError("FetchedRecords cannot be pickled; pickle the records")
 
     @property
     def position(self):
-        """The offset that is read next."""
+        """Offset of the next record to read."""
         return self.given_position
 
     @property
     def leader_epoch(self):
-        """Of the batch before the position; -1 while nothing was read."""
+        """Leader epoch of the batch before the position; -1 before the first batch."""
         return self.given_epoch
 
     @property
     def counts(self):
-        """Counts of what was decoded so far."""
+        """Counts of the batches and records decoded so far."""
         return _counts_of(&self.steps.run.counts)
 
     @property
     def remaining_bytes(self):
-        """Bytes of a cut last batch, or not decoded yet."""
+        """Bytes of an incomplete last batch, or bytes that are not decoded yet."""
         return self.steps.run.size - self.steps.table.end
 
     @property
@@ -169,7 +172,9 @@ cdef class FetchedRecords:
         return 0
 
     def take(self, count):
-        """A list of the next `count` Records; fewer only where it is done. RuntimeError while another call decodes."""
+        """Return a list of the next `count` records; fewer only at the end.
+
+        Raise RuntimeError while another call decodes."""
         cdef int64_t most = _int64(count, "count")
         _enter(&self.in_use, self)
         try:
@@ -196,8 +201,9 @@ cdef class FetchedRecords:
         return records
 
     def take_decoded(self):
-        """The next chunk (about 32 MB at most) as DecodedRecords; without rows where it is done. RuntimeError while
-        another call decodes."""
+        """Return the next chunk (at most about 32 MB) as DecodedRecords; it has no rows at the end.
+
+        Raise RuntimeError while another call decodes."""
         _enter(&self.in_use, self)
         try:
             return self.take_chunk()

@@ -18,7 +18,7 @@ static inline int is_framed(const uint8_t *payload, int64_t size) { return size 
 typedef struct {
     Chunk *chunk;
     BinaryColumn *column;
-    int32_t *ids;       // NULL: nobody wants them
+    int32_t *ids;       // NULL: not requested
     uint8_t *validity;
     int64_t *nulls;
     int64_t begin, end; // with offsets: where the next payload was, and where it is going to be

@@ -10,7 +10,7 @@ enum { FRAME_BYTES = 5 };
 
 // Splits key and value of a chunk that is being closed: the ids into their columns where these are wanted, and out of
 // the payloads. What has no such prefix (null, shorter, another first byte, a control record) stays whole, its id null. Run
-// after the loop over records rather than in it, so that it costs nothing where nobody asks. -1: no memory.
+// after the loop over records rather than in it, so that it costs nothing where it is not requested. -1: no memory.
 int framing_split(Chunk *chunk);
 
 #endif

@@ -39,17 +39,17 @@ enum {
 
 enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_COUNT };
 
-// What a reader does with a batch: settled by visibility.c before anything is decompressed.
+// What a reader does with a batch: found by visibility.c before anything is decompressed.
 enum {
-    FATE_DELIVER = 0,
-    FATE_UNDECIDED,      // at or past the limit, or of a transaction that can no longer be settled
-    FATE_OUT_OF_RANGE,
-    FATE_CONTROL,        // control batch, and control records were not asked for
-    FATE_ABORTED,
-    FATE_SKIPPED,        // damaged, passed over by on_error="skip"
+    OUTCOME_DELIVER = 0,
+    OUTCOME_BEYOND_LIMIT,      // at or past the limit, or of a transaction whose marker may be lost
+    OUTCOME_OUT_OF_RANGE,
+    OUTCOME_CONTROL,        // control batch, and control records were not asked for
+    OUTCOME_ABORTED,
+    OUTCOME_SKIPPED,        // corrupt, passed over by on_error="skip"
 };
 
-enum { MAGIC_UNREADABLE = 0xff };  // the header of a batch that was skipped: it stays so, whatever is settled
+enum { MAGIC_UNREADABLE = 0xff };  // the header of a batch that was skipped: it stays so
 
 enum { CONTROL_ABORT = 0, CONTROL_COMMIT = 1, CONTROL_NOT_A_MARKER = -1, CONTROL_UNREADABLE = -2 };
 
@@ -68,12 +68,12 @@ typedef struct {
     int32_t last_offset_delta;
     int32_t base_sequence;
     int32_t records_count;
-    int32_t transaction;         // index of its transaction while markers settle it, -1 none
+    int32_t transaction;         // index of its transaction while markers are matched, -1 none
     int16_t attributes;
     int16_t producer_epoch;
     int16_t control_type;        // of a marker: CONTROL_ABORT, CONTROL_COMMIT; else CONTROL_NOT_A_MARKER / _UNREADABLE
     uint8_t magic;               // 0, 1, 2, or MAGIC_UNREADABLE
-    uint8_t fate;
+    uint8_t outcome;
     uint8_t message_attributes;  // of magic 0 and 1: the byte as stored; `attributes` has the bits that mean something
 } BatchHeader;
 
@@ -110,7 +110,7 @@ static inline int header_timestamp_type(const BatchHeader *header) {
     return header->attributes & ATTRIBUTE_LOG_APPEND_TIME ? 1 : 0;
 }
 // The last offset a reader has behind it after this batch. A message of magic 0 or 1 never takes it back: the offset of a
-// compressed one may be 0 where nobody knew it (old producers), while the messages inside have offsets of their own. So
+// compressed one may be 0 where it was unknown (old producers), while the messages inside have offsets of their own. So
 // once it is decoded, reached_offset is the greatest of what came before, of its own offset and of those inside.
 static inline int64_t header_reached(const BatchHeader *header) {
     return header_is_legacy(header) ? header->reached_offset : header_last_offset(header);
@@ -132,7 +132,7 @@ static inline void header_parse_2(const uint8_t *p, BatchHeader *header) {
     header->records_count = (int32_t)load_be32(p + 57);
     header->transaction = -1;
     header->control_type = CONTROL_NOT_A_MARKER;
-    header->fate = FATE_DELIVER;
+    header->outcome = OUTCOME_DELIVER;
 }
 
 // The 61 bytes, with the CRC that the field holds.
@@ -175,7 +175,7 @@ static inline uint32_t header_computed_crc(const BatchHeader *header, const uint
 // The fields that only a CRC vouches for; asked after it, of every batch whether it is opened or not.
 int header_check(const BatchHeader *header, Fault *fault);
 
-// A header that can be believed although what came before was damaged: on_error="skip" and torn-tail searches ask this.
+// A header that can be believed although what came before was corrupt: on_error="skip" and torn-tail searches ask this.
 int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t above_offset, const Limits *limits,
                        BatchHeader *header);
 

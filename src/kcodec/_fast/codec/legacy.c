@@ -29,7 +29,7 @@ void legacy_header_parse(const uint8_t *p, BatchHeader *header) {
     header->partition_leader_epoch = -1;
     header->transaction = -1;
     header->control_type = CONTROL_NOT_A_MARKER;
-    header->fate = FATE_DELIVER;
+    header->outcome = OUTCOME_DELIVER;
 }
 
 uint32_t legacy_computed_crc(const BatchHeader *header, const uint8_t *batch) {

@@ -9,7 +9,7 @@
 
 enum { FRAME_MAGIC = 0x184d2204, LEAST_MATCH = 4, LINKED_WINDOW = 64 << 10, BEST_RATIO = 256 };
 
-static const char too_large[] = "block larger than its frame allows";
+static const char too_large[] = "a block is larger than its frame allows";
 
 static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "lz4", 0, 0); }
 static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "lz4", what); }
@@ -108,7 +108,7 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
         in += 2;
         if (match == 15 && (match = longer(&in, in_end, match)) < 0) return cut(fault);
         match += LEAST_MATCH;
-        if (unlikely(offset == 0 || offset > to - low)) return bad(fault, "match from before the block");
+        if (unlikely(offset == 0 || offset > to - low)) return bad(fault, "match refers to bytes before the block");
         if (unlikely(match > to_end - to)) return bad(fault, too_large);
         if (likely(offset >= 16 && match <= 32)) {
             copy16(to, to - offset);
@@ -133,9 +133,9 @@ static int read_frame_header(Reader *reader, int of_magic_0, FrameHeader *frame,
     const uint8_t *descriptor = reader->pos + 4;
     uint8_t flags = descriptor[0], block = descriptor[1];
     if (flags >> 6 != 1) return bad(fault, "frame version is not 1");
-    if (flags & 2) return bad(fault, "reserved flag bit is set");
+    if (flags & 2) return bad(fault, "a reserved flag bit is set");
     if (flags & 1) return bad(fault, "a dictionary is needed");
-    if (block & 0x8f || (block >> 4 & 7) < 4) return bad(fault, "block descriptor is none");
+    if (block & 0x8f || (block >> 4 & 7) < 4) return bad(fault, "block descriptor is invalid");
     *frame = (FrameHeader){(flags & 0x20) != 0, (flags & 0x10) != 0, (flags & 4) != 0, (flags & 8) != 0, 0,
                            (int64_t)1 << (8 + 2 * (block >> 4 & 7))};
     int64_t described = 2;

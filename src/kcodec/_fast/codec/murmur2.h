@@ -27,7 +27,7 @@ static inline int32_t partition_of(PartitionCount partitions, const uint8_t *key
     return (int32_t)(((fraction >> 32) * partitions.count + low) >> 32);
 }
 
-// The partitions of rows [0, rows) of a column into `out`. Answers how many rows are null, -1 - row where a row is none.
+// The partitions of rows [0, rows) of a column into `out`. Answers how many rows are null, -1 - row where a row is invalid.
 int64_t partition_rows(PartitionCount partitions, const BinaryInput *keys, int64_t rows, int32_t *out);
 
 // A bitmap of which are not NO_PARTITION, of (count + 7) / 8 bytes.

@@ -35,7 +35,7 @@ cdef class _PackageState:
                 # max_output_size, read_across_frames, allow_extra_data
                 self.lent = self.decompress_frame(view, max(capacity, 1), False, False)
             except self.zstandard.ZstdError:
-                # a frame among skippable ones, one above the limit, or damage: the stream tells them apart
+                # a frame among skippable ones, one above the limit, or corruption: the stream tells them apart
                 return self._stream_zstd(view, limit, fault)
             if len(self.lent) > limit:
                 return self._over(b"zstd", len(self.lent), limit, fault)
@@ -53,7 +53,7 @@ cdef class _PackageState:
                     if total > limit:
                         return self._over(b"zstd", total, limit, fault)
         except self.zstandard.ZstdError:
-            fault_detail(fault, FAULT_COMPRESSED_BAD, b"zstd", b"stream is damaged")
+            fault_detail(fault, FAULT_COMPRESSED_BAD, b"zstd", b"stream is corrupt")
             return 1
         self.lent = b"".join(parts)
         return 0
@@ -100,7 +100,7 @@ cdef class _PackageState:
                         fault_set(fault, FAULT_COMPRESSED_CUT, b"gzip", 0, 0)
                         return 1
             except self.isal_zlib.error:
-                fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"stream is damaged")
+                fault_detail(fault, FAULT_COMPRESSED_BAD, b"gzip", b"stream is corrupt")
                 return 1
             at = end - len(member.unused_data)
             header = _gzip_header_size(data + at, size - at)

@@ -14,11 +14,11 @@ cdef extern from "_fast/codec/murmur2.h" nogil:
     void partition_validity(const int32_t *partitions, int64_t count, uint8_t *bitmap)
 
 cdef class Partitions:
-    """The partition of each key, in order. Frozen.
+    """The partition of each key, in order. Immutable.
 
-    A sequence of int, None where the key is null. Without a copy it is an Arrow array of int32 (``pyarrow.array(it)``,
-    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 stands
-    for a null key.
+    A sequence of int, with None for null keys. It is also an Arrow array of int32 (``pyarrow.array(it)``,
+    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 is a
+    null key. Neither copies.
     """
 
     cdef Buffer values, validity
@@ -28,14 +28,14 @@ cdef class Partitions:
     cdef Py_ssize_t shape[1]
 
     def __init__(self):
-        raise TypeError("Partitions come from kcodec.partition_for()")
+        raise TypeError("Partitions cannot be created directly: call kcodec.partition_for()")
 
     def __dealloc__(self):
         buffer_release(&self.validity, self.count // 8 + 1)
         buffer_release(&self.values, 4 * self.count)
 
     cdef int reserve(self, int64_t more) except -1:
-        """Room for so many keys more."""
+        """Make room for `more` keys."""
         cdef int64_t wanted = self.count + more
         if wanted <= self.capacity:
             return 0
@@ -74,7 +74,7 @@ cdef class Partitions:
         if place < 0:
             place += self.count
         if not 0 <= place < self.count:
-            raise IndexError(f"key {index} of {self.count}")
+            raise IndexError(f"index {index} is out of range: there are {self.count} keys")
         return self.cell(place)
 
     def __iter__(self):
@@ -99,7 +99,7 @@ cdef class Partitions:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if flags & PyBUF_WRITABLE:
-            raise BufferError("partitions are read-only")
+            raise BufferError("Partitions are read-only")
         view.obj = self
         view.buf = self.values.data
         view.len = 4 * self.count
@@ -170,7 +170,7 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
     while source.next_array():
         rows = source.array.length
         if rows < 0 or rows > (INT64_MAX >> 4) - found.count:
-            raise ValueError(f"the Arrow array of the keys has a length of {rows}: that is invalid")
+            raise ValueError(f"the Arrow array of the keys has an invalid length, {rows}")
         found.reserve(rows)
         failed = binary_input_bind(&keys, source.schema, source.array)
         if not failed and rows < FEW_KEYS:
@@ -184,7 +184,7 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
         if failed == BIND_INVALID:
             raise _contradiction("the keys hold", "key")
         if failed:
-            raise TypeError("keys must be a column of binary or string, not of the Arrow format "
+            raise TypeError("keys must be a binary or string column, not one of the Arrow format "
                             f"{source.format_of(source.schema)!r}")
         if nulls < 0:
             raise _invalid_row("key", found.count - nulls - 1)
@@ -206,8 +206,8 @@ cdef int _hash_objects(Partitions found, PartitionCount partitions, object keys)
                                                     PyBytes_GET_SIZE(key))
         else:
             if isinstance(key, (str, int)):
-                raise TypeError(f"key {found.count} must be bytes-like or None, not {type(key).__name__}: give what "
-                                "the producer's serializer makes of it")
+                raise TypeError(f"key {found.count} must be bytes-like or None, not {type(key).__name__}: pass "
+                                "the bytes that the producer's serializer returns")
             PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
             found.at(found.count)[0] = partition_of(partitions, <const uint8_t *>view.buf, view.len)
             PyBuffer_Release(&view)
@@ -216,16 +216,18 @@ cdef int _hash_objects(Partitions found, PartitionCount partitions, object keys)
 
 
 def partition_for(keys, partitions):
-    """The partition that Java's producer sends each key to: murmur2 of it, modulo `partitions`.
+    """Return the partition to which Java's producer sends each key: its murmur2 hash modulo `partitions`.
 
-    keys: an Arrow column (anything with ``__arrow_c_array__`` or ``__arrow_c_stream__``, of binary, string, their large
-    and view forms, fixed_size_binary, a dictionary of those, or null), or an iterable of bytes-like objects and None.
-    partitions: how many the topic has, at least 1. The result is a Partitions: a sequence of int, Arrow and numpy
-    without a copy. A null key has none, so None: producers spread those as they see fit (Java fills a batch for one
-    partition, then changes it). An empty key is a key.
+    keys:       An Arrow column (an object with ``__arrow_c_array__`` or ``__arrow_c_stream__``, of a binary, string or
+                null type, or a dictionary of one), or an iterable of bytes-like objects and None.
+    partitions: Number of partitions of the topic, at least 1.
 
-    It equals BuiltInPartitioner.partitionForKey, which also is librdkafka's ``murmur2`` partitioner, not its default
-    (``consistent_random``, a CRC-32). Raises TypeError and ValueError, EncodeError for invalid Arrow data.
+    Return Partitions. A null key has no partition (None): a producer chooses one, and Java's fills a batch for one
+    partition before it changes to another. An empty key is a key.
+
+    The result equals BuiltInPartitioner.partitionForKey, and librdkafka's partitioner ``murmur2``; librdkafka's default
+    is a different one, ``consistent_random``. Raise TypeError or ValueError if an argument is invalid, and EncodeError
+    for invalid Arrow data.
 
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>
@@ -239,7 +241,7 @@ def partition_for(keys, partitions):
     if _is_arrow(keys):
         _hash_arrow(found, count, keys)
     elif isinstance(keys, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"keys must be a column or an iterable of keys, not one {type(keys).__name__}")
+        raise TypeError(f"keys must be a column or an iterable of keys, not a single {type(keys).__name__}")
     else:
         _hash_objects(found, count, keys)
     found.finish()

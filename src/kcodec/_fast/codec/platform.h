@@ -51,12 +51,12 @@ void pages_drop(void *pages, size_t size);
 // Tells the allocator to give back to the system what is free, where it can be told.
 void allocator_trim(void);
 
-// A library of the system, NULL: there is none. Windows looks for libraries in folders that others may write to: there the
+// A library of the system; NULL if it is missing. Windows looks for libraries in folders that others may write to: there the
 // answer is always NULL.
 void *library_open_zstd(void);
 void *library_symbol(void *library, const char *name);
 
-// Bytes that nobody can foresee; at least such as differ from process to process.
+// Unpredictable bytes; at least such as differ from process to process.
 void random_bytes(void *out, size_t size);
 
 #endif

@@ -45,14 +45,10 @@ cdef object _coordinator_epoch_of(object control_type, object value):
 # a reader of records a fifth of its time.
 @cython.no_gc
 cdef class Record:
-    """A record of a batch. Frozen.
+    """A record of a batch. Immutable.
 
-    offset, timestamp (ms), timestamp_type (TimestampType), key and value (bytes or None), headers (a tuple of
-    (name, bytes or None), in order, repeats kept; a name that is not UTF-8 is kept by surrogateescape), sequence (-1
-    without one). Of a control record also control_type (ControlType, or a number for types unknown here) and
-    coordinator_epoch (of an end-transaction marker); with framing="confluent" key_schema_id and value_schema_id. Of a
-    record that a consumer gives also topic, partition and leader_epoch, which are None elsewhere. A column that
-    decode() was not asked for is an AttributeError.
+    Columns that decode() was not requested to build raise AttributeError. topic, partition and leader_epoch are set for
+    records of a consumer and None elsewhere; control_type and coordinator_epoch are set for control records.
     """
 
     cdef object _offset, _timestamp, _timestamp_type, _key, _value, _headers, _sequence, _control_type
@@ -67,7 +63,7 @@ cdef class Record:
         offset, timestamp, sequence, headers = int(offset), int(timestamp), int(sequence), tuple(headers)
         timestamp_type = TimestampType(timestamp_type)
         if self._offset is not None:  # also of a record that was decoded, for which no __init__ ran
-            raise TypeError("a Record is frozen: its __init__ cannot be called again")
+            raise TypeError("a Record is immutable: its __init__ cannot be called a second time")
         _make_once(&self.is_made, self)
         self._offset = offset
         self._timestamp = timestamp
@@ -91,21 +87,21 @@ cdef class Record:
             name = "value"
         elif value is not _ABSENT:
             return value
-        raise AttributeError(f"{name} is not there: its column was not asked for; add it to columns=")
+        raise AttributeError(f"{name} is not available: its column was not requested; add it to columns=")
 
     @property
     def offset(self):
-        """Its place in the partition."""
+        """Offset of the record in its partition."""
         return self._get(self._offset, "offset")
 
     @property
     def timestamp(self):
-        """Milliseconds since 1970; -1 none."""
+        """Milliseconds since 1970; -1 if the record has no timestamp."""
         return self._get(self._timestamp, "timestamp")
 
     @property
     def timestamp_type(self):
-        """TimestampType: who set the timestamp."""
+        """Whether the producer (CreateTime) or the broker (LogAppendTime) set the timestamp."""
         return self._get(self._timestamp_type, "offset")
 
     @property
@@ -120,47 +116,50 @@ cdef class Record:
 
     @property
     def headers(self):
-        """Tuple of (name, bytes or None)."""
+        """Headers as (name, value) pairs in order, duplicates included; a value is bytes or None.
+
+        Bytes of a name that are not UTF-8 are kept by the error handler surrogateescape.
+        """
         return self._get(self._headers, "headers")
 
     @property
     def sequence(self):
-        """The idempotent producer's number of this record, -1 without one."""
+        """Sequence number of an idempotent producer; -1 without one."""
         return self._get(self._sequence, "offset")
 
     @property
     def control_type(self):
-        """ControlType of a control record, None of any other."""
+        """ControlType of a control record, or the number of an unknown type; None for other records."""
         return self._get(self._control_type, "key")
 
     @property
     def coordinator_epoch(self):
-        """Of an end-transaction marker, else None."""
+        """Coordinator epoch of an end-transaction marker; None for other records."""
         return self._get(self._coordinator_epoch, "value")
 
     @property
     def key_schema_id(self):
-        """The id of its key's schema, with framing="confluent"; None where the key has none."""
+        """Schema id of the key, with framing="confluent"; None if the key has no such prefix."""
         return self._key_schema_id
 
     @property
     def value_schema_id(self):
-        """The id of its value's schema, with framing="confluent"; None where the value has none."""
+        """Schema id of the value, with framing="confluent"; None if the value has no such prefix."""
         return self._value_schema_id
 
     @property
     def topic(self):
-        """The topic it was read from; None where that is not known."""
+        """Topic that the record was read from; None if it is unknown."""
         return self._topic
 
     @property
     def partition(self):
-        """The partition it was read from; None where that is not known."""
+        """Partition that the record was read from; None if it is unknown."""
         return self._partition
 
     @property
     def leader_epoch(self):
-        """Of the leader that wrote its batch (KIP-320); None where that is not known."""
+        """Epoch of the leader that wrote the batch (KIP-320); None if it is unknown."""
         return self._leader_epoch
 
     cdef tuple _fields(self):
@@ -232,7 +231,7 @@ cdef class _HeaderNames:
     cdef list names
 
     def __reduce__(self):
-        raise TypeError("header names of a chunk cannot be pickled")
+        raise TypeError("the header names of a chunk cannot be pickled")
 
     cdef object name_of(self, int64_t place, const char *name, int32_t length):
         if place >= NAMES_KEPT:

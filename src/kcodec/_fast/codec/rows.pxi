@@ -62,13 +62,13 @@ cdef class _RowReader:
     cdef int _tuple(self, tuple row) except -1:
         cdef Py_ssize_t size = len(row)
         if not 1 <= size <= 4:
-            raise self.error(f"a tuple of {size} fields: (key, value, headers, timestamp) is meant", "record", row)
+            raise self.error(f"a tuple has {size} fields; expected (key, value, headers, timestamp)", "record", row)
         self.take(row[0], row[1] if size > 1 else None, row[2] if size > 2 else (), row[3] if size > 3 else None, None)
         return 0
 
     cdef int _record(self, Record row) except -1:
         if _is_absent(row._key) and _is_absent(row._value):
-            raise self.error("a Record that was decoded with neither key nor value", "record", row)
+            raise self.error("the Record was decoded with neither key nor value", "record", row)
         self.take(
             None if _is_absent(row._key) else row._key, None if _is_absent(row._value) else row._value,
             () if _is_absent(row._headers) else row._headers, None if _is_absent(row._timestamp) else row._timestamp,
@@ -78,7 +78,7 @@ cdef class _RowReader:
             self.take_schema_ids(row._key_schema_id, row._value_schema_id)
         elif row._key_schema_id is not None or row._value_schema_id is not None:
             name = "value_schema_id" if row._key_schema_id is None else "key_schema_id"
-            raise self.error(f'{name} of a Record takes framing="confluent", or it would be lost', name,
+            raise self.error(f'{name} of a Record would be lost: pass framing="confluent"', name,
                              row.value_schema_id if row._key_schema_id is None else row._key_schema_id)
         return 0
 
@@ -103,7 +103,7 @@ cdef class _RowReader:
         if timestamp is None:
             timestamp = self.default_timestamp
             if timestamp is None:
-                raise self.error("timestamp is missing: give each record one, or all of them one by timestamp=",
+                raise self.error("timestamp is missing: give each record one, or pass timestamp= for all records",
                                  "timestamp", None)
         self.fields.timestamp = self.integer(timestamp, "timestamp")
         self.fields.has_offset = offset is not None
@@ -197,10 +197,10 @@ cdef class _RowReader:
         if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
             return pair["key"], pair["value"]
         if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
+            raise self.error(f"header {at} is not a pair of name and value: {_shown(pair)}", "headers", pair)
         made = tuple(pair)
         if len(made) != 2:
-            raise self.error(f"header {at} is no pair of name and value: {_shown(pair)}", "headers", pair)
+            raise self.error(f"header {at} is not a pair of name and value: {_shown(pair)}", "headers", pair)
         return made
 
     cdef int header_name(self, object name, Py_ssize_t at, object pair, Payload *out) except -1:

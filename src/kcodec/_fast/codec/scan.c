@@ -20,7 +20,7 @@ static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, co
 void scan_begin(BatchTable *table) {
     table->count = table->end = table->needed = 0;
     table->done = table->stopped = 0;
-    table->damaged = -1;
+    table->corrupt = -1;
     table->above = INT64_MIN;
 }
 
@@ -41,8 +41,8 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
         }
         if (result == WALK_FAULT) {
             table->needed = 0;
-            if (table->damaged < 0) {
-                table->damaged = table->count;
+            if (table->corrupt < 0) {
+                table->corrupt = table->count;
                 table->fault = fault;
             }
             int64_t next = skip ? provable_behind(data, size, at, limits, table) : -1;
@@ -52,7 +52,7 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
                 header->attributes = 0;
                 header->producer_id = -1;
                 header->control_type = CONTROL_NOT_A_MARKER;
-                header->fate = FATE_SKIPPED;
+                header->outcome = OUTCOME_SKIPPED;
                 header->magic = MAGIC_UNREADABLE;
                 table->count++;
                 at = next;

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# TransactionScanner: headers only. Who wrote which offsets, with what fate.
+# TransactionScanner: headers only. Who wrote which offsets, with what outcome.
 
 cdef enum:
     SMALL_BATCH = 256
 
 
 cdef class TransactionScanner:
-    """Settles the transactions of a log by its headers and markers, window by window.
+    """Finds the transactions of a log by its batch headers and markers, chunk by chunk.
 
-    A data batch with records begins its producer's transaction, an end-transaction marker ends it (record-format
-    rules of ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset,
-    marker_offset, control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in marker
-    order; first_offset and last_offset are -1 for a marker without data. ``open``: tuples (producer_id,
-    producer_epoch, first_offset, last_offset, first_timestamp, last_timestamp, first_position).
+    A data batch with records begins its producer's transaction, an end-transaction marker ends it (the rules of
+    ProducerStateManager). ``finished``: tuples (producer_id, producer_epoch, first_offset, last_offset, marker_offset,
+    control_type, first_timestamp, marker_timestamp, coordinator_epoch, first_position) in the order of the markers;
+    first_offset and last_offset are -1 for a marker without data. ``open``: tuples (producer_id, producer_epoch,
+    first_offset, last_offset, first_timestamp, last_timestamp, first_position).
 
-    The CRC of every batch of at most 256 bytes is checked (an end-transaction marker takes 78 to 81): one that is
-    damaged must settle nothing. above_offset: with a number every base offset must be above it, and it moves on with
-    each batch. last_position: of the last batch walked. max_timestamp: the largest since it was last set to None.
-    Messages of magic 0 and 1 are walked as batches of no producer, by the offset they store, which is their last.
+    The CRC of every batch of at most 256 bytes is checked, as a corrupt end-transaction marker (78 to 81 bytes) must
+    not end a transaction. above_offset: if it is a number, every base offset must be above it, and it advances with
+    each
+    batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last set to
+    None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
     """
 
     cdef readonly list finished
@@ -40,7 +41,7 @@ cdef class TransactionScanner:
 
     @property
     def open(self):
-        """Transactions without a marker so far."""
+        """Transactions whose marker has not been read yet."""
         return [(producer_id, *rest) for producer_id, rest in self._open.items()]
 
     @property
@@ -53,10 +54,11 @@ cdef class TransactionScanner:
         self.path = path
 
     def feed(self, data, position, end):
-        """Walk the headers in `data`, file bytes from `position` on of a file of `end` bytes.
+        """Read the headers in `data`, which begins at byte `position` of a file of `end` bytes.
 
-        Returns (next, needed): the position of the first batch not done, which may lie beyond `data`, and the bytes
-        of it that must be in `data` next time. next + needed > end: a cut tail, or the end when next == end.
+        Return (next, needed): the position of the first batch that was not read, which may be after `data`, and the
+        number of its bytes that must be in `data` next time. If next + needed > end, the file ends with an incomplete
+        batch, or with a whole one if next == end.
         """
         cdef _Source source = _Source(data)
         cdef int64_t begin = position, file_end = end

@@ -36,10 +36,10 @@ static int raw_block_length(const uint8_t **data, const uint8_t *end, int64_t *l
         value |= (uint64_t)(byte & 0x7f) << shift;
         if (!(byte & 0x80)) {
             *length = (int64_t)value;
-            return value > UINT32_MAX ? bad(fault, "block length above 32 bits") : 0;
+            return value > UINT32_MAX ? bad(fault, "block length exceeds 32 bits") : 0;
         }
     }
-    return bad(fault, "block length is too long a varint");
+    return bad(fault, "block length is a varint of more than 5 bytes");
 }
 
 static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t limit, int64_t *length,
@@ -48,7 +48,7 @@ static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at,
     int64_t claimed;
     if (raw_block_length(&in, in_end, &claimed, fault)) return -1;
     if (claimed > limit) return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "snappy", claimed, limit);
-    if (claimed > (in_end - in) * BEST_RATIO) return bad(fault, "block claims more than its bytes can make");
+    if (claimed > (in_end - in) * BEST_RATIO) return bad(fault, "block length is larger than the compressed bytes can hold");
     if (buffer_grow(out, (size_t)(at + claimed), (size_t)at)) return fault_set(fault, FAULT_NO_MEMORY, "snappy", 0, 0);
     uint8_t *begin = out->data + at, *to = begin, *to_end = begin + claimed;
     while (in < in_end) {
@@ -71,7 +71,7 @@ static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at,
                 in += wide;
             }
             if (bytes > in_end - in) return cut(fault);
-            if (bytes > to_end - to) return bad(fault, "more bytes than the block's length");
+            if (bytes > to_end - to) return bad(fault, "block has more bytes than its length says");
             memcpy(to, in, (size_t)bytes);
             to += bytes;
             in += bytes;
@@ -92,12 +92,12 @@ static int raw_block(const uint8_t *data, int64_t size, Buffer *out, int64_t at,
             offset = load_le32(in);
             in += 4;
         }
-        if (unlikely(offset == 0 || offset > to - begin)) return bad(fault, "copy from before the block");
-        if (unlikely(bytes > to_end - to)) return bad(fault, "more bytes than the block's length");
+        if (unlikely(offset == 0 || offset > to - begin)) return bad(fault, "copy refers to bytes before the block");
+        if (unlikely(bytes > to_end - to)) return bad(fault, "block has more bytes than its length says");
         copy_match(to, offset, bytes);
         to += bytes;
     }
-    if (to != to_end) return bad(fault, "fewer bytes than the block's length");
+    if (to != to_end) return bad(fault, "block has fewer bytes than its length says");
     *length = claimed;
     return 0;
 }
@@ -109,7 +109,7 @@ int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at
     while (place < size) {
         if (size - place >= 8 && memcmp(data + place, xerial_magic, 8) == 0) {  // streams may follow each other
             if (size - place < XERIAL_HEADER) return cut(fault);
-            if ((int32_t)load_be32(data + place + 8) < 1) return bad(fault, "xerial version below 1");
+            if ((int32_t)load_be32(data + place + 8) < 1) return bad(fault, "xerial version is below 1");
             place += XERIAL_HEADER;
             continue;
         }

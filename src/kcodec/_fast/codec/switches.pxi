@@ -5,7 +5,7 @@
 #   KCODEC_SYSTEM_ZSTD=0|1       the system's libzstd never, or of whatever version; by default from 1.5.6 on
 
 def crc32c(data, value=0):
-    """CRC-32C of a bytes-like object, continuing `value`."""
+    """Return the CRC-32C of a bytes-like object, continuing `value`."""
     cdef _Source source = _Source(data)
     cdef uint32_t crc = value
     with nogil:
@@ -14,7 +14,7 @@ def crc32c(data, value=0):
 
 
 def crc32c_path_names():
-    """The ways this processor can compute it, fastest first."""
+    """Return the implementations of CRC-32C that this processor supports, fastest first."""
     names = []
     cdef const Crc32cPath *path = crc32c_paths()
     while path.name != NULL:
@@ -24,7 +24,7 @@ def crc32c_path_names():
 
 
 def crc32c_by(name, data, value=0):
-    """CRC-32C by the path of this name: for tests."""
+    """Return the CRC-32C computed by the implementation of this name: for tests."""
     cdef _Source source = _Source(data)
     cdef const Crc32cPath *path = crc32c_paths()
     while path.name != NULL:
@@ -35,30 +35,32 @@ def crc32c_by(name, data, value=0):
 
 
 def use_system_zstd(wanted):
-    """Decompress zstd by the system's libzstd, of whatever version, from now on, or never; the answer: is it in use."""
+    """Select or deselect the system's libzstd for decompression. Return whether it is in use."""
     return bool(decompressor_use_system_zstd(SYSTEM_ZSTD_ALWAYS if wanted else SYSTEM_ZSTD_NEVER))
 
 
 def uses_system_zstd():
-    """Whether the system's libzstd is in use."""
+    """Return whether the system's libzstd is in use."""
     return bool(decompressor_uses_system_zstd())
 
 
 def pool_state():
-    """(bytes kept, buffers kept, buffers handed out and not yet back) of the pool of output memory."""
+    """Return (bytes kept, buffers kept, buffers in use) of the pool of output memory."""
     cdef PoolCounts counts
     pool_counts(&counts)
     return counts.retained_bytes, counts.retained_buffers, counts.outstanding_buffers
 
 
 def trim_pool():
-    """Give all memory that waits in the pool back to the system."""
+    """Release all unused memory of the pool to the system."""
     pool_trim()
 
 
 def find_provable(data, above_offset, limits=DEFAULT_LIMITS, budget=None):
-    """The first position in `data` where a batch begins that can be believed: structure, CRC and header fields right,
-    base offset above `above_offset`. -1 if there is none, -2 if telling takes the CRC of more than `budget` bytes."""
+    """Return the first position in `data` of a batch with a valid header and CRC and a base offset above
+    `above_offset`.
+
+    Return -1 if no such batch exists, and -2 if finding out would read more than `budget` bytes for CRCs."""
     cdef _Source source = _Source(data)
     cdef Limits bounds
     cdef BatchHeader header

@@ -21,10 +21,10 @@ MAX_RECORD_INDEXES = C_MAX_RECORD_INDEXES
 
 
 def validate_batch_records(RecordBatch batch, *, is_compacted, is_create_time, now, before_max_ms, after_max_ms):
-    """What a leader finds in the records of a batch, without offsets checked.
+    """Return what a leader finds in the records of a batch; offsets are not checked.
 
-    The answer is (indexes, without_key, wrong_time, is_sequential, has_negative_time), or (error, is_stream_fault) with
-    the DecodeError of records that are none. LimitExceededError is raised.
+    Return (indexes, without_key, wrong_time, is_sequential, has_negative_time), or (error, is_stream_fault) with the
+    DecodeError of invalid records. Raise LimitExceededError.
     """
     cdef RecordRules *rules = <RecordRules *>calloc(1, sizeof(RecordRules))
     if rules == NULL:

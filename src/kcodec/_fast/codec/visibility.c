@@ -66,7 +66,7 @@ static int in_an_interval(const AbortedIndex *index, int64_t producer_id, int64_
 
 // ----------------------------------------------------------------------------------------------------- producer ids
 
-// Random, so that nobody can choose producer ids that all fall into one slot.
+// Random, so that an attacker cannot choose producer ids that all fall into one slot.
 static uint64_t seed;
 
 void visibility_initialise(void) { random_bytes(&seed, sizeof seed); }
@@ -126,7 +126,7 @@ void producer_map_free(ProducerMap *map) {
 
 void visibility_free(Visibility *visibility) { producer_map_free(&visibility->aborting); }
 
-// ------------------------------------------------------------------------------------------------------------- fates
+// ------------------------------------------------------------------------------------------------------------- outcomes
 
 static int is_marker(const BatchHeader *header) {
     return header_is_control(header) && header->producer_id > -1 &&
@@ -138,24 +138,24 @@ static int is_of_transaction(const BatchHeader *header) {
     return header_is_transactional(header) && header->producer_id > -1 && !header_is_control(header);
 }
 
-static uint8_t fate_of(const Visibility *visibility, const BatchHeader *header, int is_aborted) {
-    if (header->fate == FATE_SKIPPED) return FATE_SKIPPED;
-    if (header_is_wrapper(header)) return FATE_DELIVER;  // which offsets are inside is known once it is opened
-    if (at_or_past(header->base_offset, visibility->limit)) return FATE_UNDECIDED;
+static uint8_t outcome_of(const Visibility *visibility, const BatchHeader *header, int is_aborted) {
+    if (header->outcome == OUTCOME_SKIPPED) return OUTCOME_SKIPPED;
+    if (header_is_wrapper(header)) return OUTCOME_DELIVER;  // which offsets are inside is known once it is opened
+    if (at_or_past(header->base_offset, visibility->limit)) return OUTCOME_BEYOND_LIMIT;
     if (header_last_offset(header) < visibility->start_offset || at_or_past(header->base_offset, visibility->end_offset))
-        return FATE_OUT_OF_RANGE;
-    if (header_is_control(header)) return visibility->include_control ? FATE_DELIVER : FATE_CONTROL;
-    return is_aborted ? FATE_ABORTED : FATE_DELIVER;
+        return OUTCOME_OUT_OF_RANGE;
+    if (header_is_control(header)) return visibility->include_control ? OUTCOME_DELIVER : OUTCOME_CONTROL;
+    return is_aborted ? OUTCOME_ABORTED : OUTCOME_DELIVER;
 }
 
 // Java's rule for entries without a last offset: taken up once their first offset is reached, held until the producer's
 // ABORT marker. Entries with one: by interval.
-static int settle_by_list(Visibility *visibility, BatchHeader *table, int64_t count) {
+static int resolve_by_list(Visibility *visibility, BatchHeader *table, int64_t count) {
     const AbortedIndex *index = visibility->aborted;
     for (int64_t at = 0; at < count; at++) {
         BatchHeader *header = &table[at];
         int is_aborted = 0;
-        if (header->fate != FATE_SKIPPED && header->producer_id > -1) {
+        if (header->outcome != OUTCOME_SKIPPED && header->producer_id > -1) {
             int64_t last_offset = header_last_offset(header);
             for (; visibility->next_open_ended < index->open_ended_count &&
                    index->open_ended[visibility->next_open_ended].first_offset <= last_offset;
@@ -172,56 +172,56 @@ static int settle_by_list(Visibility *visibility, BatchHeader *table, int64_t co
                              in_an_interval(index, header->producer_id, header->base_offset, last_offset);
             }
         }
-        header->fate = fate_of(visibility, header, is_aborted);
+        header->outcome = outcome_of(visibility, header, is_aborted);
     }
     return 0;
 }
 
 typedef struct {
     int64_t first_offset;
-    int64_t damage;    // damaged batches before it began
-    uint8_t fate;      // FATE_DELIVER committed, FATE_ABORTED, FATE_UNDECIDED
-    uint8_t is_open, lost;  // lost: open at a damaged batch, which may have been its marker
-} Settled;
+    int64_t corruptions;    // corrupt batches before it began
+    uint8_t outcome;      // OUTCOME_DELIVER committed, OUTCOME_ABORTED, OUTCOME_BEYOND_LIMIT
+    uint8_t is_open, lost;  // lost: open at a corrupt batch, which may have been its marker
+} Resolved;
 
 typedef struct {
-    Settled *list;
+    Resolved *list;
     int64_t count, capacity;
-} SettledList;
+} ResolvedList;
 
-static int64_t settled_add(SettledList *settled, int64_t first_offset, int64_t damage) {
-    if (settled->count == settled->capacity) {
-        int64_t capacity = settled->capacity ? settled->capacity * 2 : 64;
-        Settled *larger = realloc(settled->list, (size_t)capacity * sizeof(Settled));
+static int64_t resolved_add(ResolvedList *resolved, int64_t first_offset, int64_t corruptions) {
+    if (resolved->count == resolved->capacity) {
+        int64_t capacity = resolved->capacity ? resolved->capacity * 2 : 64;
+        Resolved *larger = realloc(resolved->list, (size_t)capacity * sizeof(Resolved));
         if (!larger) return -1;
-        settled->list = larger;
-        settled->capacity = capacity;
+        resolved->list = larger;
+        resolved->capacity = capacity;
     }
-    settled->list[settled->count] = (Settled){first_offset, damage, FATE_UNDECIDED, 1, 0};
-    return settled->count++;
+    resolved->list[resolved->count] = (Resolved){first_offset, corruptions, OUTCOME_BEYOND_LIMIT, 1, 0};
+    return resolved->count++;
 }
 
-// Gives every batch of a transaction the number of its transaction, and every transaction its fate.
-static int join_transactions(BatchHeader *table, int64_t count, SettledList *settled, ProducerMap *open, int64_t *damage) {
+// Gives every batch of a transaction the number of its transaction, and every transaction its outcome.
+static int join_transactions(BatchHeader *table, int64_t count, ResolvedList *resolved, ProducerMap *open, int64_t *corruptions) {
     for (int64_t at = 0; at < count; at++) {
         BatchHeader *header = &table[at];
         header->transaction = -1;
-        if (header->fate == FATE_SKIPPED) {
-            ++*damage;
+        if (header->outcome == OUTCOME_SKIPPED) {
+            ++*corruptions;
         } else if (is_marker(header)) {
             int64_t number = producer_map_get(open, header->producer_id, -1);
             if (number < 0) continue;  // a marker of no data is legal
-            Settled *transaction = &settled->list[number];
+            Resolved *transaction = &resolved->list[number];
             transaction->is_open = 0;
-            transaction->lost = transaction->damage != *damage;
+            transaction->lost = transaction->corruptions != *corruptions;
             if (!transaction->lost)
-                transaction->fate = header->control_type == CONTROL_ABORT ? FATE_ABORTED : FATE_DELIVER;
+                transaction->outcome = header->control_type == CONTROL_ABORT ? OUTCOME_ABORTED : OUTCOME_DELIVER;
             if (producer_map_put(open, header->producer_id, -1)) return -1;
         } else if (is_of_transaction(header) && header->records_count != 0) {
             // an empty batch holds nothing to decide: compaction may keep it when its marker is long gone
             int64_t number = producer_map_get(open, header->producer_id, -1);
             if (number < 0) {
-                if ((number = settled_add(settled, header->base_offset, *damage)) < 0) return -1;
+                if ((number = resolved_add(resolved, header->base_offset, *corruptions)) < 0) return -1;
                 if (producer_map_put(open, header->producer_id, number)) return -1;
             }
             header->transaction = (int32_t)number;
@@ -230,31 +230,31 @@ static int join_transactions(BatchHeader *table, int64_t count, SettledList *set
     return 0;
 }
 
-static int settle_by_markers(Visibility *visibility, BatchHeader *table, int64_t count) {
-    SettledList settled = {0};
+static int resolve_by_markers(Visibility *visibility, BatchHeader *table, int64_t count) {
+    ResolvedList resolved = {0};
     ProducerMap open = {0};
-    int64_t damage = 0;
-    int result = join_transactions(table, count, &settled, &open, &damage);
-    for (int64_t at = 0; at < settled.count; at++) {
-        Settled *transaction = &settled.list[at];
-        if (transaction->is_open && transaction->damage != damage) transaction->lost = 1;
+    int64_t corruptions = 0;
+    int result = join_transactions(table, count, &resolved, &open, &corruptions);
+    for (int64_t at = 0; at < resolved.count; at++) {
+        Resolved *transaction = &resolved.list[at];
+        if (transaction->is_open && transaction->corruptions != corruptions) transaction->lost = 1;
         if (transaction->is_open && !transaction->lost && transaction->first_offset < visibility->limit)
             visibility->limit = transaction->first_offset;
     }
     for (int64_t at = 0; at < count && !result; at++) {
         BatchHeader *header = &table[at];
-        const Settled *transaction = header->transaction < 0 ? NULL : &settled.list[header->transaction];
-        header->fate = fate_of(visibility, header, transaction && transaction->fate == FATE_ABORTED);
-        if (transaction && transaction->lost && header->fate != FATE_SKIPPED) header->fate = FATE_UNDECIDED;
+        const Resolved *transaction = header->transaction < 0 ? NULL : &resolved.list[header->transaction];
+        header->outcome = outcome_of(visibility, header, transaction && transaction->outcome == OUTCOME_ABORTED);
+        if (transaction && transaction->lost && header->outcome != OUTCOME_SKIPPED) header->outcome = OUTCOME_BEYOND_LIMIT;
     }
     producer_map_free(&open);
-    free(settled.list);
+    free(resolved.list);
     return result;
 }
 
-int visibility_settle(Visibility *visibility, BatchHeader *table, int64_t count) {
-    if (visibility->isolation == READ_COMMITTED_BY_MARKERS) return settle_by_markers(visibility, table, count);
-    if (visibility->isolation == READ_COMMITTED_BY_LIST) return settle_by_list(visibility, table, count);
-    for (int64_t at = 0; at < count; at++) table[at].fate = fate_of(visibility, &table[at], 0);
+int visibility_resolve(Visibility *visibility, BatchHeader *table, int64_t count) {
+    if (visibility->isolation == READ_COMMITTED_BY_MARKERS) return resolve_by_markers(visibility, table, count);
+    if (visibility->isolation == READ_COMMITTED_BY_LIST) return resolve_by_list(visibility, table, count);
+    for (int64_t at = 0; at < count; at++) table[at].outcome = outcome_of(visibility, &table[at], 0);
     return 0;
 }

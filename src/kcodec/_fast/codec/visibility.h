@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which batches a reader sees: isolation, offset range, control batches. Settled by headers and markers alone, before
+// Which batches a reader sees: isolation, offset range, control batches. Found by headers and markers alone, before
 // anything is decompressed (Kafka: CompletedFetch; KIP-98).
 #ifndef KCODEC_VISIBILITY_H
 #define KCODEC_VISIBILITY_H
@@ -50,8 +50,8 @@ typedef struct {
 void visibility_initialise(void);  // once, at start
 void visibility_free(Visibility *visibility);
 
-// Sets `fate` of each batch (control_type of control batches is known by now). Batches marked FATE_SKIPPED stay so; under
+// Sets `outcome` of each batch (control_type of control batches is known by now). Batches marked OUTCOME_SKIPPED stay so; under
 // READ_COMMITTED_BY_MARKERS they make the transactions open there unsettled. -1: no memory.
-int visibility_settle(Visibility *visibility, BatchHeader *table, int64_t count);
+int visibility_resolve(Visibility *visibility, BatchHeader *table, int64_t count);
 
 #endif

@@ -3,14 +3,15 @@
 
 _ENCODE_TEXTS = {
     FAULT_ENCODE_NULL: "{field} is null",
-    FAULT_ENCODE_TIMESTAMP: "timestamp {found} is below -1, which stands for none",
+    FAULT_ENCODE_TIMESTAMP: "timestamp {found} is below -1, which means no timestamp",
     FAULT_ENCODE_OFFSET: "{field} {found} is outside 0 to 9223372036854775806",
     FAULT_ENCODE_OFFSET_BASE: "offset {found} is below base_offset {expected}",
-    FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the one before, {expected}",
-    FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans 2147483647",
+    FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the previous offset, {expected}",
+    FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans at most "
+                               "2147483647 offsets",
     FAULT_ENCODE_LENGTH: "{field}: {found} is outside 0 to {expected}",
     FAULT_ENCODE_INVALID: "column '{field}' holds invalid Arrow data: an offset, a view or a dictionary index of this "
-                          "row points outside of the column; look for what wrote it",
+                          "row points outside of the column; check the program that created the column",
     FAULT_ENCODE_TOO_LARGE: "a {field} of {found} bytes exceeds max_batch_bytes {expected}",
 }
 
@@ -123,7 +124,7 @@ cdef class _Writer:
         if timestamp_type is not None:
             kind = _kafka_enum(TimestampType, _TIMESTAMP_TYPES, "timestamp_type", timestamp_type)
             if kind == TimestampType.NO_TIMESTAMP_TYPE:
-                raise ValueError("timestamp_type NoTimestampType is of magic 0, which is not written")
+                raise ValueError("timestamp_type NoTimestampType belongs to magic 0, which kcodec does not write")
             _attribute(&self.settings.header, ATTRIBUTE_LOG_APPEND_TIME, kind == TimestampType.LOG_APPEND_TIME)
             if kind == TimestampType.LOG_APPEND_TIME and timestamp is not None:
                 self.settings.has_append_time = True

@@ -23,7 +23,7 @@ static int frame_header(Reader *reader, int64_t *content_size, int *checksum, Fa
     int size_bytes = size_flag ? 1 << size_flag : single_segment;
     int skip = (single_segment ? 0 : 1) + dictionary_bytes[descriptor & 3];
     *checksum = descriptor >> 2 & 1;
-    if (descriptor & 8) return bad(fault, "reserved bit of the frame header is set");
+    if (descriptor & 8) return bad(fault, "a reserved bit of the frame header is set");
     if (reader_left(reader) < skip + size_bytes) return cut(fault);
     const uint8_t *p = reader->pos + skip;
     uint64_t size = 0;
@@ -42,8 +42,8 @@ static int frame_blocks(Reader *reader, int64_t *most, Fault *fault) {
         uint32_t word = reader->pos[0] | (uint32_t)reader->pos[1] << 8 | (uint32_t)reader->pos[2] << 16;
         int64_t size = word >> 3, type = word >> 1 & 3;
         reader->pos += 3;
-        if (type == 3) return bad(fault, "reserved block type");
-        if (size > LARGEST_BLOCK) return bad(fault, "block larger than 128 KiB");
+        if (type == 3) return bad(fault, "block type is reserved");
+        if (size > LARGEST_BLOCK) return bad(fault, "a block is larger than 128 KiB");
         int64_t stored = type == 1 ? 1 : size;
         if (reader_left(reader) < stored) return cut(fault);
         reader->pos += stored;
@@ -77,7 +77,7 @@ int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault
         if (frame_blocks(&reader, &most, fault)) return -1;
         if (reader_left(&reader) < 4 * checksum) return cut(fault);
         reader.pos += 4 * checksum;
-        if (content_size > most) return bad(fault, "content size above what the blocks can make");
+        if (content_size > most) return bad(fault, "content size is larger than the blocks can hold");
         bound->bound += content_size < 0 ? most : content_size;
         bound->frames++;
     }
@@ -120,5 +120,5 @@ int64_t zstd_system_decompress(void *context, uint8_t *out, int64_t capacity, co
     if (code == ERROR_DESTINATION_TOO_SMALL && capacity >= limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", limit + 1, limit);
     if (code == ERROR_SOURCE_WRONG) return cut(fault);
-    return bad(fault, "stream is damaged");
+    return bad(fault, "stream is corrupt");
 }

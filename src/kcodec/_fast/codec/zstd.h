@@ -8,7 +8,7 @@
 typedef struct {
     int64_t bound;   // bytes that all frames together can make at most
     int frames;      // frames that hold data
-    int64_t claimed; // the content sizes they declare, also of a frame that proves damaged
+    int64_t claimed; // the content sizes they declare, also of a frame that proves corrupt
 } ZstdBound;
 
 // Walks the block headers of all frames (RFC 8878): nothing is decompressed, a few nanoseconds a block. A declared size

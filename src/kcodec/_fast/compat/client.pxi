@@ -2,11 +2,11 @@
 # Batches and record sets as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
 
 cdef class ClientBatch:
-    """A batch by the face both clients share: header fields, validate_crc(), and an iterator of records.
+    """A batch with the API that aiokafka and kafka-python share: header fields, validate_crc(), an iterator of records.
 
-    Base of the adapters' classes, which say in `is_legacy` whether they are for magic 0 and 1, in `record_class` and
-    `control_record_class` what records are, in `record_sizes` whether somebody asks for their size, and in
-    `translate(error)` which exception stands for a DecodeError.
+    Base of the adapters' classes, which set `is_legacy` (magic 0 and 1), `record_class` and `control_record_class`,
+    `record_sizes` (whether the size of records is needed), and `translate(error)`, which returns the client's exception
+    for a DecodeError.
     """
 
     cdef BatchHeader header
@@ -31,7 +31,7 @@ cdef class ClientBatch:
         result = walk_batch(source.data(), source.size(), 0, 0, &limits, &header, &needed, &fault)
         if result == WALK_BATCH and bool(header_is_legacy(&header)) == self.is_legacy:
             if self.source is not None:  # also of a batch that a record set gave, for which no __init__ ran
-                raise TypeError(f"a {type(self).__name__} is made once: its __init__ cannot be called again")
+                raise TypeError(f"{type(self).__name__}.__init__ cannot be called a second time")
             _make_once(&self.is_made, self)
             self.header = header
             self.source = source
@@ -51,7 +51,7 @@ cdef class ClientBatch:
 
     @property
     def base_offset(self):
-        """Offset of the first record there ever was in it."""
+        """Offset of the first record the batch was written with."""
         return self.header.base_offset
 
     @property
@@ -158,7 +158,7 @@ cdef class ClientBatch:
                 f"base_sequence={self.base_sequence}, records_count={self.records_count})")
 
     def validate_crc(self):
-        """Whether the CRC is that of the bytes. May be asked before and after iteration."""
+        """Return whether the CRC matches the bytes, before or after iteration."""
         cdef uint32_t computed
         with nogil:
             computed = header_computed_crc(&self.header, self.source.data() + self.header.position)
@@ -215,12 +215,12 @@ cdef class ClientBatch:
 
 
 cdef class ClientRecords:
-    """A record set by the face that both clients share: has_next() and next_batch() over bytes.
+    """A record set with the API that aiokafka and kafka-python share: has_next() and next_batch() over bytes.
 
-    Base of the adapters' classes, which say in `batch_type` what batches are, in `legacy_batch_type` what those of
-    magic 0 and 1 are, and in `translate(error)` which exception stands for a DecodeError. A cut batch at the end is no
-    batch; damage of structure is an error each time the batch is asked for. Records are decoded ahead, a chunk at a
-    time, over the batches of magic 2 that follow.
+    Base of the adapters' classes, which set `batch_type`, `legacy_batch_type` (magic 0 and 1), and `translate(error)`,
+    which returns the client's exception for a DecodeError. An incomplete batch at the end is left out. A corrupt header
+    raises the exception each time the batch is requested. Records are decoded ahead, chunk by chunk, over consecutive
+    batches of magic 2.
     """
 
     cdef _Source source
@@ -267,26 +267,26 @@ cdef class ClientRecords:
 
     @property
     def data(self):
-        """The bytes it was made of."""
+        """The bytes of the record set."""
         return self.source.owner
 
     def size_in_bytes(self):
-        """Of all the bytes."""
+        """Number of bytes of the record set."""
         return self.source.size()
 
     def valid_bytes(self):
-        """Bytes of whole batches, up to where a structure is none."""
+        """Number of bytes of whole batches, up to the first invalid header."""
         cdef ClientRecords ahead = type(self)(self.source.owner)
         while ahead.result == WALK_BATCH:
             ahead.step()
         return ahead.at
 
     def has_next(self):
-        """Whether next_batch() has something to say: a batch, or what is wrong with it."""
+        """Return whether next_batch() returns a batch or raises an error."""
         return self.result != WALK_CUT
 
     def next_batch(self):
-        """The next batch, None at the end."""
+        """Return the next batch; None at the end."""
         _enter(&self.in_use, self)
         try:
             return self.take_batch()

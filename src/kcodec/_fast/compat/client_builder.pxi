@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The batch builder by the face that aiokafka and kafka-python share: kcodec.compat gives it to their producers.
+# The batch builder with the API that aiokafka and kafka-python share: kcodec.compat gives it to their producers.
 
 cdef extern from "Python.h":
     object PyByteArray_FromStringAndSize(const char *data, Py_ssize_t size)
@@ -48,7 +48,7 @@ cdef int64_t _payload_size(object value) except -1:
 
 
 def client_size_of(key, value, headers):
-    """Bytes that key, value and headers take in a record, their lengths and number included."""
+    """Return the number of bytes of key, value and headers in a record, including their lengths and count."""
     cdef int64_t size = _payload_size(key) + _payload_size(value)
     if not headers:
         return size + 1
@@ -59,7 +59,7 @@ def client_size_of(key, value, headers):
 
 
 def client_record_size(offset_delta, timestamp_delta, key, value, headers):
-    """Bytes of a record with the varint of its length."""
+    """Return the number of bytes of a record, including the varint of its length."""
     cdef int64_t size = 1 + _varint_size(offset_delta) + _varint_size(timestamp_delta)
     size += client_size_of(key, value, headers)
     return size + _varint_size(size)
@@ -79,11 +79,12 @@ cdef inline bint _quick_payload(object value, Payload *out) noexcept:
 
 
 cdef class ClientBatchBuilder:
-    """Fills one batch of magic 2 record by record, for a client's producer.
+    """Builds one batch of magic 2, record by record, for a client's producer.
 
-    Base of the adapters' classes, which say in `clock` who tells the time (ns since 1970) of records without one, in
-    `full_at_batch_size` whether a batch may not quite reach batch_size, and in `skip_useless_compression` whether one
-    stays uncompressed where that is no gain. The first record is taken whatever its size.
+    Base of the adapters' classes, which set `clock` (a function that returns the time in ns since 1970, for records
+    without a timestamp), `full_at_batch_size` (whether a batch must stay below batch_size), and
+    `skip_useless_compression` (whether a batch stays uncompressed if compression does not make it smaller). The first
+    record is accepted whatever its size.
     """
 
     cdef _Writer writer
@@ -182,7 +183,7 @@ cdef class ClientBatchBuilder:
         return &self.reader.fields
 
     def append(self, offset, timestamp, key, value, headers):
-        """Append a record. None if the batch is full: it is as it was then. timestamp None: now."""
+        """Append a record. Return None, and leave the batch unchanged, if it is full. timestamp: in ms; None: now."""
         # with a GIL the plainest rows need no guard of their own: nothing comes between reading and writing them
         if not THREADS_RUN_AT_ONCE and not self.in_use and self.built is None:
             if self.quick_fields(offset, timestamp, key, value, headers):
@@ -190,7 +191,7 @@ cdef class ClientBatchBuilder:
         _enter(&self.in_use, self)  # reading a row may run any code, which may call the builder again
         try:
             if self.built is not None:
-                raise ValueError("the batch is built: nothing can be appended")
+                raise ValueError("the batch is built: no record can be appended")
             return self.append_fields(self.read_row(offset, timestamp, key, value, headers))
         finally:
             self.row_headers = None
@@ -241,11 +242,11 @@ cdef class ClientBatchBuilder:
         return self.writer.settings.header.base_sequence
 
     def unknown_codec(self, codec):
-        """The client's exception for a compression type that nobody knows."""
+        """Return the client's exception for an unknown compression type."""
         return ValueError(f"compression type {codec} is unknown")
 
     def build(self):
-        """The batch, a bytearray; called again, the same."""
+        """Return the batch. A second call returns the same bytearray."""
         if self.built is not None:
             return self.built
         _enter(&self.in_use, self)
@@ -268,19 +269,19 @@ cdef class ClientBatchBuilder:
         return self.built
 
     def size(self):
-        """Bytes so far: before compression until it is built, header included."""
+        """Return the number of bytes so far, header included; before compression until the batch is built."""
         if self.built is not None:
             return len(self.built)
         return self.writer.writer.length if self.writer.writer.is_open else BATCH_OVERHEAD
 
     @property
     def first_timestamp(self):
-        """Of the first record; None before it."""
+        """Timestamp of the first record; None before it."""
         return self.writer.writer.base_timestamp if self.writer.writer.count else None
 
     @classmethod
     def size_of(cls, key, value, headers):
-        """Bytes that key, value and headers take in a record."""
+        """Return the number of bytes of key, value and headers in a record."""
         return client_size_of(key, value, headers)
 
     @classmethod

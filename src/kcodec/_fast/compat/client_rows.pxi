@@ -28,7 +28,7 @@ cdef class ClientRecord:
         self.size_in_bytes = size_in_bytes
 
     def validate_crc(self):
-        """True: the checksum of magic 2 is the batch's."""
+        """Return True: in magic 2 the batch has the checksum."""
         return True
 
     def __repr__(self):
@@ -82,7 +82,7 @@ cdef int64_t _row_size(const Chunk *chunk, int64_t row, int64_t base_offset, int
 
 
 cdef class ClientRows:
-    """An iterator over rows of one chunk: ClientRecords, or tuples where no class of records is given."""
+    """An iterator over the rows of one chunk: ClientRecord objects, or tuples if no record class is given."""
 
     cdef _Rows rows
     cdef int64_t row, end, span
@@ -183,15 +183,16 @@ DETAILED_COLUMNS = (*DEFAULT_COLUMNS, "partition_leader_epoch")
 
 
 def client_tuples(RecordSteps steps not None, bint detailed=False):
-    """An iterator of iterators, one a chunk, over (offset, timestamp, timestamp_type, key, value, headers).
+    """Return an iterator of iterators, one per chunk, over (offset, timestamp, timestamp_type, key, value, headers).
 
-    headers is a tuple. `detailed`: a list, and behind it partition_leader_epoch, the size of the record in bytes, and
-    the bytes of names and values of its headers (-1: it has none); for that, steps are of DETAILED_COLUMNS.
+    headers is a tuple. With `detailed` it is a list, followed by partition_leader_epoch, the size of the record in
+    bytes, and the size of its header names and values (-1 without headers); `steps` must have the columns
+    DETAILED_COLUMNS.
     """
     cdef ClientRows found
     cdef _Rows rows
     if steps.layout.columns != (DETAILED_COLUMNS if detailed else DEFAULT_COLUMNS):
-        raise ValueError(f"client_tuples() needs other columns than {steps.layout.columns}")
+        raise ValueError(f"client_tuples() does not support the columns {steps.layout.columns}")
     while True:
         rows = steps.take()
         if rows is None:

@@ -6,13 +6,13 @@ cdef enum:
 
 
 cdef class RecordSteps:
-    """The records of one fetch, decoded a chunk at a time as they are asked for: memory for a chunk and a batch,
-    whatever compressed batches grow to.
+    """The records of one fetch, decoded chunk by chunk as they are requested.
 
-    Arguments as of decode(); under read_committed aborted_transactions None is an empty list. keep_position: from
-    start_offset on each record and batch moves a position on, and records below it are passed over, as Java's
-    consumer does. topic, partition: for the columns of these names. Iteration gives DecodedRecords; at damage, after
-    all records before it, a DecodeError.
+    Memory is used for one chunk and one batch, whatever the decompressed size is. The arguments are those of decode();
+    under read_committed aborted_transactions=None is an empty list. keep_position: as Java's consumer, a position
+    advances from start_offset with each record and batch, and records below it are left out. topic, partition: for the
+    columns of these names. Iteration returns DecodedRecords, and raises DecodeError after the last record before
+    corruption.
     """
 
     cdef DecodeSettings settings
@@ -71,12 +71,12 @@ cdef class RecordSteps:
 
     @property
     def position(self):
-        """The offset behind the last batch that was decoded; start_offset, or None, before the first."""
+        """Offset after the last batch that was decoded; start_offset, or None, before the first."""
         return None if self.run.position == INT64_MIN else self.run.position
 
     @property
     def leader_epoch(self):
-        """Of the last batch that was decoded or passed over; -1 before the first."""
+        """Leader epoch of the last batch that was read; -1 before the first."""
         _enter(&self.in_use, self)
         try:
             return self.last_epoch()
@@ -87,7 +87,7 @@ cdef class RecordSteps:
         return self.run.table[self.next_batch - 1].partition_leader_epoch if self.next_batch else self.walked_epoch
 
     cdef int more_batches(self) noexcept nogil:
-        """The next headers into the table, and their fate settled. -1: no memory."""
+        """Read the next headers into the table, and find their outcome. -1: no memory."""
         if self.next_batch:
             self.walked_epoch = self.run.table[self.next_batch - 1].partition_leader_epoch
         self.table.count = self.next_batch = 0
@@ -99,7 +99,7 @@ cdef class RecordSteps:
             &self.settings, self.run.data, 0, self.run.table, self.table.count
         ):
             return -1
-        if visibility_settle(&self.visibility, self.run.table, self.table.count):
+        if visibility_resolve(&self.visibility, self.run.table, self.table.count):
             return -1
         return 0
 
@@ -113,7 +113,7 @@ cdef class RecordSteps:
                 if self.more_batches():
                     return -1
             elif decode_range(&self.run, self.next_batch, self.table.count):
-                self.next_batch = self.run.damaged
+                self.next_batch = self.run.corrupt
                 return 0
             else:
                 self.next_batch = self.run.done
@@ -161,7 +161,7 @@ cdef class RecordSteps:
                 raise MemoryError("no memory for records")
             if state == 0:
                 self.refused()
-            elif self.ended and self.table.damaged >= 0:
+            elif self.ended and self.table.corrupt >= 0:
                 self.error = _error_of(&self.table.fault)
             self.drop_empty_chunk()
         if self.run.chunks.count:

@@ -356,7 +356,7 @@ static int control_type_at(const Chunk *chunk, int64_t row) {
     return key.size < 4 ? -1 : (int16_t)load_be16(key.bytes + 2);
 }
 
-// EndTransactionMarker: version i16, coordinator epoch i32. 0: this is none.
+// EndTransactionMarker: version i16, coordinator epoch i32. 0: not a marker.
 static int coordinator_epoch_at(const Chunk *chunk, int64_t row, int32_t *epoch) {
     int type = control_type_at(chunk, row);
     Bytes value = field_at(chunk, COLUMN_VALUE, row);

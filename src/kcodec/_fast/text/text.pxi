@@ -21,13 +21,13 @@ cdef enum:
 
 
 cdef class TextBytes:
-    """Text that was made, by the buffer protocol, read only. Its memory is used again once nobody looks at it."""
+    """Text of records as a read-only buffer. Its memory is used again when the last view of it is released."""
 
     cdef TextOutput out
     cdef readonly int64_t rows
 
     def __init__(self):
-        raise TypeError("TextBytes comes from TextTemplate.format()")
+        raise TypeError("TextBytes cannot be created directly: call TextTemplate.format()")
 
     def __cinit__(self):
         text_begin(&self.out)
@@ -47,12 +47,13 @@ cdef class TextBytes:
 
 
 cdef class TextTemplate:
-    """What each record is written as. Frozen.
+    """The format in which each record is written. Immutable.
 
-    parts: bytes, written as they are; or a tuple (kind, column, width, null), trailing ones optional: width is the
-    least number of characters (of numbers only), null the bytes written where there is nothing. Kinds are those of
-    text.h.
-    ValueError for an unknown kind, or a column that a kind does not take.
+    parts: Bytes, which are written as they are, and tuples (kind, column, width, null), whose last elements may be
+    missing. width is the minimum number of characters of a number, null the bytes written for a missing value. text.h
+    lists the kinds.
+
+    Raise ValueError if a kind is unknown or does not accept the column.
     """
 
     cdef readonly tuple parts, columns
@@ -81,7 +82,7 @@ cdef class TextTemplate:
         else:
             given = tuple(part)
             if not 1 <= len(given) <= 4:
-                raise ValueError(f"a part is bytes or (kind, column, width, null), not {part!r}")
+                raise ValueError(f"a part must be bytes or (kind, column, width, null), not {part!r}")
             kind, name, width, null = given + (None, 0, b"")[len(given) - 1 :]
             out.kind = _choice("kind of text", kind, _TEXT_KINDS)
             if kind in _TEXT_COLUMNS:
@@ -100,10 +101,12 @@ cdef class TextTemplate:
         return kept if kind == "literal" else (kind, name, width, kept)
 
     def format(self, DecodedRecords decoded not None, most=None, lines=()):
-        """The records as TextBytes: all, or the first `most` of them.
+        """Return the records as TextBytes: all, or the first `most` of them.
 
-        lines: (position, bytes) in order of positions; each is written before the records of the batch that begins
-        there, or of the first one behind it, and those that are left come last. ValueError where a column is missing.
+        lines: (position, bytes) pairs in order of positions. Each is written before the records of the batch that
+               begins at its position, or of the next batch; the remaining ones are written last.
+
+        Raise ValueError if a column is missing.
         """
         cdef TextBytes text = TextBytes.__new__(TextBytes)
         cdef int64_t left = INT64_MAX if most is None else most, rows, next_line = 0, count = len(lines), at
@@ -111,7 +114,7 @@ cdef class TextTemplate:
         cdef int failed = 0
         for name in self.columns:
             if name not in decoded._layout.columns:
-                raise ValueError(f"column {name!r} is not there: this template needs {', '.join(self.columns)}")
+                raise ValueError(f"column {name!r} is missing: the template needs {', '.join(self.columns)}")
         cdef TextLine *sorted_lines = <TextLine *>calloc(count + 1, sizeof(TextLine))
         if sorted_lines == NULL:
             raise MemoryError("no memory for lines")

@@ -5,7 +5,7 @@ cdef class FrameBuffer:
     """FrameBuffer(size)
     --
 
-    So many bytes by the buffer protocol, contents undefined. They go back to the pool when the last view of them goes:
+    A buffer of `size` bytes with undefined contents. They return to the pool when the last view of them is released:
     fresh memory costs a page fault for every 4 KiB, which is more than decoding what is received into it.
     """
 

@@ -13,7 +13,7 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
 
-// The offset of a slot, by its member descriptor; -1 when the object is none of a plain `__slots__` entry.
+// The offset of a slot, by its member descriptor; -1 when the object is not a plain `__slots__` entry.
 static inline Py_ssize_t message_slot_offset(PyObject *descriptor) {
     if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return -1;
     PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;

@@ -28,7 +28,7 @@ cdef int _message_fault(MessageReader *reader, str reason) except -1:
 cdef int _message_cut(MessageReader *reader, int64_t needed, str what) except -1:
     """More bytes are needed than are left: a frame that was cut, or a length that lies."""
     cdef int64_t available = reader.end - reader.pos
-    reason = f"{_reading_place(reader)}: {what} takes {needed} bytes but {available} remain"
+    reason = f"{_reading_place(reader)}: {what} takes {needed} bytes, but {available} remain"
     if reader.tagged_depth:
         raise DecodeError(f"{reason} in the tagged field")
     raise TruncatedError(reason, needed=needed, available=available)
@@ -52,7 +52,7 @@ cdef int64_t _read_long_varint(MessageReader *reader) except -1:
         value |= <uint64_t>(byte & 0x7f) << shift
         if byte < 0x80:
             if value > 0x7fffffff:
-                _message_fault(reader, f"a number of {value}, more than a message can have")
+                _message_fault(reader, f"the length {value} exceeds what a message can have")
             return <int64_t>value
         shift += 7
     _message_fault(reader, "a varint of more than 5 bytes")
@@ -83,7 +83,7 @@ cdef inline int64_t _read_length(MessageReader *reader, bint is_compact, int wid
 
 cdef PyObject *_read_null(MessageReader *reader, const MessageOp *op) except NULL:
     if not op.is_nullable:
-        _message_fault(reader, "null, which it must not be in this version")
+        _message_fault(reader, "the value is null, which this version does not allow")
     Py_INCREF(None)
     return <PyObject *>None
 
@@ -94,12 +94,12 @@ cdef PyObject *_read_string(MessageReader *reader, const MessageOp *op) except N
     if size < 0:
         # an array of strings may be null, its elements not
         if op.is_array:
-            _message_fault(reader, "null in an array of strings")
+            _message_fault(reader, "an array of strings contains null")
         return _read_null(reader, op)
     if unlikely(size > reader.end - reader.pos):
         _message_cut(reader, size, "a string")
     if unlikely(size > 32767):
-        _message_fault(reader, f"a string of {size} bytes, more than {LONGEST_STRING}")
+        _message_fault(reader, f"the string has {size} bytes, more than {LONGEST_STRING}")
     text = message_text(<const char *>reader.pos, size)
     if unlikely(text == NULL):
         text = _java_text(reader.pos, size)
@@ -126,7 +126,7 @@ cdef PyObject *_read_sized_bytes(MessageReader *reader, const MessageOp *op) exc
     cdef object value
     if size < 0:
         if op.is_array:
-            _message_fault(reader, "null in an array of bytes")
+            _message_fault(reader, "an array of bytes contains null")
         return _read_null(reader, op)
     if unlikely(size > reader.end - reader.pos):
         _message_cut(reader, size, "the value")
@@ -215,7 +215,7 @@ cdef PyObject *_read_value(MessageReader *reader, const MessageOp *op) except NU
 
 
 cdef int _check_count(MessageReader *reader, const MessageOp *op, int64_t count) except -1:
-    """Whether the bytes left can hold so many elements, before there is memory for them."""
+    """Check, before memory is allocated, that the remaining bytes can hold `count` elements."""
     cdef int64_t least = (<MessagePlan>op.plan).least if op.kind == KIND_STRUCT else op.least
     if count * least > reader.end - reader.pos:
         _message_cut(reader, count * least, f"an array of {count} elements")
@@ -317,7 +317,7 @@ cdef int _read_tagged_fields(MessageReader *reader, MessagePlan plan, PyObject *
         if op != NULL:
             _read_tagged_field(reader, op, size, made)
         elif _is_tag_of_others(plan, tag):
-            _message_fault(reader, f"the tag {tag}, which only other versions of {plan.message_class.__name__} have")
+            _message_fault(reader, f"the tag {tag} belongs to other versions of {plan.message_class.__name__}")
         else:
             reader.unknown_left -= 1
             if reader.unknown_left < 0:
@@ -370,7 +370,7 @@ cdef int _read_tagged_field(MessageReader *reader, MessageOp *op, int64_t size, 
 
 
 def read_message(MessagePlan plan not None, data, Py_ssize_t position=0, bint is_whole=True):
-    """(the message that begins at a byte of `data`, where it ends). is_whole: nothing may follow it. Internal."""
+    """Return the message at `position` of `data`, and its end. is_whole: it must end with the data. Internal."""
     cdef MessageReader reader
     cdef Py_buffer source
     cdef PyObject *made
@@ -394,7 +394,7 @@ def read_message(MessagePlan plan not None, data, Py_ssize_t position=0, bint is
         message = <object>made
         Py_XDECREF(made)
         if is_whole and reader.pos != reader.end:
-            raise DecodeError(f"{plan.title}: {reader.end - reader.pos} bytes follow it")
+            raise DecodeError(f"{plan.title}: {reader.end - reader.pos} bytes follow the message")
         return message, reader.pos - reader.start
     finally:
         message_collector_on(collector)

@@ -16,7 +16,7 @@ cdef struct MessageWriter:
     int depth, tagged_depth
     MessageStep steps[DEEPEST]
     PyObject *title
-    # where records stay outside: [(position, memoryview), ...] of those of so many bytes and more; else NULL
+    # where records stay outside: [(position, memoryview), ...] of those of at least least_part bytes; else NULL
     PyObject *parts
     Py_ssize_t least_part, parts_size
 
@@ -66,7 +66,7 @@ cdef int _write_unsigned_varint(MessageWriter *writer, uint64_t value) except -1
 cdef int _write_length(MessageWriter *writer, const MessageOp *op, int64_t length, int width) except -1:
     """Of a string, of bytes or an array; -1: null."""
     if length > INT32_MAX - 1:
-        _refuse(writer, op, length, "bytes or elements are more than a message can have")
+        _refuse(writer, op, length, "bytes or elements are more than a message can hold")
     if op.is_compact:
         return _write_unsigned_varint(writer, length + 1)
     _make_room(writer, width)
@@ -172,7 +172,7 @@ cdef int _write_string(MessageWriter *writer, const MessageOp *op, object value)
     except UnicodeEncodeError:
         size = -1
     if size < 0:
-        _refuse(writer, op, value, "has a surrogate, which UTF-8 cannot hold")
+        _refuse(writer, op, value, "contains a surrogate, which UTF-8 cannot encode")
     if size > 32767:
         _refuse(writer, op, value, f"takes {size} bytes, more than {LONGEST_STRING}")
     _write_length(writer, op, size, 2)
@@ -293,7 +293,7 @@ cdef int _write_struct(MessageWriter *writer, MessagePlan plan, object message) 
         if op.place == PLACE_IN_ORDER:
             _write_field(writer, op, value)
         elif op.place == PLACE_ABSENT and not op.is_ignorable and not _is_default(&op.default, value):
-            _refuse(writer, op, value, "is not in this version, where only its default can be sent")
+            _refuse(writer, op, value, "is not part of this version, so only its default can be sent")
         op += 1
     step.op = NULL
     unknown = _unknown_fields_of(writer, message)
@@ -305,7 +305,7 @@ cdef int _write_struct(MessageWriter *writer, MessagePlan plan, object message) 
             writer.base[writer.at] = 0
             writer.at += 1
     elif unknown:
-        _refuse_unknown(writer, unknown, "are not in this version, which has no tagged fields")
+        _refuse_unknown(writer, unknown, "cannot be sent: this version has no tagged fields")
     writer.depth -= 1
     return 0
 
@@ -329,7 +329,7 @@ cdef int _check_unknown(MessageWriter *writer, MessagePlan plan, tuple unknown) 
     for entry in unknown:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int)
                 and isinstance(entry[1], bytes)):
-            _refuse_unknown(writer, unknown, "must be (tag, bytes) each")
+            _refuse_unknown(writer, unknown, "must be (tag, bytes) pairs")
         if not last < entry[0] < INT32_MAX:
             _refuse_unknown(writer, unknown, f"must have ascending tags, but {entry[0]} comes after {last}")
         if _is_tag_of_others(plan, entry[0]):
@@ -411,7 +411,7 @@ cdef object _write_message(MessagePlan plan, object message, bytes before, bint 
         if is_frame:
             total = writer.at + writer.parts_size - 4
             if total > INT32_MAX:
-                raise EncodeError(f"{plan.title}: a frame of {total} bytes, more than its length can say")
+                raise EncodeError(f"{plan.title}: the frame has {total} bytes, more than its length field can hold")
             store_be32(writer.base, <uint32_t>total)
         return PyBytes_FromStringAndSize(<char *>writer.base, writer.at)
     finally:
@@ -419,13 +419,13 @@ cdef object _write_message(MessagePlan plan, object message, bytes before, bint 
 
 
 def write_message(MessagePlan plan not None, message, bytes before=b"", bint is_frame=False):
-    """The bytes of a message behind those of `before`. is_frame: the length of both stands first. Internal."""
+    """Return `before` and the bytes of a message. is_frame: their length comes first. Internal."""
     return _write_message(plan, message, before, is_frame, None, 0)
 
 
 def write_message_parts(MessagePlan plan not None, message, bytes before=b"", bint is_frame=False,
                         Py_ssize_t least_part=0):
-    """The same as a list of buffers, in which records of `least_part` bytes and more are the caller's own. Internal."""
+    """Return the same as a list of buffers. Records of at least `least_part` bytes are the caller's own. Internal."""
     cdef list records = []
     cdef Py_ssize_t at = 0
     whole = memoryview(_write_message(plan, message, before, is_frame, records, least_part))

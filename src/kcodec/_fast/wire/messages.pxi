@@ -90,7 +90,7 @@ MOST_EMPTY_ELEMENTS = 1024
 cdef enum:
     DEEPEST = 16
 
-# what a field is when nobody says otherwise: the object itself, a new list, or a new struct of the shape in `value`
+# the default of a field: the object itself, a new list, or a new struct of the shape in `value`
 cdef enum:
     DEFAULT_SHARED
     DEFAULT_LIST
@@ -146,7 +146,7 @@ cdef int _load_uuid() except -1:
 
 @cython.final
 cdef class MessagePlan:
-    """How one class of messages lies in the bytes of one version. Internal; made by kcodec.protocol.schema.
+    """The layout of a message class in one version. Internal; created by kcodec.protocol.schema.
 
     fields: (name, kind, place, tag, is_array, is_nullable, is_compact, is_ignorable, is_secret, default, plan of the
     struct or None), in order of their declaration.
@@ -166,7 +166,7 @@ cdef class MessagePlan:
 
     def __cinit__(self, message_class, str title, bint is_flexible, fields):
         if not issubclass(message_class, MessageObject):
-            raise TypeError(f"{message_class.__name__} is no message")
+            raise TypeError(f"{message_class.__name__} is not a message class")
         self.message_class = message_class
         self.title = title
         self.is_flexible = is_flexible
@@ -219,7 +219,7 @@ cdef class MessagePlan:
         op.plan = <PyObject *>inner
         self.depth = max(self.depth, inner.depth + 1)
         if self.depth > DEEPEST:
-            raise TypeError(f"{self.title} is deeper than {DEEPEST_MESSAGE}")
+            raise TypeError(f"{self.title} is nested deeper than {DEEPEST_MESSAGE} levels")
         return inner.least
 
     cdef int _sort_tagged(self) except -1:
@@ -233,12 +233,12 @@ cdef class MessagePlan:
             self.tagged[to] = op
         for at in range(1, self.tagged_count):
             if self.tagged[at].tag == self.tagged[at - 1].tag:
-                raise TypeError(f"{self.title} has two fields of tag {self.tagged[at].tag}")
+                raise TypeError(f"{self.title} has two fields with tag {self.tagged[at].tag}")
         return 0
 
 
 cdef PyObject *_default_of(const MessageDefault *default) except NULL:
-    """A new reference to what a field is when nobody says otherwise: lists and structs are made anew."""
+    """Return a new reference to the default of a field: a new list or struct, or the shared value."""
     cdef object made
     if default.kind == DEFAULT_SHARED:
         made = <object>default.value
@@ -251,7 +251,7 @@ cdef PyObject *_default_of(const MessageDefault *default) except NULL:
 
 
 cdef object _made_of_defaults(MessageShape shape):
-    """A message in which nobody said anything."""
+    """Return a message with all defaults."""
     cdef object made = message_allocate(shape.message_class)
     cdef Py_ssize_t index
     Py_INCREF(_NO_TAGGED_FIELDS)
@@ -262,7 +262,7 @@ cdef object _made_of_defaults(MessageShape shape):
 
 
 cdef bint _is_default(const MessageDefault *default, object value) except -1:
-    """Whether a value is what the field is when nobody says otherwise, as Kafka compares it."""
+    """Return whether a value is the default of its field, as Kafka compares it."""
     if default.kind == DEFAULT_SHARED:
         return value is <object>default.value or value == <object>default.value
     if default.kind == DEFAULT_LIST:
@@ -292,7 +292,7 @@ cdef object _slot_of(object message, MessageShape shape, Py_ssize_t index):
 
 @cython.final
 cdef class MessageShape:
-    """The fields of a message class: where its slots are, what is in them by default. Internal."""
+    """The fields of a message class: positions of the slots, and their defaults. Internal."""
 
     cdef readonly tuple names
     cdef object message_class
@@ -338,10 +338,10 @@ cdef object _set_default(MessageDefault *default, object value):
 
 
 cdef class MessageObject:
-    """What all messages are, under their declarations: slots by keyword, equality. Internal.
+    """The base of all protocol messages: slots that are set by keyword, and equality. Internal.
 
-    Derived classes have a slot for each field, and unknown_tagged_fields: ((tag, bytes), ...) that the version read
-    does not know, in their order.
+    Derived classes have a slot for each field, and unknown_tagged_fields: ((tag, bytes), ...), the tagged fields that
+    the version does not define, in order.
     """
 
     def __init__(self, **fields):
