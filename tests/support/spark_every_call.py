@@ -389,7 +389,10 @@ def main() -> None:
     with sessions[mode]() as spark:
         setting = Setting(spark, servers, folder, mode == "connect")
         setting.write()
-        outcomes = {name: outcome_of(CALLS[name], setting) for name in chosen}
+        outcomes = {}
+        for name in chosen:
+            outcomes[name] = outcome_of(CALLS[name], setting)
+            print(name, outcomes[name]["ok"], outcomes[name]["seconds"], file=sys.stderr, flush=True)
         print(json.dumps({"spark": spark.version, "calls": outcomes}))
 
 
